@@ -1,0 +1,46 @@
+# make demo: from nothing to a trained network and its retrieval page. make test: the suite. Both set up what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+OUT := output/demo
+DATA := $(OUT)/data
+
+.PHONY: demo test check format golden clean
+
+.venv/.installed: setup.py pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --progress-bar on --editable .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: .venv/.installed
+	$(BIN)/python tools/train_net.py --cfg configs/demo/sce.yaml output=$(OUT)/run
+	for labels in motion digit; do \
+	  $(BIN)/python tools/retrieval.py --checkpoint random --cfg configs/demo/sce.yaml \
+	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/random/$$labels && \
+	  $(BIN)/python tools/retrieval.py --checkpoint $(OUT)/run/checkpoints/last.pt \
+	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/trained/$$labels \
+	  || exit 1; \
+	done
+	$(BIN)/vidssl report $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
+
+test: .venv/.installed-dev
+	$(BIN)/python -m pytest
+
+check: .venv/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+golden: .venv/.installed-dev
+	$(BIN)/python tests/engine/golden.py
+
+clean:
+	rm -rf output .mypy_cache .ruff_cache .pytest_cache

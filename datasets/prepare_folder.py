@@ -1,0 +1,44 @@
+r"""Write the lists of a folder of videos: train.csv, test.csv, classes.txt and root.txt.
+
+    python datasets/prepare_folder.py /data/actions --out lists/actions --test 0.33 --group 'person\d+'
+    python datasets/prepare_folder.py /data/street --out lists/street --labels /data/street/labels.csv \
+        --group-column source_id
+    python datasets/prepare_folder.py /data/unlabelled --out lists/unlabelled --test 0
+
+The folder holds <class>/<file>, or files without classes. Clips of one group (a person, a camera) land on one
+side.
+"""
+
+import argparse
+from pathlib import Path
+
+from vidssl.cli import guarded
+from vidssl.data.lists import prepare_folder
+
+
+def main() -> None:
+    """Parse, prepare, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("root", type=Path, help="folder of videos")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
+    parser.add_argument(
+        "--test", type=float, default=0.33, help="share of the groups to test on (default 0.33); 0: none"
+    )
+    parser.add_argument(
+        "--group", metavar="REGEX", help="what in a path names its group: first capture group or match"
+    )
+    parser.add_argument("--labels", type=Path, metavar="CSV", help="file with the columns path,label")
+    parser.add_argument(
+        "--group-column", metavar="NAME", help="column of the labels file that names the group"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="decides which groups are tested (default 0)")
+    options = vars(parser.parse_args())
+    out = options["out"]
+    print(prepare_folder(**options))
+    print(f"lists written to {out}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,41 @@
+"""Metadata and requirements of vidssl; settings of its tools are in pyproject.toml."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+here = Path(__file__).parent
+namespace: dict[str, str] = {}
+for line in (here / "vidssl" / "__init__.py").read_text(encoding="utf-8").splitlines():
+    if line.startswith("__version__"):
+        exec(line, namespace)
+
+setup(
+    name="vidssl",
+    version=namespace["__version__"],
+    description="Self-supervised learning of video representations",
+    long_description=(here / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=find_packages(include=["vidssl", "vidssl.*"]),
+    package_data={"vidssl": ["py.typed"], "vidssl.viz": ["templates/*.html"]},
+    entry_points={"console_scripts": ["vidssl = vidssl.cli:main"]},
+    install_requires=[
+        "torch>=2.6",
+        "torchvision",
+        "av>=14",
+        "pytorchvideo==0.1.5",
+        "fvcore",
+        "opencv-contrib-python-headless",
+        "numpy",
+        "pydantic>=2.6",
+        "ruamel.yaml>=0.18",
+        "scikit-learn",
+        "matplotlib",
+        "tensorboard",
+        "tqdm",
+        "jinja2",
+    ],
+    extras_require={"dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm"]},
+)

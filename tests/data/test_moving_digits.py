@@ -1,0 +1,288 @@
+"""The embedded data set: equal bytes, true boxes, independent factors, whole or absent."""
+
+import csv
+import gzip
+import itertools
+import json
+import multiprocessing
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.neighbors import KNeighborsClassifier
+
+from vidssl.data import moving_digits
+from vidssl.data.moving_digits import MOTIONS, MovingDigits, ensure, track
+from vidssl.data.records import read_list
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+
+MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+SMALL = MovingDigits(train=80, test=80, size=32)
+TINY = MovingDigits(train=8, test=2, size=32, frames=8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    out = tmp_path_factory.mktemp("digits") / "set"
+    assert ensure(out, SMALL)
+    return out
+
+
+def contents(folder):
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def table(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def decode(path, count=None):
+    with av.open(str(path)) as container:
+        frames = itertools.islice(container.decode(video=0), count)
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in frames])
+
+
+def many_factors(count, seed=0):
+    """Factors of many videos, without rendering any."""
+    return [moving_digits._draw(MOTIONS[i % 8], 0, [0], generator(seed, 1, i)) for i in range(count)]
+
+
+def accuracy(model, x, y):
+    half = len(x) // 2
+    return model.fit(x[:half], y[:half]).score(x[half:], y[half:])
+
+
+def test_equal_settings_give_equal_bytes(tmp_path):
+    ensure(tmp_path / "a" / "set", TINY)
+    ensure(tmp_path / "b" / "set", TINY)
+    first, second = contents(tmp_path / "a" / "set"), contents(tmp_path / "b" / "set")
+    for name in ("motion/root.txt", "digit/root.txt"):  # these say where the set lies
+        assert first.pop(name).decode() == f"{tmp_path}/a/set\n"
+        assert second.pop(name).decode() == f"{tmp_path}/b/set\n"
+    assert first == second
+    ensure(tmp_path / "c", MovingDigits(train=8, test=2, size=32, frames=8, seed=1))
+    assert contents(tmp_path / "c")["videos/train/00000.mp4"] != first["videos/train/00000.mp4"]
+
+
+def test_videos_are_what_the_settings_say(made):
+    assert len(list(made.glob("videos/train/*.mp4"))) == len(list(made.glob("videos/test/*.mp4"))) == 80
+    with av.open(str(made / "videos/test/00007.mp4")) as container:
+        stream = container.streams.video[0]
+        assert (stream.frames, stream.average_rate, stream.height, stream.width) == (48, 25, 32, 32)
+        assert stream.codec_context.name == "h264"
+    assert decode(made / "videos/test/00007.mp4").shape == (48, 32, 32, 3)
+
+
+def test_lists_can_be_read_and_are_balanced(made):
+    for split in ("train", "test"):
+        motion, digit = (read_list(made / name / f"{split}.csv") for name in ("motion", "digit"))
+        assert motion.classes == MOTIONS
+        assert digit.classes == tuple("0123456789")
+        assert motion.names == digit.names
+        assert all(Path(record.path).is_file() for record in motion.records)
+        pairs = {(m.label, d.label) for m, d in zip(motion.records, digit.records, strict=True)}
+        assert len(pairs) == 80  # each motion with each digit, once
+
+
+def test_factors_agree_with_the_lists(made):
+    factors = {row["path"]: row for row in table(made / "factors.csv")}
+    assert len(factors) == 160
+    motion = read_list(made / "motion" / "test.csv")
+    for name, record in zip(motion.names, motion.records, strict=True):
+        assert factors[name]["motion"] == motion.class_name(record.label)
+
+
+def test_splits_share_no_digit_image(made):
+    images = {"train": set(), "test": set()}
+    for row in table(made / "factors.csv"):
+        images[row["path"].split("/")[1]].add(row["digit_image"])
+    assert len(images["train"]) > 60
+    assert len(images["test"]) > 40
+    assert not images["train"] & images["test"]
+
+
+def test_boxes_hold_the_digit(made):
+    """In decoded frames the digit's bright colour is in the box, reaches its edges, and is nowhere else."""
+    colours = {row["path"]: row["colour"] for row in table(made / "factors.csv")}
+    boxes = table(made / "boxes.csv")
+    assert len(boxes) == 160 * 48
+    videos = {}
+    for box in boxes[:: 48 * 4 + 5]:
+        path, t = box["path"], int(box["frame"])
+        videos.setdefault(path, decode(made / path))
+        frame = videos[path][t].astype(float)
+        bright = frame.max(axis=2) > 185
+        x1, y1, x2, y2 = (int(box[name]) for name in ("x1", "y1", "x2", "y2"))
+        assert 0 <= x1 < x2 <= 32
+        assert 0 <= y1 < y2 <= 32
+        rows, columns = np.nonzero(bright)
+        assert len(rows) > 5, (path, t, colours[path])
+        assert y1 <= rows.min() <= y1 + 3, (path, t)
+        assert y2 - 4 <= rows.max() < y2, (path, t)
+        assert x1 <= columns.min() <= x1 + 3, (path, t)
+        assert x2 - 4 <= columns.max() < x2, (path, t)
+
+
+def test_camera_pans(made):
+    """Outside of both boxes, frames that are far apart differ; neighbours do not nearly as much."""
+    boxes = {(row["path"], int(row["frame"])): row for row in table(made / "boxes.csv")}
+    near, far = [], []
+    for i in range(16):
+        path = f"videos/train/{i:05d}.mp4"
+        frames = decode(made / path).astype(float)
+        for other, found in [(1, near), (47, far)]:
+            ground = np.ones((32, 32), bool)
+            for t in (0, other):
+                x1, y1, x2, y2 = (int(boxes[path, t][name]) for name in ("x1", "y1", "x2", "y2"))
+                ground[max(y1 - 2, 0) : y2 + 2, max(x1 - 2, 0) : x2 + 2] = False
+            found.append(np.abs(frames[other] - frames[0])[ground].mean())
+    assert min(far) > 3
+    assert np.mean(far) > 2.5 * np.mean(near)
+
+
+def test_single_frame_tells_nothing_of_the_motion():
+    """Place, tilt and scale of one frame are all that depends on the motion; chance is 0.125."""
+    videos = many_factors(3200)
+    state = np.stack([track(factors, 48)[24] for factors in videos])
+    state = (state - state.mean(0)) / state.std(0)
+    label = np.arange(len(videos)) % 8
+    assert accuracy(KNeighborsClassifier(25), state, label) < 0.2
+    assert accuracy(RandomForestClassifier(100, max_depth=8, random_state=0), state, label) < 0.2
+
+
+def test_sixteen_frames_tell_the_motion():
+    """The same classifier on the movement within 16 frames; place and direction of view are taken out."""
+    videos = many_factors(1600)
+    tracks = np.stack([track(factors, 48)[16:32] for factors in videos])
+    speed = np.diff(tracks, axis=1)
+    length = np.hypot(speed[..., 0], speed[..., 1])
+    turn = np.abs(np.diff(np.unwrap(np.arctan2(speed[..., 1], speed[..., 0])), axis=1))
+    spread = np.abs(speed).mean(axis=1)
+    movement = np.concatenate([np.sort(length), np.sort(turn), spread, speed[..., 0].std(1)[:, None]], axis=1)
+    label = np.arange(len(videos)) % 8
+    assert accuracy(RandomForestClassifier(100, random_state=0), movement, label) > 0.9
+
+
+def test_nothing_else_tells_the_motion(made):
+    """First frames as pixels, nearest neighbour: near chance (0.125, standard deviation 0.037)."""
+    lists = {split: read_list(made / "motion" / f"{split}.csv") for split in ("train", "test")}
+    x, y = {}, {}
+    for split, found in lists.items():
+        x[split] = np.stack([decode(record.path, 1)[0].ravel() for record in found.records]).astype(float)
+        y[split] = [record.label for record in found.records]
+    assert KNeighborsClassifier(1).fit(x["train"], y["train"]).score(x["test"], y["test"]) < 0.27
+
+
+@pytest.mark.parametrize("motion", MOTIONS)
+def test_digit_stays_on_the_canvas(motion):
+    for factors in many_factors(400):
+        state = track(moving_digits.Factors(**{**vars(factors), "motion": motion}), 48)
+        assert np.all(np.abs(state[:, :2] - 0.5) <= moving_digits.REACH + 1e-9)
+        assert np.all(np.abs(state[:, 2]) <= moving_digits.TILT + 1e-9)
+        assert np.all(np.abs(state[:, 3] - 1) <= moving_digits.SWELL + 1e-9)
+
+
+def test_second_call_does_nothing(tmp_path):
+    out = tmp_path / "set"
+    assert ensure(out, TINY)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    assert not ensure(out, TINY)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+def test_other_settings_are_refused(tmp_path):
+    ensure(tmp_path / "set", TINY)
+    with pytest.raises(DataError, match=r"seed 0 there, 5 wanted.*remove it or choose another folder"):
+        ensure(tmp_path / "set", MovingDigits(train=8, test=2, size=32, frames=8, seed=5))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("mine")
+    with pytest.raises(DataError, match="holds no set of moving digits"):
+        ensure(tmp_path / "other", TINY)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
+
+
+def test_interrupted_run_leaves_nothing(tmp_path, monkeypatch):
+    write, calls = moving_digits._write_video, []
+
+    def stop(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        write(*args)
+
+    monkeypatch.setattr(moving_digits, "_write_video", stop)
+    with pytest.raises(KeyboardInterrupt):
+        ensure(tmp_path / "set", TINY)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _ensure(out, barrier, results):
+    barrier.wait()
+    results.put(ensure(out, TINY))
+
+
+def test_two_processes_at_once(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(2), context.Queue()
+    workers = [context.Process(target=_ensure, args=(tmp_path / "set", barrier, results)) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    made = [results.get(timeout=60) for _ in workers]
+    for worker in workers:
+        worker.join()
+    assert sum(made) >= 1
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+    assert not ensure(tmp_path / "set", TINY)
+
+
+def test_loser_of_the_race_discards_its_copy(tmp_path, monkeypatch):
+    out = tmp_path / "set"
+    render = moving_digits._render
+
+    def slow(made, final, settings):
+        render(made, final, settings)
+        if not out.exists():
+            monkeypatch.setattr(moving_digits, "_render", render)
+            assert ensure(out, settings)
+
+    monkeypatch.setattr(moving_digits, "_render", slow)
+    assert not ensure(out, TINY)
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("wrong", [{"size": 33}, {"size": 8}, {"train": 0}, {"frames": 0}, {"seed": -1}])
+def test_impossible_settings(wrong):
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is"):
+        MovingDigits(**wrong)
+
+
+@pytest.mark.skipif(not MNIST.exists(), reason=f"needs the MNIST test digits in {MNIST}")
+def test_mnist_files(tmp_path):
+    settings = MovingDigits(train=8, test=8, size=32, frames=8, mnist=MNIST)
+    ensure(tmp_path / "set", settings)
+    rows = table(tmp_path / "set" / "factors.csv")
+    labels = np.frombuffer(gzip.decompress((MNIST / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:], np.uint8)
+    assert all(labels[int(row["digit_image"])] == int(row["digit"]) for row in rows)
+    assert json.loads((tmp_path / "set" / "settings.json").read_text())["mnist"] == str(MNIST.resolve())
+
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    for packed in MNIST.glob("t10k-*.gz"):
+        (raw / packed.stem).write_bytes(gzip.decompress(packed.read_bytes()))
+    ensure(tmp_path / "again", MovingDigits(train=8, test=8, size=32, frames=8, mnist=raw))
+    name = "videos/test/00003.mp4"
+    assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "set" / name).read_bytes()
+
+
+def test_broken_mnist_is_named(tmp_path):
+    with pytest.raises(DataError, match="t10k-images-idx3-ubyte"):
+        ensure(tmp_path / "set", MovingDigits(mnist=tmp_path))
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"no digits here")
+    with pytest.raises(DataError, match="not an idx file"):
+        ensure(tmp_path / "set", MovingDigits(mnist=tmp_path))
+    assert not (tmp_path / "set").exists()

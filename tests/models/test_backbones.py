@@ -1,0 +1,184 @@
+"""Networks against the tables of the paper, against pytorchvideo's own, and by name."""
+
+import pytest
+import torch
+import torchvision
+from pytorchvideo.models.resnet import create_resnet
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vidssl.errors import ConfigError
+from vidssl.models import BACKBONES, build_backbone
+
+TORCHVISION = torchvision.models.list_models(module=torchvision.models.video)
+
+
+def on_meta(name, **settings):
+    """A network without memory: shapes and counts only."""
+    with torch.device("meta"):
+        return build_backbone(name, **settings)
+
+
+def parameters(module):
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet3d18", 20.02, 512), ("resnet3d50", 31.63, 2048)])
+def test_parameters(name, millions, dim):
+    network = on_meta(name)
+    assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005)
+    assert network.dim == dim
+
+
+@pytest.mark.parametrize(
+    ("name", "frames", "size", "giga"),
+    [
+        ("resnet3d50", 8, 224, 41.74),
+        ("resnet3d50", 8, 256, 54.52),
+        ("resnet3d18", 8, 224, 20.06),
+        ("resnet3d18", 8, 256, 26.20),
+        ("resnet3d18", 16, 112, 10.96),
+    ],
+)
+def test_multiply_adds_of_the_convolutions(name, frames, size, giga):
+    network = on_meta(name)
+    with FlopCounterMode(display=False) as counter:
+        network(torch.zeros(1, 3, frames, size, size, device="meta"))
+    counts = counter.get_flop_counts()["Global"]
+    assert [str(op) for op in counts] == ["aten.convolution"]
+    assert sum(counts.values()) / 2 / 1e9 == pytest.approx(giga, rel=1e-3)
+
+
+def stem():
+    return [("conv", (1, 7, 7), (1, 2, 2), 64), ("pool", (1, 3, 3), (1, 2, 2), None)]
+
+
+def stage(blocks, inner, stride, shortcut, *convs):
+    """Rows of one stage of Table 23: `convs` are (kernel, channels, whether it has the stride)."""
+    rows = []
+    for n in range(blocks):
+        first = stride if n == 0 else (1, 1, 1)
+        if n == 0 and shortcut:
+            rows.append(("conv", (1, 1, 1), first, convs[-1][1]))
+        rows += [("conv", kernel, first if strided else (1, 1, 1), out) for kernel, out, strided in convs]
+    return rows
+
+
+def basic(inner, stride, temporal, shortcut=True):
+    return stage(2, inner, stride, shortcut, ((temporal, 3, 3), inner, True), ((1, 3, 3), inner, False))
+
+
+def bottleneck(blocks, inner, stride, temporal):
+    convs = ((temporal, 1, 1), inner, False), ((1, 3, 3), inner, True), ((1, 1, 1), 4 * inner, False)
+    return stage(blocks, inner, stride, True, *convs)
+
+
+ONE, TWO = (1, 1, 1), (1, 2, 2)
+TABLE_23 = {
+    "resnet3d18": [*stem(), *basic(64, ONE, 1, False), *basic(128, TWO, 1), *basic(256, TWO, 3), *basic(512, TWO, 3)],
+    "resnet3d50": [
+        *stem(),
+        *bottleneck(3, 64, ONE, 1),
+        *bottleneck(4, 128, TWO, 1),
+        *bottleneck(6, 256, TWO, 3),
+        *bottleneck(3, 512, TWO, 3),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", TABLE_23)
+def test_layers_are_table_23(name):
+    found = []
+    for module in on_meta(name).modules():
+        if isinstance(module, nn.Conv3d):
+            found.append(("conv", module.kernel_size, module.stride, module.out_channels))
+            assert module.padding == tuple(k // 2 for k in module.kernel_size)
+            assert module.bias is None
+        elif isinstance(module, nn.MaxPool3d):
+            found.append(("pool", tuple(module.kernel_size), tuple(module.stride), None))
+    assert found == TABLE_23[name]
+
+
+@pytest.mark.parametrize("name", TABLE_23)
+def test_all_frames_reach_the_pool(name):
+    network = on_meta(name)
+    assert network.net(torch.zeros(1, 3, 5, 64, 64, device="meta")).shape == (1, network.dim, 5, 2, 2)
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet3d18", 8), ("resnet3d50", 16)])
+def test_residual_branches_start_from_zero(name, blocks):
+    network = build_backbone(name, width=4)
+    norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm3d)]
+    zero = [bool((norm.weight == 0).all()) for norm in norms]
+    assert zero.count(True) == blocks
+    assert all(bool((norm.weight == 1).all()) for norm, is_zero in zip(norms, zero, strict=True) if not is_zero)
+    assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-5, 0.1)}
+    for convolution in (m for m in network.modules() if isinstance(m, nn.Conv3d)):
+        fan_out = convolution.weight[:, 0].numel()
+        if convolution.weight.numel() > 2000:  # enough numbers for their spread to say something
+            assert convolution.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("name", TABLE_23)
+def test_width(name):
+    narrow, wide = on_meta(name, width=8), on_meta(name)
+    assert narrow.dim * 8 == wide.dim
+    assert [m.out_channels * 8 for m in narrow.modules() if isinstance(m, nn.Conv3d)] == [
+        m.out_channels for m in wide.modules() if isinstance(m, nn.Conv3d)
+    ]
+
+
+def test_resnet3d50_computes_what_pytorchvideos_slow_r50_does():
+    ours = build_backbone("resnet3d50").eval()
+    theirs = create_resnet(head=None, stem_conv_kernel_size=(1, 7, 7)).eval()
+    source = torch.Generator().manual_seed(0)
+    weights = {}
+    for key, value in ours.state_dict().items():
+        if value.ndim == 1:  # batch norms: gammas of 0 would hide whole branches
+            value = torch.rand(value.shape, generator=source) + 0.5
+        weights[key] = value
+    ours.load_state_dict(weights)
+    theirs.load_state_dict({key.removeprefix("net."): value for key, value in weights.items()})
+    x = torch.randn(2, 3, 3, 48, 40, generator=source)
+    with torch.no_grad():
+        features, expected = ours(x), theirs(x).mean(dim=(2, 3, 4))
+    assert features.std() > 0
+    torch.testing.assert_close(features, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvision_network_without_its_classifier(name):
+    with torch.device("meta"):
+        original = torchvision.models.get_model(name, weights=None)
+    network = on_meta(name).eval()
+    classifier = [m for m in original.modules() if isinstance(m, nn.Linear | nn.Conv3d)][-1]
+    assert parameters(original) - parameters(network) == parameters(classifier)
+    assert network(torch.zeros(2, 3, 16, 224, 224, device="meta")).shape == (2, network.dim)
+
+
+def test_torchvision_network_gives_what_its_classifier_would_take():
+    network = build_backbone("r3d_18").eval()
+    original = torchvision.models.get_model("r3d_18", weights=None).eval()
+    names = original.load_state_dict({k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False)
+    assert names.missing_keys == ["fc.weight", "fc.bias"] and not names.unexpected_keys
+    x = torch.randn(2, 3, 2, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(original.fc(network(x)), original(x), rtol=1e-5, atol=1e-6)
+
+
+def test_every_torchvision_video_network_is_there():
+    assert len(TORCHVISION) >= 8 and set(TORCHVISION) <= set(BACKBONES)
+
+
+def test_a_name_that_is_none():
+    with pytest.raises(ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: mc3_18"):
+        build_backbone("resnet3d81")
+
+
+def test_a_setting_that_is_none():
+    with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'width'\?\)"):
+        build_backbone("resnet3d18", widht=8)
+    with pytest.raises(ConfigError, match=r"unknown key; there are: name"):
+        build_backbone("r3d_18", width=8)
+    with pytest.raises(ConfigError, match=r"backbone.width: .*greater than or equal to 4, got 3"):
+        build_backbone("resnet3d18", width=3)

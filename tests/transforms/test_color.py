@@ -1,0 +1,185 @@
+"""Colour operations: parity with torchvision on the same bytes."""
+
+from collections.abc import Callable
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import torchvision.transforms.v2.functional as F
+from torch import Tensor
+
+from vidssl.randomness import generator
+from vidssl.transforms import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+    color_jitter,
+    gaussian_blur,
+    grayscale,
+    solarize,
+)
+from vidssl.transforms import color as color_module
+from vidssl.types import Frames
+
+
+def noise(height: int = 48, width: int = 64) -> Frames:
+    return generator(0).integers(0, 256, (3, height, width, 3), dtype=np.uint8).transpose(0, 3, 1, 2)
+
+
+def smooth() -> Frames:
+    """Frames like nature's: wide blobs of strong colour, lighter from frame to frame, some grain."""
+    rng = generator(1)
+    images = []
+    for frame in range(3):
+        blobs = cv2.resize(rng.uniform(-60, 320, (5, 6, 3)), (64, 48), interpolation=cv2.INTER_CUBIC)
+        images.append(blobs * (0.4 + 0.3 * frame) + rng.normal(0, 3, blobs.shape))
+    return np.stack(images).clip(0, 255).astype(np.uint8).transpose(0, 3, 1, 2)
+
+
+def extremes() -> Frames:
+    """Black, white and all full colours."""
+    cube = np.array([[r, g, b] for r in (0, 128, 255) for g in (0, 127, 255) for b in (0, 1, 255)], np.uint8)
+    return np.broadcast_to(cube[None, :, None], (2, 27, 9, 3)).transpose(0, 3, 1, 2)
+
+
+Operation = Callable[[Frames], Frames]
+Reference = Callable[[Tensor], Tensor]
+CASES: list[tuple[str, Operation, Reference]] = [
+    ("gray", grayscale, lambda x: F.rgb_to_grayscale(x, 3)),
+    ("solarize", solarize, lambda x: F.solarize(x, 128)),
+    ("solarize 40", lambda x: solarize(x, 40), lambda x: F.solarize(x, 40)),
+]
+for _factor in (0.0, 0.2, 0.73, 1.0, 1.4, 1.8):
+    CASES += [
+        (
+            f"brightness {_factor}",
+            lambda x, f=_factor: adjust_brightness(x, f),
+            lambda x, f=_factor: F.adjust_brightness(x, f),
+        ),
+        (
+            f"contrast {_factor}",
+            lambda x, f=_factor: adjust_contrast(x, f),
+            lambda x, f=_factor: F.adjust_contrast(x, f),
+        ),
+        (
+            f"saturation {_factor}",
+            lambda x, f=_factor: adjust_saturation(x, f),
+            lambda x, f=_factor: F.adjust_saturation(x, f),
+        ),
+    ]
+for _shift in (-0.5, -0.2, -0.05, 0.0, 0.1, 0.37, 0.5):
+    CASES.append(
+        (f"hue {_shift}", lambda x, h=_shift: adjust_hue(x, h), lambda x, h=_shift: F.adjust_hue(x, h))
+    )
+for _sigma in (0.1, 0.5, 1.0, 1.5, 2.0):
+    CASES.append(
+        (
+            f"blur {_sigma}",
+            lambda x, s=_sigma: gaussian_blur(x, 23, s),
+            lambda x, s=_sigma: F.gaussian_blur(x, [23, 23], [s, s]),
+        )
+    )
+CASES.append(("blur 5", lambda x: gaussian_blur(x, 5, 2.0), lambda x: F.gaussian_blur(x, [5, 5], [2.0, 2.0])))
+
+
+# Largest and mean difference, of 255. Rounding (OpenCV) against cutting off (torchvision) has a mean of 0.5.
+LIMITS = {
+    "gray": (1, 0.6),
+    "solarize": (0, 0.0),
+    "brightness": (0, 0.0),
+    "contrast": (1, 0.8),
+    "saturation": (2, 0.85),
+    "hue": (7, 0.6),
+    "blur": (1, 0.01),
+}
+
+
+@pytest.mark.parametrize("picture", [noise, smooth, extremes])
+@pytest.mark.parametrize(("name", "ours", "theirs"), CASES, ids=[case[0] for case in CASES])
+def test_parity_with_torchvision(
+    name: str, ours: Operation, theirs: Reference, picture: Callable[[], Frames]
+) -> None:
+    frames = picture()
+    if name.startswith("blur") and picture is extremes:
+        frames = np.repeat(frames, 3, axis=3)  # torchvision refuses a kernel wider than twice the frame
+    before = frames.copy()
+    out = ours(frames)
+    assert np.array_equal(frames, before) and not np.shares_memory(out, frames)
+    assert out.shape == frames.shape and out.dtype == np.uint8
+    assert out.transpose(0, 2, 3, 1).flags.c_contiguous
+    error = np.abs(
+        out.astype(int) - theirs(torch.from_numpy(np.ascontiguousarray(frames))).numpy().astype(int)
+    )
+    largest, mean = LIMITS[name.split()[0]]
+    assert error.max() <= largest and error.mean() <= mean
+    # For the hue, 7 is where all roundings add up: hue (3 of 255), turned hue (3) and saturation to 8 bits.
+    assert (error > 6).mean() < 1e-4
+
+
+def test_contrast_uses_the_mean_of_each_frame() -> None:
+    frames = np.stack([np.full((3, 8, 8), 40), np.full((3, 8, 8), 200)]).astype(np.uint8)
+    out = adjust_contrast(frames, 0.5)
+    assert np.abs(out.astype(int) - frames).max() <= 1
+
+
+def test_other_memory_layouts_give_the_same() -> None:
+    frames = noise()
+    for other in (
+        np.ascontiguousarray(frames),
+        frames[::-1][::-1],
+        np.pad(frames, 5, mode="edge")[5:-5, 5:-5, 5:-5, 5:-5],
+    ):
+        for name, operation, _ in CASES:
+            assert np.array_equal(operation(other), operation(frames)), name
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (2, 2), (5, 40), (11, 12), (32, 32)])
+def test_blur_works_on_frames_smaller_than_the_kernel(height: int, width: int) -> None:
+    flat = np.full((2, 3, height, width), 130, np.uint8)
+    assert np.array_equal(gaussian_blur(flat, 23, 2.0), flat)
+    # By hand: each axis mirrored as often as needed, then the whole kernel.
+    frames = noise(height, width)
+    weights = np.exp(-0.5 * (np.arange(-11, 12) / 2.0) ** 2)
+    padded = np.pad(frames.astype(float), ((0, 0), (0, 0), (11, 11), (11, 11)), mode="reflect")
+    rows = np.lib.stride_tricks.sliding_window_view(padded, 23, axis=2) @ (weights / weights.sum())
+    both = np.lib.stride_tricks.sliding_window_view(rows, 23, axis=3) @ (weights / weights.sum())
+    assert np.abs(gaussian_blur(frames, 23, 2.0) - both).max() <= 1
+
+
+def test_jitter_draws_one_order_and_one_set_of_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, float]] = []
+    for name in ("brightness", "contrast", "saturation", "hue"):
+
+        def record(frames: Frames, amount: float, name: str = name) -> Frames:
+            calls.append((name, amount))
+            return frames
+
+        monkeypatch.setattr(color_module, f"adjust_{name}", record)
+    frames, rng, orders = noise(), generator(2), []
+    amounts: dict[str, list[float]] = {"brightness": [], "contrast": [], "saturation": [], "hue": []}
+    for _ in range(4800):
+        calls.clear()
+        color_jitter(frames, (0.8, 0.4, 1.5, 0.2), rng)
+        orders.append(tuple(name for name, _ in calls))
+        for name, amount in calls:
+            amounts[name].append(amount)
+    counts = np.unique(orders, axis=0, return_counts=True)[1]
+    assert len(counts) == 24 and np.all(np.abs(counts - 200) < 4.5 * np.sqrt(200))
+    bounds = {"brightness": (0.2, 1.8), "contrast": (0.6, 1.4), "saturation": (0.0, 2.5), "hue": (-0.2, 0.2)}
+    for name, (low, high) in bounds.items():
+        values = np.array(amounts[name])
+        assert (
+            low <= values.min() < low + 0.01 * (high - low)
+            and high - 0.01 * (high - low) < values.max() <= high
+        )
+        assert abs(values.mean() - (low + high) / 2) < 4 * (high - low) / np.sqrt(12 * len(values))
+
+
+def test_jitter_treats_all_frames_alike_and_leaves_out_what_has_no_range() -> None:
+    frames = np.repeat(smooth()[1:2], 4, axis=0)
+    for seed in range(5):
+        out = color_jitter(frames, (0.8, 0.8, 0.8, 0.2), generator(seed))
+        assert np.all(out == out[:1]) and not np.array_equal(out, frames)
+    assert np.array_equal(color_jitter(frames, (0.0, 0.0, 0.0, 0.0), generator(0)), frames)

@@ -1,0 +1,192 @@
+"""Recipes: Table 1 of SCE, probabilities, bytes, and configs that are refused."""
+
+import pickle
+
+import cv2
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from vidssl.randomness import generator
+from vidssl.transforms import RECIPES, color, color_jitter, crops, random_box, recipes
+from vidssl.types import Frames
+
+VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")
+
+# As printed (Denize et al., 2023), "-" as 0; rows without the random crop, which is always done.
+TABLE_1 = """
+flip            0.5  0.5  0.5  0.5  0.5
+jitter          0.   0.8  0.8  0.8  0.8
+brightness      0.   0.4  0.4  0.4  0.4
+contrast        0.   0.4  0.4  0.4  0.4
+saturation      0.   0.4  0.2  0.2  0.2
+hue             0.   0.1  0.1  0.1  0.1
+gray            0.   0.2  0.2  0.2  0.2
+blur            0.   0.5  1.   0.1  0.5
+solarize        0.   0.   0.   0.2  0.2
+"""
+
+
+def clip(length: int = 2, height: int = 40, width: int = 52) -> Frames:
+    rng = generator(0)
+    images = [cv2.resize(rng.uniform(0, 255, (5, 6, 3)), (width, height)) for _ in range(length)]
+    return np.stack(images).astype(np.uint8).transpose(0, 3, 1, 2)
+
+
+def small(name: str) -> recipes.Recipe:
+    recipe = RECIPES[name]
+    return recipe(
+        recipe.Config(size=24, short_side=(28, 36)) if name == "train_crop" else recipe.Config(size=24)
+    )
+
+
+def test_the_names() -> None:
+    assert set(RECIPES) == {*VIEWS, "train_crop", "center_crop", "three_crops"}
+
+
+def test_configs_at_half_strength_are_table_1_of_the_paper() -> None:
+    for row in TABLE_1.strip().splitlines():
+        what, *numbers = row.split()
+        for name, number in zip(VIEWS, numbers, strict=True):
+            config = RECIPES[name].Config(color=0.5)
+            ranges = dict(zip(("brightness", "contrast", "saturation", "hue"), config.ranges, strict=True))
+            value = ranges[what] if what in ranges else getattr(config, f"{what}_probability")
+            assert value == float(number), (what, name)
+
+
+def test_defaults_of_the_paper_and_its_code() -> None:
+    for name in VIEWS:
+        config = RECIPES[name].Config()
+        assert (config.size, config.color, config.area, config.ratio) == (
+            224,
+            1.0,
+            (0.2, 0.766),
+            (3 / 4, 4 / 3),
+        )
+        assert (config.blur_kernel, config.sigma, config.difference) == (23, (0.1, 2.0), 0.0)
+        assert RECIPES[name](RECIPES[name].Config(difference=0.2)).difference == 0.2
+    finetune = RECIPES["train_crop"].Config(color=0.5)
+    assert (finetune.ranges, finetune.jitter_probability) == ((0.4, 0.4, 0.4, 0.1), 0.8)
+    assert (
+        small("train_crop").difference
+        == small("center_crop").difference
+        == small("three_crops").difference
+        == 0.0
+    )
+
+
+@pytest.mark.parametrize("name", [*VIEWS, "train_crop", "center_crop", "three_crops"])
+def test_every_recipe_keeps_the_contract(name: str) -> None:
+    recipe, frames = small(name), clip()
+    before = frames.copy()
+    for key in range(6):
+        views = recipe(frames, generator(7, key))
+        assert len(views) == (3 if name == "three_crops" else 1)
+        for view in views:
+            assert view.shape == (2, 3, 24, 24) and view.dtype == np.uint8
+            assert view.transpose(0, 2, 3, 1).flags.c_contiguous
+            assert not np.shares_memory(view, frames)
+        again = pickle.loads(pickle.dumps(recipe))(frames, generator(7, key))
+        assert [view.tobytes() for view in views] == [view.tobytes() for view in again]
+    assert np.array_equal(frames, before)
+    others = [recipe(frames, generator(7, key))[0].tobytes() for key in range(6)]
+    assert len(set(others)) == (1 if name in ("center_crop", "three_crops") else 6)
+
+
+@pytest.mark.parametrize("name", [*VIEWS, "train_crop"])
+def test_all_frames_of_a_clip_get_the_same(name: str) -> None:
+    recipe, frames = small(name), np.repeat(clip(1), 3, axis=0)
+    for key in range(20):
+        view = recipe(frames, generator(8, key))[0]
+        assert np.all(view == view[:1])
+
+
+@pytest.mark.parametrize("name", [*VIEWS, "train_crop"])
+def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    spied = [
+        (crops, "random_resized_crop"),
+        (crops, "random_crop"),
+        (color, "color_jitter"),
+        (color, "grayscale"),
+        (color, "gaussian_blur"),
+        (color, "solarize"),
+        (crops, "flip"),
+    ]
+    for module, function in spied:
+
+        def spy(frames: Frames, *_: object, function: str = function) -> Frames:
+            calls.append(function)
+            return frames
+
+        monkeypatch.setattr(module, function, spy)
+    recipe, frames, rng, draws = small(name), clip(1, 28, 28), generator(9), 4000
+    order, config = [function for _, function in spied], recipe.config
+    counts = dict.fromkeys(order, 0)
+    for _ in range(draws):
+        calls.clear()
+        recipe(frames, rng)
+        assert calls == sorted(calls, key=order.index)
+        for function in calls:
+            counts[function] += 1
+    expected = {
+        "random_resized_crop": float(name in VIEWS),
+        "random_crop": float(name not in VIEWS),
+        "color_jitter": config.jitter_probability,
+        "grayscale": config.gray_probability,
+        "gaussian_blur": getattr(config, "blur_probability", 0.0),
+        "solarize": getattr(config, "solarize_probability", 0.0),
+        "flip": config.flip_probability,
+    }
+    for function, probability in expected.items():
+        spread = 4 * np.sqrt(probability * (1 - probability) / draws)
+        assert abs(counts[function] / draws - probability) <= spread, function
+
+
+def test_a_view_is_the_operations_one_after_the_other() -> None:
+    config = recipes.StrongAlpha.Config(
+        size=24, jitter_probability=1.0, gray_probability=0.0, flip_probability=1.0
+    )
+    frames, rng = clip(), generator(10)
+    expected = crops.crop_resize(frames, random_box(40, 52, config.area, config.ratio, rng), 24, 24)
+    rng.random()
+    expected = color_jitter(expected, config.ranges, rng)
+    rng.random(2)
+    expected = crops.flip(color.gaussian_blur(expected, 23, rng.uniform(0.1, 2.0)))
+    assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0], expected)
+
+
+def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    monkeypatch.setattr(crops, "short_side", lambda frames, size: sizes.append(size) or frames)
+    recipe = recipes.TrainCrop(recipes.TrainCrop.Config(size=20, short_side=(25, 28)))
+    for key in range(200):
+        recipe(clip(1), generator(11, key))
+    assert set(sizes) == {25, 26, 27, 28}
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("weak", {"size": 0}, "greater than or equal to 1"),
+        ("weak", {"area": (0.5, 0.2)}, "0 < low <= high"),
+        ("weak", {"area": (0.0, 0.2)}, "0 < low <= high"),
+        ("weak", {"area": (0.5, 1.2)}, "at most 1"),
+        ("weak", {"ratio": (0.0, 1.0)}, "0 < low <= high"),
+        ("strong", {"jitter_probability": 1.1}, "less than or equal to 1"),
+        ("strong", {"difference": -0.1}, "greater than or equal to 0"),
+        ("strong", {"blur_kernel": 4}, "odd"),
+        ("strong", {"sigma": (0.0, 1.0)}, "0 < low <= high"),
+        ("strong", {"color": 3.0}, "more than 0.5"),
+        ("strong", {"jitter": (-0.1, 0.0, 0.0, 0.0)}, "greater than or equal to 0"),
+        ("strong", {"size": 224.0}, "integer"),
+        ("strong", {"colour": 1.0}, "not permitted"),
+        ("train_crop", {"size": 300}, "size 300 or more"),
+        ("train_crop", {"short_side": (320, 256)}, "must rise"),
+        ("center_crop", {"size": -1}, "greater than or equal to 1"),
+        ("three_crops", {"area": (0.1, 0.2)}, "not permitted"),
+    ],
+)
+def test_wrong_configs_are_refused(name: str, values: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        RECIPES[name].Config(**values)

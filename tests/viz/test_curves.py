@@ -1,0 +1,84 @@
+import math
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.errors import DataError
+from vidssl.viz import curves_figure, training_curves
+
+TRAINING = [
+    {
+        "step": step,
+        "epoch": step / 20,
+        "loss": 7 / step,
+        "lr": 0.002,
+        "positive_similarity": 0.5,
+        "negative_similarity": 0.1,
+        "negative_spread": 0.2,
+        "key_rank": 20.0 + step,
+        "clips_per_second": 100.0,
+    }
+    for step in (10, 20, 30)
+]
+EVALUATION = [{"step": 30, "knn": 0.4, "R@1": 0.35, "uniformity": -2.1}]
+
+
+def titles(metrics):
+    return [axes.get_title(loc="left") for axes in curves_figure(metrics).axes]
+
+
+def test_all_panels_are_one_png():
+    png = training_curves(TRAINING + EVALUATION)
+    image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
+    assert png.startswith(b"\x89PNG") and image.shape == (825, 1650, 3)
+    assert len(titles(TRAINING + EVALUATION)) == 6
+
+
+def test_panels_without_data_are_left_out():
+    assert titles(TRAINING) == [
+        "Loss",
+        "Similarity of query and key",
+        "Effective rank of the keys",
+        "Learning rate",
+    ]
+    assert titles([{"step": 1, "loss": 2.0, "knn": 0.3}]) == ["Loss", "Retrieval while training"]
+    assert titles([{"step": 1, "loss": 2.0, "lr": None}]) == ["Loss"]
+
+
+def test_what_is_drawn_is_what_was_logged():
+    loss, similarity, _, _, retrieval, _ = curves_figure(TRAINING + EVALUATION).axes
+    assert loss.lines[0].get_xydata().tolist() == [[10, 0.7], [20, 0.35], [30, pytest.approx(7 / 30)]]
+    low, high = similarity.collections[0].get_datalim(similarity.transData).intervaly
+    assert (low, high) == (pytest.approx(-0.1), pytest.approx(0.3))
+    assert [line.get_ydata().tolist() for line in retrieval.lines] == [[40.0], [35.0]]
+    assert all(axes.get_xlabel() == "step" and axes.get_ylabel() for axes in (loss, similarity, retrieval))
+
+
+def test_steps_written_again_by_a_resumed_run_count_once():
+    metrics = [
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "loss": 2.0},
+        {"step": 3, "loss": 3.0},
+        {"step": 2, "loss": 9.0},
+    ]
+    (axes,) = curves_figure(metrics).axes
+    assert axes.lines[0].get_xydata().tolist() == [[1, 1], [2, 9], [3, 3]]
+
+
+def test_a_missing_spread_or_a_nan_is_a_hole_not_an_error():
+    metrics = [
+        {"step": 1, "negative_similarity": 0.1, "negative_spread": 0.1},
+        {"step": 2, "negative_similarity": 0.2},
+    ]
+    assert training_curves([*metrics, {"step": 3, "loss": math.nan}])
+
+
+def test_the_picture_is_the_same_each_time():
+    assert training_curves(TRAINING, dpi=50) == training_curves(TRAINING, dpi=50)
+
+
+@pytest.mark.parametrize("metrics", [[], [{"step": 1, "epoch": 0.1}], [{"loss": 1.0}]])
+def test_nothing_to_draw_is_said(metrics):
+    with pytest.raises(DataError, match="no loss or other quantity to draw"):
+        training_curves(metrics)

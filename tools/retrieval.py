@@ -1,0 +1,12 @@
+r"""Retrieve videos by their features: R@k, kNN accuracy, and a page to look at.
+
+python tools/retrieval.py --checkpoint output/demo/run/checkpoints/last.pt \
+        --gallery output/demo/data/motion/train.csv --query output/demo/data/motion/test.csv \
+        --out output/retrieval
+python tools/retrieval.py --checkpoint random --cfg configs/demo/sce.yaml --gallery LIST --query LIST --out DIR
+"""
+
+from vidssl.cli import guarded, retrieval
+
+if __name__ == "__main__":
+    guarded(retrieval)

@@ -1,0 +1,146 @@
+"""The command `vidssl`, and how every command ends: quietly, or with one line and a status that is not 0."""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import vidssl
+from vidssl.engine import train as engine
+from vidssl.engine.run import load_run
+from vidssl.engine.run import schema as run_schema
+from vidssl.errors import VidsslError
+from vidssl.jobs.backbones import Options
+from vidssl.jobs.extract import extract_features
+from vidssl.jobs.report import report
+from vidssl.jobs.retrieve import retrieve, table
+
+
+def guarded(command: Callable[[], None]) -> None:
+    """Run a command; print what the user can mend as one line and exit with status 2, on Ctrl-C with 130."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        command()
+    except VidsslError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """Make the type of an argument that is a whole number and not less than `least`."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a backbone and its clips."""
+    parser.add_argument(
+        "--checkpoint", required=True, help="a checkpoint, or 'random' for the untrained backbone of --cfg"
+    )
+    parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
+    parser.add_argument("--clips", type=_at_least(1), help="clips of each video (default: the run's evaluate.clips)")
+    parser.add_argument("--crops", type=int, choices=(1, 3), help="crops of each clip (default: the run's)")
+    parser.add_argument("--size", type=_at_least(1), help="side of the crops, pixels (default: the run's)")
+    parser.add_argument("--batch-size", type=_at_least(1), help="videos at a time (default: the run's)")
+    parser.add_argument("--workers", type=_at_least(0), help="processes that decode (default: the run's)")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
+    parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of --cfg")
+
+
+def _options(arguments: argparse.Namespace) -> Options:
+    """Collect the arguments of `add_options`."""
+    fields = Options.__dataclass_fields__
+    return Options(**{name: value for name, value in vars(arguments).items() if name in fields})
+
+
+def train(arguments: Sequence[str] | None = None) -> None:
+    """Train, or go on training: everything that a config file describes."""
+    parser = argparse.ArgumentParser(prog="train_net.py", description=train.__doc__)
+    parser.add_argument("--cfg", type=Path, required=True, help="config file (YAML)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the file")
+    parsed = parser.parse_intermixed_args(arguments)
+    print(engine.train(load_run(parsed.cfg, parsed.overrides)))
+
+
+def retrieval(arguments: Sequence[str] | None = None) -> None:
+    """Search a gallery with queries: R@k, kNN, and a page to look at."""
+    parser = argparse.ArgumentParser(prog="retrieval.py", description=retrieval.__doc__)
+    _add_options(parser)
+    parser.add_argument("--gallery", type=Path, required=True, help="list to search in")
+    parser.add_argument("--query", type=Path, required=True, help="list of queries")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
+    parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
+    parser.add_argument("--k", type=_at_least(1), default=10, help="neighbours that vote in kNN (default 10)")
+    parser.add_argument("--page-queries", type=_at_least(0), default=48, help="queries on the page (default 48)")
+    parsed = parser.parse_intermixed_args(arguments)
+    results = retrieve(
+        _options(parsed),
+        parsed.gallery,
+        parsed.query,
+        parsed.out,
+        center=parsed.center,
+        k=parsed.k,
+        shown_queries=parsed.page_queries,
+    )
+    print(table(results))
+    print(parsed.out / "index.html")
+
+
+def extract(arguments: Sequence[str] | None = None) -> None:
+    """Write the features of a list of videos: features, label, index and path in one npz file."""
+    parser = argparse.ArgumentParser(prog="extract.py", description=extract.__doc__)
+    _add_options(parser)
+    parser.add_argument("--list", type=Path, required=True, help="list of videos")
+    parser.add_argument("--out", type=Path, required=True, help="npz file")
+    parsed = parser.parse_intermixed_args(arguments)
+    videos, numbers = extract_features(_options(parsed), parsed.list, parsed.out)
+    print(f"{videos} videos x {numbers} features in {parsed.out}")
+
+
+def compare(arguments: Sequence[str] | None = None) -> None:
+    """Compare the results of two backbones on one page: what `make demo` ends with."""
+    parser = argparse.ArgumentParser(prog="vidssl report", description=compare.__doc__)
+    parser.add_argument("folder", type=Path, help="holds RUN/LABELS/results.json; index.html goes there")
+    parser.add_argument(
+        "--runs", nargs="+", default=["random", "trained"], help="the one to compare with first"
+    )
+    parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
+    parser.add_argument("--videos", type=Path, required=True, help="list whose classes are shown playing")
+    parsed = parser.parse_args(arguments)
+    print(report(parsed.folder, tuple(parsed.runs), parsed.metrics, parsed.videos))
+    print(parsed.folder / "index.html")
+
+
+def schema(arguments: Sequence[str] | None = None) -> None:
+    """Print the JSON schema of a config file, for editors that complete YAML."""
+    argparse.ArgumentParser(prog="vidssl schema", description=schema.__doc__).parse_args(arguments)
+    print(json.dumps(run_schema().model_json_schema(), indent=2))
+
+
+_COMMANDS = {"train": train, "retrieval": retrieval, "extract": extract, "report": compare, "schema": schema}
+
+
+def main() -> None:
+    """Run `vidssl COMMAND …`."""
+    parser = argparse.ArgumentParser(
+        prog="vidssl",
+        description="Self-supervised learning of video representations.",
+        epilog="\n".join(f"  {name:<10} {command.__doc__}" for name, command in _COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=vidssl.__version__)
+    parser.add_argument("command", choices=_COMMANDS, help="what to do; COMMAND --help tells more")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    guarded(lambda: _COMMANDS[parsed.command](parsed.arguments))

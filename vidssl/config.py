@@ -1,0 +1,201 @@
+"""YAML and KEY=VALUE in, a validated frozen model out, every mistake at once. Knows no schema of its own."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, TypeVar, Union
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from vidssl.errors import ConfigError
+from vidssl.registry import Registry, did_you_mean
+
+
+class Settings(BaseModel):
+    """What every `Config` derives from: strict types, no unknown keys, no change once made."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+
+class Configurable(Protocol):
+    """A class that carries its own `Config`."""
+
+    Config: type[Settings]
+
+
+Model = TypeVar("Model", bound=BaseModel)
+Tree = dict[str, Any]
+
+
+def choice(registry: Registry[Any]) -> Any:
+    """Make the type of a field that names an entry of a registry and configures it: `{name: sce, …}`."""
+    models = [
+        create_model(
+            registry[name].__name__ + "Config", __base__=registry[name].Config, name=(_literal(name), ...)
+        )
+        for name in registry
+    ]
+    return Annotated[Union[tuple(models)], Field(discriminator="name")]  # noqa: UP007 - built at run time
+
+
+def _literal(value: str) -> Any:
+    return Literal[value]
+
+
+def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
+    """Make the entry that a bound `choice` names: its class, called with the config and the parts it stands on."""
+    return registry[config.name](config, *parts)
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
+    """Read a YAML 1.2 file as plain data and write `KEY=VALUE` overrides into it.
+
+    Args:
+        path: The file. Keys must be unique; `1e-6` is a float; no tag makes an object.
+        overrides: `a.b.0.c=VALUE` with VALUE in YAML; a number is the place in a list. New keys are made.
+
+    Raises:
+        ConfigError: The file is missing or no YAML mapping, or an override has no `=` or leads nowhere.
+    """
+    try:
+        tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read config {path}: {error.strerror}; give a YAML file with --cfg"
+        ) from None
+    except (YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path} holds {type(tree).__name__}, not keys and values")
+    for override in overrides:
+        _write(tree, override)
+    return tree
+
+
+def bind(schema: type[Model], tree: Tree, source: str) -> Model:
+    """Check a tree against a schema and freeze it.
+
+    Args:
+        schema: A pydantic model.
+        tree: Plain data, as `read` returns it.
+        source: Where the tree comes from, for messages.
+
+    Raises:
+        ConfigError: One line for each mistake, with the nearest key that exists.
+    """
+    try:
+        # By way of JSON, in which a list can be a tuple: strict types then fit what YAML can say.
+        return schema.model_validate_json(json.dumps(tree))
+    except TypeError as error:
+        raise ConfigError(f"{source}: {error}; use numbers, strings, lists and mappings only") from None
+    except ValidationError as error:
+        mistakes = [_explain(mistake, tree, schema) for mistake in error.errors()]
+        head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
+        raise ConfigError("\n".join([head, *(f"  {line}" for line in dict.fromkeys(mistakes))])) from None
+
+
+def dump(config: BaseModel) -> str:
+    """Write a bound config as YAML that `read` and `bind` take back."""
+    text = StringIO()
+    yaml = YAML()  # round trip: keeps the order of the fields
+    yaml.dump(config.model_dump(mode="json"), text)
+    return text.getvalue()
+
+
+def _yaml() -> YAML:
+    return YAML(typ="safe", pure=True)  # 1.2, duplicate keys and unknown tags are errors
+
+
+def _write(tree: Tree, override: str) -> None:
+    key, equals, value = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override '{override}' is not KEY=VALUE")
+    try:
+        parsed = _yaml().load(value)
+    except YAMLError:
+        raise ConfigError(f"override '{override}': the value is not YAML; quote it") from None
+    here: Any = tree
+    *way, last = key.split(".")
+    for part in way:
+        here = _step(here, part, override, lambda: {})
+    if isinstance(here, list):
+        _step(here, last, override, None)
+        here[int(last)] = parsed
+    elif isinstance(here, dict):
+        here[last] = parsed
+    else:
+        raise ConfigError(f"override '{override}': there is a value, not a section, before '{last}'")
+
+
+def _step(here: Any, part: str, override: str, missing: Callable[[], Tree] | None) -> Any:
+    if isinstance(here, list):
+        if not part.isdigit() or int(part) >= len(here):
+            raise ConfigError(
+                f"override '{override}': '{part}' is no place in a list of {len(here)} (from 0)"
+            )
+        return here[int(part)]
+    if not isinstance(here, dict):
+        raise ConfigError(f"override '{override}': there is a value, not a section, before '{part}'")
+    if missing is not None and not isinstance(here.get(part), dict | list):
+        here[part] = missing()
+    return here[part]
+
+
+def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
+    """One line for one mistake: where, what, which value, what to do."""
+    where, here = [], tree
+    for part in mistake["loc"]:
+        if isinstance(here, dict) and part not in here and part == here.get("name"):
+            continue  # the tag of a choice stands in the location, not in the file
+        where.append(str(part))
+        try:
+            here = here[part]
+        except (KeyError, IndexError, TypeError):
+            here = None  # type: ignore[assignment]
+    place, kind, message = ".".join(where), mistake["type"], mistake["msg"]
+    if kind == "extra_forbidden":
+        keys = _keys(schema, mistake["loc"][:-1])
+        return f"{place}: unknown key{did_you_mean(where[-1], keys)}; there are: {', '.join(keys)}"
+    if kind == "missing":
+        return f"{place}: is required"
+    if kind == "union_tag_not_found":
+        return f"{place}: needs a 'name'"
+    if kind == "union_tag_invalid":
+        names = [name.strip(" '") for name in mistake["ctx"]["expected_tags"].split(",")]
+        tag = mistake["ctx"]["tag"]
+        return f"{place}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
+    value = mistake["input"]
+    shown = f", got {json.dumps(value, default=str)[:60]}" if not isinstance(value, dict) else ""
+    return (
+        f"{place}: {message.removeprefix('Value error, ')}{shown}"
+        if place
+        else message.removeprefix("Value error, ")
+    )
+
+
+def _keys(schema: Any, loc: Iterable[int | str]) -> list[str]:
+    """List the keys that a model has at a location of its tree, by its JSON schema."""
+    root = schema.model_json_schema()
+    node: Any = root
+    for part in loc:
+        node = _resolve(node, root)
+        if isinstance(part, int):
+            node = node.get("items", {})
+        elif "discriminator" in node and part in node["discriminator"]["mapping"]:
+            node = {"$ref": node["discriminator"]["mapping"][part]}
+        else:
+            node = node.get("properties", {}).get(part, {})
+    return sorted(_resolve(node, root).get("properties", {}))
+
+
+def _resolve(node: Any, root: Any) -> Any:
+    for option in node.get("anyOf", []):
+        if option.get("type") != "null":
+            node = option
+            break
+    while "$ref" in node:
+        node = root["$defs"][node["$ref"].rsplit("/", 1)[1]]
+    return node

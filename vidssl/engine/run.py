@@ -1,0 +1,166 @@
+"""The schema of a run: everything that a config file can say."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import Field, create_model, model_validator
+
+from vidssl import comm
+from vidssl.config import Settings, Tree, bind, choice, read
+from vidssl.data.moving_digits import MovingDigits, ensure
+from vidssl.data.samplers import SAMPLERS
+from vidssl.engine.optim import OptimizerConfig
+from vidssl.errors import ConfigError, TrainingError
+from vidssl.methods.base import METHODS
+from vidssl.models.backbones import BACKBONES
+from vidssl.transforms import RECIPES
+
+
+class Embedded(Settings):
+    """The embedded set of moving digits, rendered into `out` where it is missing."""
+
+    out: str
+    train: int = 640
+    test: int = 160
+    frames: int = 48
+    fps: int = 25
+    size: int = 64
+    seed: int = 0
+
+    def render(self) -> None:
+        """Make sure that the set is there."""
+        ensure(Path(self.out), MovingDigits(**self.model_dump(exclude={"out"})))
+
+
+class Data(Settings):
+    """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
+
+    train: str  # a list
+    root: str | None = None  # folder that overrides the list's root.txt
+    allow_external: bool = False  # accept paths that leave the root
+    moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
+    backend: Literal["pyav"] = "pyav"
+    workers: int = Field(default=2, ge=0)
+    max_broken: float = Field(
+        default=0.05, ge=0, le=1
+    )  # share of videos that may be broken before the run stops
+    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one for each channel
+    std: tuple[float, ...] = (0.225,)
+    sampler: Any
+    views: Any
+
+
+class Evaluate(Settings):
+    """How clips are taken for features; with `every`, also a monitor during training."""
+
+    clips: int = Field(default=10, ge=1)
+    crops: Literal[1, 3] = 3
+    size: int | None = Field(default=None, ge=1)  # side of the crops; None: that of the first view
+    batch_size: int = Field(default=8, ge=1)  # videos at a time
+    every: int | None = Field(default=None, ge=1)  # steps
+    gallery: str | None = None  # lists for the monitor
+    query: str | None = None
+
+    @model_validator(mode="after")
+    def _lists_for_the_monitor(self) -> "Evaluate":
+        if self.every is not None and (self.gallery is None or self.query is None):
+            raise ValueError("every needs the lists gallery and query")
+        return self
+
+
+class Checkpoints(Settings):
+    """When the run is saved; the last step always is."""
+
+    every: int = Field(default=1000, ge=1)  # steps
+    keep: int = Field(default=2, ge=2)  # newest ones that stay
+
+
+class Run(Settings):
+    """A run. `backbone`, `method` and what `data` chooses by name are typed by `schema`, once plug-ins are imported."""
+
+    imports: tuple[str, ...] = ()  # modules that register methods, backbones, samplers or recipes of your own
+    output: str
+    seed: int = Field(default=0, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    deterministic: bool = False  # bit-exact also on a GPU, slower
+    compile: bool = False  # torch.compile on the backbone
+    epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
+    steps: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(ge=1)  # global
+    micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
+    data: Data
+    backbone: Any
+    method: Any
+    optimizer: OptimizerConfig
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoints = Checkpoints()
+    log_every: int = Field(default=10, ge=1)  # steps
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Run":
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give exactly one of epochs and steps")
+        return self
+
+    def total_steps(self, num_records: int) -> int:
+        """Length of the run in optimizer steps."""
+        return self.steps or max(1, round((self.epochs or 0) * num_records / self.batch_size))
+
+    @property
+    def test_size(self) -> int:
+        """Side of the crops that features are taken from, in pixels."""
+        return int(self.evaluate.size or self.data.views[0].size)
+
+
+def schema() -> type[Run]:
+    """Make the type of a run with all methods, backbones, samplers and recipes that are registered now."""
+    recipe = choice(RECIPES)
+    data = create_model(
+        "Data",
+        __base__=Data,
+        sampler=(choice(SAMPLERS), ...),
+        views=(tuple[recipe, ...], Field(min_length=1)),  # type: ignore[valid-type]
+    )
+    return create_model(
+        "Run",
+        __base__=Run,
+        data=(data, ...),
+        backbone=(choice(BACKBONES), ...),
+        method=(choice(METHODS), ...),
+    )
+
+
+def load_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+    """Read a config file with overrides and bind it.
+
+    Raises:
+        ConfigError: All mistakes at once.
+    """
+    return bind_run(read(path, overrides), str(path))
+
+
+def bind_run(tree: Tree, source: str) -> Run:
+    """Bind plain data to the schema of a run, after importing the modules that it names."""
+    for module in tree.get("imports") or ():
+        try:
+            importlib.import_module(str(module))
+        except ImportError as error:
+            raise ConfigError(f"{source}: imports: cannot import '{module}': {error}") from None
+    return bind(schema(), tree, source)
+
+
+def choose_device(name: str) -> torch.device:
+    """Find the device of this process.
+
+    Raises:
+        TrainingError: A GPU was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", comm.local_rank())

@@ -1,0 +1,25 @@
+"""The errors that a user can cause. Each message is one line: what, the value, the limit, what to do."""
+
+
+class VidsslError(Exception):
+    """Anything that the user can mend; tools print it as one line and exit with status 2."""
+
+
+class ConfigError(VidsslError):
+    """A run, or a part of it, is described wrongly."""
+
+
+class DataError(VidsslError):
+    """A list, a record or a whole data set cannot be used."""
+
+
+class DecodeError(DataError):
+    """A video cannot be opened or decoded."""
+
+
+class CheckpointError(VidsslError):
+    """A checkpoint is missing, damaged, or not the kind that was asked for."""
+
+
+class TrainingError(VidsslError):
+    """Training cannot go on: the loss is not finite, or the machine cannot do what was asked."""

@@ -1,0 +1,1 @@
+"""Features of videos, and what they are worth: retrieval, nearest neighbours, uniformity."""

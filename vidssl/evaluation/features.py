@@ -1,0 +1,81 @@
+"""Features of a list of videos: a backbone over N clips x M crops of each, averaged."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from vidssl import comm
+from vidssl.config import Settings
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.loader import eval_loader, to_device
+from vidssl.data.records import VideoList
+from vidssl.data.samplers import ClipSettings, Uniform
+from vidssl.models.backbones import Backbone
+from vidssl.progress import progress
+from vidssl.transforms.recipes import CenterCrop, Recipe, ThreeCrops
+from vidssl.types import Features
+
+
+class TestClips(Settings):
+    """What a network sees of a video when it is tested: clips at uniform starts, each cut into square crops."""
+
+    __test__ = False  # no test, whatever pytest thinks of the name
+
+    clip: ClipSettings
+    clips: int
+    crops: Literal[1, 3]  # 1: the centre; 3: along the longer side
+    size: int  # short side of the video and side of the crops, pixels
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    backend: str = "pyav"
+    batch_size: int = 8  # videos at a time
+    workers: int = 2
+
+    def dataset(self, videos: VideoList) -> ClipDataset:
+        """Make the data set whose samples are all views of a video; a broken one is an error."""
+        clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
+        sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
+        recipe: Recipe = (
+            CenterCrop(CenterCrop.Config(size=self.size))
+            if self.crops == 1
+            else ThreeCrops(ThreeCrops.Config(size=self.size))
+        )
+        return ClipDataset(videos, sampler, [recipe], backend=self.backend)
+
+
+@torch.no_grad()
+def extract(
+    backbone: Backbone, videos: VideoList, test: TestClips, device: torch.device, title: str = "features"
+) -> Features:
+    """Average the features of all views of each video; each video is seen exactly once, over all processes.
+
+    The backbone is put into eval mode for this and back afterwards; no random number is drawn.
+
+    Args:
+        backbone: On the device.
+        videos: The list.
+        test: Which clips and crops.
+        device: Where the backbone is.
+        title: Of the progress bar.
+
+    Raises:
+        DataError: A video cannot be used.
+    """
+    loader = eval_loader(test.dataset(videos), test.batch_size, test.workers, comm.rank(), comm.world())
+    training = backbone.training
+    backbone.eval()
+    rows: list[Tensor] = []
+    indices: list[Tensor] = []
+    for raw in progress(loader, title=title, unit="batch", disable=not comm.is_main(), leave=False):
+        batch = to_device(raw, device, test.mean, test.std)
+        total = sum(backbone(view).float() for view in batch.views)
+        assert isinstance(total, Tensor)  # there is at least one view
+        rows.append((total / len(batch.views)).cpu())
+        indices.append(raw.index)
+    backbone.train(training)
+    parts = comm.gather_objects((torch.cat(rows), torch.cat(indices)) if rows else None)
+    x = torch.cat([part[0] for part in parts if part is not None])
+    index, order = torch.sort(torch.cat([part[1] for part in parts if part is not None]))
+    label = torch.tensor([record.label for record in videos.records])
+    return Features(x[order], label[index], index)

@@ -1,0 +1,1 @@
+"""Whole jobs: what a tool does between parsing its arguments and exiting."""

@@ -1,0 +1,176 @@
+"""Retrieval: extract, search, measure, and a page to look at."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vidssl.data.records import VideoList, read_list
+from vidssl.data.samplers import Uniform
+from vidssl.data.video import open_video
+from vidssl.errors import DataError
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.metrics import Neighbours
+from vidssl.evaluation.protocols import KNN, Retrieval, own_rows
+from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.progress import progress
+from vidssl.viz import Hit, Preview, QueryRow, preview, write_retrieval_page
+
+RANKS = (1, 5, 10, 20)
+
+
+def retrieve(
+    options: Options,
+    gallery: Path,
+    query: Path,
+    out: Path,
+    *,
+    center: bool = False,
+    k: int = 10,
+    shown_queries: int = 48,
+    shown_hits: int = 6,
+) -> dict[str, Any]:
+    """Search the gallery with each query; write `results.json` and `index.html`.
+
+    Args:
+        options: Which backbone, which clips.
+        gallery: List to search in.
+        query: List of queries. A query that is in the gallery too does not find itself.
+        out: Folder for the results, made where it is missing.
+        center: Report centred features first (see `Retrieval`); the other numbers are under `uncentered`
+            or `centered_features`.
+        k: Neighbours that vote in kNN.
+        shown_queries: Queries on the page, evenly spaced over the list.
+        shown_hits: Nearest videos on the page.
+
+    Returns:
+        What is in `results.json`. Without labels in both lists it has no accuracies.
+
+    Raises:
+        DataError: A list or a video cannot be used, or the lists name different classes.
+    """
+    lists = [read_list(path, options.root, options.allow_external) for path in (gallery, query)]
+    if lists[0].classes != lists[1].classes:
+        raise DataError(
+            f"{gallery} and {query} have different classes.txt: a label must mean the same in both"
+        )
+    subject = load_subject(options)
+    g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
+    q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
+    own = own_rows(*lists)
+    search = Retrieval(Retrieval.Config(ks=RANKS, center=center))
+    neighbours = search.search(g, q, own)
+    numbers: dict[str, Any] = {}
+    if all(record.label >= 0 for videos in lists for record in videos.records):
+        other = Retrieval(Retrieval.Config(ks=RANKS, center=not center))(g, q, own)
+        other.pop("chance")
+        numbers = {
+            **search(g, q, own),
+            **KNN(KNN.Config(k=k))(g, q, own),
+            "uncentered" if center else "centered_features": other,
+        }
+    results = {
+        **numbers,
+        "num_queries": len(q.x),
+        "num_gallery": len(g.x),
+        "centered": center,
+        "knn_k": k,
+        "gallery": str(gallery),
+        "query": str(query),
+        **subject.describe(),
+    }
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        _write_page(out / "index.html", subject, results, lists, neighbours, shown_queries, shown_hits)
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """Write the numbers of a retrieval as a short table for a terminal."""
+    names = [name for name in (*(f"R@{k}" for k in RANKS), "knn", "chance") if name in results]
+    if not names:
+        return "no labels in the lists: neighbours were searched, accuracies are not defined"
+    cells = [f"{100 * results[name]:.1f}" for name in names]
+    widths = [max(len(name), len(cell)) for name, cell in zip(names, cells, strict=True)]
+    lines = [
+        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
+        for row in (names, cells)
+    ]
+    test = results["protocol"]
+    protocol = (
+        f"{results['num_queries']} queries, {results['num_gallery']} in the gallery, {test['clips']} clips x "
+        f"{test['crops']} crops of {test['size']}², {'centred' if results['centered'] else 'plain'} cosine, percent"
+    )
+    return "\n".join([protocol, *lines])
+
+
+def video_preview(path: str) -> Preview:
+    """Make the small playing picture of a video: eight frames of its middle, three seconds at most."""
+    with open_video(path) as video:
+        sampler = Uniform(
+            Uniform.Config(frames=8, seconds=min(3.0, video.meta.duration), clips=1, short="hold")
+        )
+        return preview(video.frames(sampler(video.meta, [])[0].indices))
+
+
+def _write_page(
+    path: Path,
+    subject: Subject,
+    results: dict[str, Any],
+    lists: list[VideoList],
+    neighbours: Neighbours,
+    shown_queries: int,
+    shown_hits: int,
+) -> None:
+    gallery, query = lists
+    count = min(shown_queries, len(query.records))
+    chosen = [n * len(query.records) // count for n in range(count)]
+    queries = [
+        QueryRow(
+            query.records[n].path,
+            query.names[n],
+            query.records[n].label,
+            tuple(
+                Hit(gallery.records[g].path, gallery.names[g], gallery.records[g].label, similarity)
+                for g, similarity in zip(
+                    neighbours.index[n, :shown_hits].tolist(),
+                    neighbours.similarity[n, :shown_hits].tolist(),
+                    strict=True,
+                )
+                if similarity > float("-inf")
+            ),
+        )
+        for n in chosen
+    ]
+    wanted = dict.fromkeys(
+        video for row in queries for video in (row.video, *(hit.video for hit in row.hits))
+    )
+    test, origin = subject.test, subject.origin
+    write_retrieval_page(
+        path,
+        title=f"Retrieval: {_title(query)} in {_title(gallery)}",
+        results={name: value for name, value in results.items() if isinstance(value, int | float)},
+        queries=queries,
+        previews={
+            video: video_preview(video) for video in progress(wanted, title="page", unit="video", leave=False)
+        },
+        class_names=query.classes,
+        details=[
+            (
+                "Checkpoint",
+                origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
+            ),
+            ("Backbone", str(subject.run.backbone.name)),
+            (
+                "Protocol",
+                f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
+            ),
+        ],
+        total_queries=len(query.records),
+    )
+
+
+def _title(videos: VideoList) -> str:
+    return f"{videos.path.parent.name}/{videos.path.stem}"

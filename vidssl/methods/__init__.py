@@ -1,0 +1,5 @@
+"""Methods: one file for each objective, on the contract of `base.py`."""
+
+from vidssl.methods.base import METHODS, Method
+
+__all__ = ["METHODS", "Method"]

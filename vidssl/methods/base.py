@@ -1,0 +1,51 @@
+"""The contract of a method, all that the loop knows of it."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from vidssl.config import Settings
+from vidssl.models.backbones import Backbone
+from vidssl.registry import Registry
+from vidssl.types import Batch
+
+
+class Method(nn.Module):
+    """An objective around a backbone.
+
+    Built as `METHODS[name](config, backbone)`. All state that training changes is in parameters, buffers or
+    `progress`, so that `state_dict()` is the whole of it.
+
+    Attributes:
+        backbone: What is learned, saved and evaluated.
+        progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
+    """
+
+    class Config(Settings):
+        """Settings of the method; each method has its own."""
+
+    backbone: Backbone
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.progress = 0.0
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
+        raise NotImplementedError
+
+    def after_step(self, progress: float) -> None:
+        """Do what follows an optimizer step; `progress` in [0, 1] includes that step."""
+        self.progress = progress
+
+    def get_extra_state(self) -> dict[str, float]:
+        """Save the progress with the weights: the first step after a resume needs it."""
+        return {"progress": self.progress}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Take the progress back."""
+        self.progress = float(state["progress"])
+
+
+METHODS: Registry[type[Method]] = Registry("method", "vidssl.methods")

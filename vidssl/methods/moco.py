@@ -1,0 +1,27 @@
+"""MoCo v2 with many clips of a video (He et al., 2020; Chen et al., 2020; Feichtenhofer et al., 2021)."""
+
+from torch import Tensor
+
+from vidssl import losses
+from vidssl.methods.base import METHODS
+from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.heads import Head
+from vidssl.schedule import Schedule, Scheduled
+
+
+@METHODS.register("moco")
+class MoCo(MomentumMethod):
+    """Contrast: the other clips of a video are the positives, the queue holds the negatives (InfoNCE).
+
+    Defaults are those of the large-scale study on video: head 2048-128, temperature 0.1, momentum 0.994 → 1.
+    """
+
+    class Config(MomentumMethod.Config):
+        """Settings of MoCo."""
+
+        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
+        momentum: Scheduled = Schedule(start=0.994, end=1.0)
+
+    def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
+        """InfoNCE with the queue as negatives."""
+        return losses.info_nce(query, key, self.queue.keys, self.config.temperature.at(self.progress))

@@ -1,0 +1,78 @@
+"""Methods that compare queries of an online network with keys of its slowly moving average."""
+
+import copy
+from itertools import product
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from vidssl.config import Settings
+from vidssl.errors import ConfigError
+from vidssl.methods.base import Method
+from vidssl.methods.parts import KeyQueue, full_precision, key_statistics, move_towards, unit
+from vidssl.models.backbones import Backbone
+from vidssl.models.heads import Head, mlp
+from vidssl.schedule import Schedule, Scheduled, constant
+from vidssl.types import Batch
+
+
+class MomentumMethod(Method):
+    """Online network, target network, queue of keys. A method adds `pair_loss`."""
+
+    class Config(Settings):
+        """Settings that all of these methods share."""
+
+        projector: Head = Head()
+        predictor: Head | None = None  # on the online branch only
+        queue: int = Field(default=65536, ge=1)  # K
+        momentum: Scheduled = Schedule(start=0.99, end=1.0)  # of the target
+        temperature: Scheduled = constant(0.1)  # tau
+        # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
+        key_views: tuple[int, ...] = (0, 1)
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self.config = config
+        self.projector = mlp(backbone.dim, config.projector)
+        out = config.projector.out
+        if config.predictor is not None and config.predictor.out != out:
+            raise ConfigError(
+                f"predictor.out {config.predictor.out} is not projector.out {out}: make them equal"
+            )
+        self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
+        self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
+        self.queue = KeyQueue(config.queue, out)
+
+    def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
+        """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Average the loss over all ordered pairs of a query view and another key view."""
+        views, key_views = batch.views, self.config.key_views
+        if len(views) < 2 or max(key_views) >= len(views):
+            raise ConfigError(
+                f"key_views {key_views} and {len(views)} views do not fit: data.views needs more recipes"
+            )
+        pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
+        with torch.no_grad():
+            keys = {k: unit(self.target(views[k])) for k in key_views}
+        queries = {
+            q: unit(self.predictor(self.projector(self.backbone(views[q])))) for q in {q for q, _ in pairs}
+        }
+        with full_precision(batch.label.device):
+            loss = torch.stack([self.pair_loss(queries[q], keys[k]) for q, k in pairs]).mean()
+            every_query = torch.cat([queries[q] for q, _ in pairs])
+            every_key = torch.cat([keys[k] for _, k in pairs])
+            statistics = key_statistics(every_query, every_key, self.queue.keys)
+        self.queue.hold(torch.cat([keys[k] for k in key_views]))
+        return {"loss": loss, **statistics}
+
+    def after_step(self, progress: float) -> None:
+        """Move the target, then let the step's keys into the queue."""
+        super().after_step(progress)
+        move_towards(
+            self.target, nn.Sequential(self.backbone, self.projector), self.config.momentum.at(progress)
+        )
+        self.queue.enqueue()

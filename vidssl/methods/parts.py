@@ -1,0 +1,83 @@
+"""The parts that methods are composed of."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vidssl import comm
+
+
+def unit(x: Tensor) -> Tensor:
+    """Scale rows (…, d) to length 1, in float32: losses are never computed in half precision."""
+    return functional.normalize(x.float(), dim=-1)
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """Switch autocast off: under it even float32 matrices are multiplied in bfloat16."""
+    return torch.autocast(device.type, enabled=False)
+
+
+@torch.no_grad()
+def move_towards(target: nn.Module, online: nn.Module, momentum: float) -> None:
+    """Update target weights to `momentum * target + (1 - momentum) * online` (SCE, Eq. 2).
+
+    Buffers are left alone: the target's batch norms see the target's own activations.
+    """
+    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1.0 - momentum)
+
+
+class KeyQueue(nn.Module):
+    """The last K keys of all processes, unit rows; the same on every process, and saved with the weights.
+
+    Keys are held while a step's micro-batches run and enter together when it ends. Any batch fits any queue:
+    writing wraps around.
+    """
+
+    keys: Tensor  # (K, d)
+    pointer: Tensor  # (), where the next key goes
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self._held: list[Tensor] = []
+
+    def hold(self, keys: Tensor) -> None:
+        """Keep keys (N, d) of this process for the end of the step."""
+        self._held.append(keys.detach())
+
+    @torch.no_grad()
+    def enqueue(self) -> None:
+        """Write the held keys of all processes, in rank order, over the oldest ones."""
+        keys = comm.gather(torch.cat(self._held))[-len(self.keys) :]
+        self._held = []
+        places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
+        # A new tensor, not a write in place: the graph of this step may still hold the old one.
+        self.keys = self.keys.index_copy(0, places, keys)
+        self.pointer = (self.pointer + len(keys)) % len(self.keys)
+
+
+@torch.no_grad()
+def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, Tensor]:
+    """Measure whether keys still tell videos apart, from the first step on.
+
+    Args:
+        query: (N, d).
+        key: (N, d), the positives.
+        negatives: (K, d); the first 4,096 are looked at.
+
+    Returns:
+        `positive_similarity`, mean of query · key; `negative_similarity` and `negative_spread`, mean and
+        standard deviation of key · negative; `key_rank`, the effective rank of the keys: the exponential of
+        the entropy of their normalised singular values, from 1 (all on one line) to min(N, d) (Roy &
+        Vetterli, 2007).
+    """
+    similarity = key @ negatives[:4096].T
+    share = torch.linalg.svdvals(key)
+    share = share / share.sum()
+    return {
+        "positive_similarity": (query * key).sum(dim=1).mean(),
+        "negative_similarity": similarity.mean(),
+        "negative_spread": similarity.std(),
+        "key_rank": torch.exp(torch.special.entr(share).sum()),
+    }

@@ -1,0 +1,32 @@
+"""ReSSL: relational self-supervised learning (Zheng et al., 2021)."""
+
+from torch import Tensor
+
+from vidssl import losses
+from vidssl.methods.base import METHODS
+from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.heads import Head
+from vidssl.schedule import Scheduled, constant
+
+
+@METHODS.register("ressl")
+class ReSSL(MomentumMethod):
+    """Relate: a strong view keeps the relations that a weak view of its video has to the queue (SCE, Eq. 6).
+
+    Views: the first is the query's, strong; the second the key's, weak.
+    """
+
+    class Config(MomentumMethod.Config):
+        """Settings of ReSSL."""
+
+        projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
+        target_temperature: Scheduled = constant(0.05)  # tau_m
+        key_views: tuple[int, ...] = (1,)
+
+    config: Config
+
+    def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
+        """Eq. (6): cross-entropy of the two distributions over the queue; the positive is excluded."""
+        temperature = self.config.temperature.at(self.progress)
+        target_temperature = self.config.target_temperature.at(self.progress)
+        return losses.ressl(query, key, self.queue.keys, temperature, target_temperature)

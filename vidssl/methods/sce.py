@@ -1,0 +1,39 @@
+"""Similarity Contrastive Estimation (Denize et al., 2023)."""
+
+from torch import Tensor
+
+from vidssl import losses
+from vidssl.methods.base import METHODS
+from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.heads import Head
+from vidssl.schedule import Scheduled, constant
+
+
+@METHODS.register("sce")
+class SCE(MomentumMethod):
+    """Soft contrast: the key is the positive, and its relations to the queue soften the negatives (Eq. 10).
+
+    Defaults are the paper's best on video: Tables 17 and 24, section D.3.
+    """
+
+    class Config(MomentumMethod.Config):
+        """Settings of SCE."""
+
+        predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")
+        target_temperature: Scheduled = constant(0.05)  # tau_m
+        coefficient: Scheduled = constant(0.5)  # lambda: 1 is MoCo's InfoNCE
+        positive_slot: losses.PositiveSlot = "masked"  # Eq. (5); "zero" is Algorithm 1
+
+    config: Config
+
+    def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
+        """Eq. (10) with the queue as the other instances."""
+        return losses.sce(
+            query,
+            key,
+            self.queue.keys,
+            self.config.temperature.at(self.progress),
+            self.config.target_temperature.at(self.progress),
+            self.config.coefficient.at(self.progress),
+            self.config.positive_slot,
+        )

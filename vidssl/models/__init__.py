@@ -1,0 +1,10 @@
+"""Networks: backbones by name, and the heads on top of them.
+
+A backbone is a module with `.dim` that maps (B, 3, T, H, W) to (B, dim).
+"""
+
+from vidssl.models.backbones import BACKBONES, build_backbone
+from vidssl.models.heads import Head, mlp
+from vidssl.models.weights import load_backbone
+
+__all__ = ["BACKBONES", "Head", "build_backbone", "load_backbone", "mlp"]

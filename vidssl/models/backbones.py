@@ -1,0 +1,39 @@
+"""What a backbone is, and how one is made by name."""
+
+from typing import Any
+
+from pydantic import create_model
+from torch import Tensor, nn
+
+from vidssl.config import bind, build, choice
+from vidssl.registry import Registry
+
+
+class Backbone(nn.Module):
+    """Maps clips (B, 3, T, H, W) to vectors (B, dim)."""
+
+    dim: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips."""
+        raise NotImplementedError
+
+
+BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")
+
+
+def build_backbone(name: str, **settings: Any) -> Backbone:
+    """Make an untrained backbone: `build_backbone("resnet3d18", width=64)`.
+
+    Args:
+        name: One of `BACKBONES`.
+        settings: Fields of its `Config`.
+
+    Raises:
+        ConfigError: There is no such backbone, or it has no such setting.
+    """
+    BACKBONES[name]  # names the nearest one where there is none
+    schema = create_model("BackboneChoice", backbone=(choice(BACKBONES), ...))
+    config = bind(schema, {"backbone": {"name": name, **settings}}, "build_backbone").backbone  # type: ignore[attr-defined]
+    backbone: Backbone = build(BACKBONES, config)
+    return backbone

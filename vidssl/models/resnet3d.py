@@ -1,0 +1,123 @@
+"""ResNet3D-18 and -50 along the slow path of SlowFast: SCE, Table 23, from pytorchvideo's blocks."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from vidssl.config import Settings
+from vidssl.models.backbones import BACKBONES, Backbone
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, deprecated since
+    from pytorchvideo.models.net import Net
+    from pytorchvideo.models.resnet import create_bottleneck_block, create_res_stage
+    from pytorchvideo.models.stem import create_res_basic_stem
+
+_Kernel = tuple[int, int, int]
+
+
+class ResNet3D(Backbone):
+    """Stem 1x7x7, four stages, global average. No temporal stride: all T frames reach the pool.
+
+    Convolutions start from c2_msra, the last batch norm of each residual block from gamma 0.
+    """
+
+    class Config(Settings):
+        """Settings of the network."""
+
+        width: int = Field(default=64, ge=4)  # channels of the stem; 64 is the paper's
+
+    def __init__(
+        self,
+        width: int,
+        depths: tuple[int, int, int, int],
+        block: Callable[..., nn.Module],
+        expansion: int,
+        kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel],
+        stride_first: bool,
+    ) -> None:
+        """Build the network.
+
+        Args:
+            width: Channels of the stem and of the first stage's inner convolutions.
+            depths: Blocks of each stage.
+            block: Makes the residual branch.
+            expansion: Channels that leave a block, over its inner ones.
+            kernels: Of the first convolution of the blocks of each stage.
+            stride_first: Whether the first or the second convolution of a block has the spatial stride.
+        """
+        super().__init__()
+        stem = create_res_basic_stem(
+            in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3)
+        )
+        stages, channels = [], width
+        for n, (depth, kernel) in enumerate(zip(depths, kernels, strict=True)):
+            inner, stride = width * 2**n, (1, 1, 1) if n == 0 else (1, 2, 2)
+            stages.append(
+                create_res_stage(
+                    depth=depth,
+                    dim_in=channels,
+                    dim_inner=inner,
+                    dim_out=inner * expansion,
+                    bottleneck=block,
+                    conv_a_kernel_size=kernel,
+                    conv_a_padding=tuple(k // 2 for k in kernel),
+                    conv_a_stride=stride if stride_first else (1, 1, 1),
+                    conv_b_stride=(1, 1, 1) if stride_first else stride,
+                )
+            )
+            channels = inner * expansion
+        self.dim = channels
+        self.net = Net(blocks=nn.ModuleList([stem, *stages]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips (B, 3, T, H, W) to (B, dim)."""
+        features: Tensor = self.net(x)
+        return features.mean(dim=(2, 3, 4))
+
+
+@BACKBONES.register("resnet3d18")
+class ResNet3D18(ResNet3D):
+    """Basic blocks; temporal kernels of 3 in the first convolution of each block of res4 and res5."""
+
+    def __init__(self, config: ResNet3D.Config) -> None:
+        kernels = ((1, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))
+        super().__init__(config.width, (2, 2, 2, 2), _basic_block, 1, kernels, stride_first=True)
+
+
+@BACKBONES.register("resnet3d50")
+class ResNet3D50(ResNet3D):
+    """Bottleneck blocks; temporal kernels of 3 in conv_a of each block of res4 and res5."""
+
+    def __init__(self, config: ResNet3D.Config) -> None:
+        kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
+        super().__init__(config.width, (3, 4, 6, 3), create_bottleneck_block, 4, kernels, stride_first=False)
+
+
+def _basic_block(
+    *,
+    dim_in: int,
+    dim_inner: int,
+    dim_out: int,
+    conv_a_kernel_size: _Kernel,
+    conv_a_stride: _Kernel,
+    conv_a_padding: _Kernel,
+    conv_b_kernel_size: _Kernel,
+    conv_b_padding: _Kernel,
+    norm: Callable[..., nn.Module],
+    activation: Callable[..., nn.Module],
+    **_: Any,
+) -> nn.Module:
+    """Make the two-convolution branch in the place where pytorchvideo puts a bottleneck; it has no such block."""
+    final = norm(dim_out)
+    final.block_final_bn = True  # type: ignore[assignment]  # pytorchvideo's initialisation then sets its gamma to 0
+    return nn.Sequential(
+        nn.Conv3d(dim_in, dim_inner, conv_a_kernel_size, conv_a_stride, conv_a_padding, bias=False),
+        norm(dim_inner),
+        activation(inplace=True),
+        nn.Conv3d(dim_inner, dim_out, conv_b_kernel_size, 1, conv_b_padding, bias=False),
+        final,
+    )

@@ -1,0 +1,43 @@
+"""Any network of `torchvision.models.video`, by its name there."""
+
+import torchvision
+from torch import Tensor, nn
+
+from vidssl.config import Settings
+from vidssl.errors import ConfigError
+from vidssl.models.backbones import BACKBONES, Backbone
+
+
+class TorchvisionVideo(Backbone):
+    """A torchvision video network without its classifier, untrained."""
+
+    class Config(Settings):
+        """torchvision's own settings are kept."""
+
+        name: str
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.net = torchvision.models.get_model(config.name, weights=None)
+        # The classifier is the last linear (or, in s3d, 1x1x1 convolutional) layer, after which nothing
+        # learns.
+        path, layer = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)][
+            -1
+        ]
+        parent = self.net.get_submodule(path.rpartition(".")[0])
+        setattr(parent, path.rpartition(".")[2], nn.Identity())
+        if isinstance(layer, nn.Linear):
+            self.dim = layer.in_features
+        elif isinstance(layer, nn.Conv3d):
+            self.dim = layer.in_channels
+        else:
+            raise ConfigError(f"backbone '{config.name}' has no classifier to take off")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips (B, 3, T, H, W) to (B, dim)."""
+        features: Tensor = self.net(x)
+        return features
+
+
+for _name in torchvision.models.list_models(module=torchvision.models.video):
+    BACKBONES.register(_name)(TorchvisionVideo)

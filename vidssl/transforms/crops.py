@@ -1,0 +1,151 @@
+"""Where a view looks: boxes, crops, resizing and mirroring, the same for all frames of a clip."""
+
+import math
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from vidssl.types import Frames
+
+
+class Box(NamedTuple):
+    """A part of a frame, in pixels: left, top, width, height."""
+
+    x: int
+    y: int
+    w: int
+    h: int
+
+
+def random_box(
+    height: int,
+    width: int,
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: np.random.Generator,
+) -> Box:
+    """Draw a box by the rule of torchvision's `RandomResizedCrop`.
+
+    Ten boxes are tried; when none fits into the frame, the largest central one of an allowed ratio is taken.
+
+    Args:
+        height: Of the frame, pixels.
+        width: Of the frame, pixels.
+        area: Smallest and largest share of the frame, uniform between them.
+        ratio: Smallest and largest width / height, uniform in the logarithm.
+        generator: Source of random numbers.
+    """
+    for _ in range(10):
+        pixels = height * width * generator.uniform(*area)
+        aspect = math.exp(generator.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        w, h = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            y = int(generator.integers(height - h, endpoint=True))
+            x = int(generator.integers(width - w, endpoint=True))
+            return Box(x, y, w, h)
+    # At least one pixel: a frame one pixel wide allows no ratio above 2.
+    w = max(1, min(width, round(height * ratio[1])))
+    h = max(1, min(height, round(width / ratio[0])))
+    return Box((width - w) // 2, (height - h) // 2, w, h)
+
+
+def crop_resize(frames: Frames, box: Box, height: int, width: int) -> Frames:
+    """Cut a box out of every frame and resize it.
+
+    Args:
+        frames: (T, C, H, W).
+        box: Within the frame.
+        height: Of the result, pixels.
+        width: Of the result, pixels.
+
+    Returns:
+        (T, C, height, width).
+    """
+    # Bilinear without antialiasing, as the published video pipelines do. Past a factor of two it skips source
+    # pixels and the picture flickers: there, area averaging, which is several times slower.
+    far = box.h > 2 * height and box.w > 2 * width
+    method = cv2.INTER_AREA if far else cv2.INTER_LINEAR
+    images = frames.transpose(0, 2, 3, 1)[:, box.y : box.y + box.h, box.x : box.x + box.w]
+    out = np.empty((len(images), height, width, images.shape[-1]), np.uint8)
+    for image, target in zip(images, out, strict=True):
+        cv2.resize(image, (width, height), dst=target, interpolation=method)
+    return out.transpose(0, 3, 1, 2)
+
+
+def random_resized_crop(
+    frames: Frames,
+    size: int,
+    area: tuple[float, float],
+    ratio: tuple[float, float],
+    generator: np.random.Generator,
+) -> Frames:
+    """Cut one random box (`random_box`) out of frames (T, C, H, W) and resize it to (T, C, size, size)."""
+    box = random_box(frames.shape[2], frames.shape[3], area, ratio, generator)
+    return crop_resize(frames, box, size, size)
+
+
+def short_side(frames: Frames, size: int) -> Frames:
+    """Resize frames (T, C, H, W) so that the shorter side is `size`; the longer one is rounded down."""
+    height, width = frames.shape[2:]
+    short = min(height, width)
+    if short == size:
+        return frames
+    return crop_resize(frames, Box(0, 0, width, height), size * height // short, size * width // short)
+
+
+def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> Frames:
+    """Cut a square of `size` pixels at one uniform place out of all frames: (T, C, size, size).
+
+    Raises:
+        ValueError: A side of the frames is shorter than `size`.
+    """
+    height, width = frames.shape[2:]
+    if min(height, width) < size:
+        raise ValueError(f"frames of {width}x{height} are smaller than the crop of {size}: resize them first")
+    y = int(generator.integers(height - size, endpoint=True))
+    x = int(generator.integers(width - size, endpoint=True))
+    return _square(frames, x, y, size)
+
+
+def center_crop(frames: Frames, size: int) -> Frames:
+    """Resize the shorter side to `size` and cut the central square: (T, C, size, size)."""
+    return three_crops(frames, size)[1]
+
+
+def three_crops(frames: Frames, size: int) -> list[Frames]:
+    """Resize the shorter side to `size` and cut three squares along the longer one, as the 30-crop test does.
+
+    The convention is that of SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top,
+    centre, bottom of a high one. The first and the last reach the ends; together they cover frames up to 3:1.
+
+    Args:
+        frames: (T, C, H, W).
+        size: Side of the squares, pixels.
+
+    Returns:
+        Three clips (T, C, size, size).
+    """
+    frames = short_side(frames, size)
+    height, width = frames.shape[2:]
+    # The centre is rounded up, as in SlowFast and pytorchvideo.
+    places = [(0, 0), (-(-(width - size) // 2), -(-(height - size) // 2)), (width - size, height - size)]
+    return [_square(frames, x, y, size) for x, y in places]
+
+
+def flip(frames: Frames) -> Frames:
+    """Mirror all frames (T, C, H, W) left to right."""
+    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
+    out = np.empty_like(images)
+    # One call: the frames stacked on top of each other are one high image.
+    cv2.flip(_stack(images), 1, dst=_stack(out))
+    return out.transpose(0, 3, 1, 2)
+
+
+def _square(frames: Frames, x: int, y: int, size: int) -> Frames:
+    # A copy of its own, never a view of the caller's frames.
+    return frames.transpose(0, 2, 3, 1)[:, y : y + size, x : x + size].copy().transpose(0, 3, 1, 2)
+
+
+def _stack(images: Frames) -> Frames:
+    return images.reshape(-1, *images.shape[2:])

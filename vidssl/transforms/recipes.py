@@ -1,0 +1,251 @@
+"""Recipes: named lists of operations that turn the frames of a clip into views."""
+
+from typing import Annotated, Any, Protocol
+
+import numpy as np
+from pydantic import AfterValidator, Field, create_model, model_validator
+
+from vidssl.config import Settings
+from vidssl.registry import Registry
+from vidssl.transforms import color, crops
+from vidssl.types import Frames
+
+
+class Recipe(Protocol):
+    """What every entry of `RECIPES` is: a class with a nested `Config`, built as `Recipe(config)`."""
+
+    def __init__(self, config: Any) -> None: ...
+
+    @property
+    def difference(self) -> float:
+        """Probability of the RGB difference. The data set applies it: it changes which frames are decoded."""
+        ...
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        """Make the views of a clip.
+
+        Args:
+            frames: (T, 3, H, W) uint8 of any size, channels last in memory. Not changed.
+            generator: Source of random numbers.
+
+        Returns:
+            Views (T, 3, size, size) uint8, channels last in memory: one, but for `three_crops`.
+        """
+        ...
+
+
+RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")
+
+
+def _rising(pair: tuple[float, float]) -> tuple[float, float]:
+    if not 0 < pair[0] <= pair[1]:
+        raise ValueError("must be (low, high) with 0 < low <= high")
+    return pair
+
+
+def _share(pair: tuple[float, float]) -> tuple[float, float]:
+    if pair[1] > 1:
+        raise ValueError("must be shares of the frame, at most 1")
+    return pair
+
+
+def _odd(value: int) -> int:
+    if value % 2 == 0:
+        raise ValueError("must be odd")
+    return value
+
+
+Side = Annotated[int, Field(ge=1)]
+Strength = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Range = Annotated[tuple[float, float], AfterValidator(_rising)]
+Jitter = tuple[Strength, Strength, Strength, Strength]
+
+
+class _ColorSettings(Settings):
+    """What `color_jitter` needs. The ranges it gets are `color` times `jitter`."""
+
+    color: Strength = 1.0  # the strength s of SimCLR
+    jitter: Jitter = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue at strength 1
+    jitter_probability: Probability = 0.8
+    gray_probability: Probability = 0.2
+    flip_probability: Probability = 0.5
+
+    @model_validator(mode="after")
+    def _hue_within_circle(self) -> "_ColorSettings":
+        hue = self.color * self.jitter[3]
+        if hue > 0.5:
+            raise ValueError(f"color times the hue of jitter is {hue:g}, more than 0.5: lower one of them")
+        return self
+
+    @property
+    def ranges(self) -> Jitter:
+        """Brightness, contrast, saturation and hue, as `color_jitter` takes them."""
+        brightness, contrast, saturation, hue = (self.color * strength for strength in self.jitter)
+        return brightness, contrast, saturation, hue
+
+
+class ViewRecipe:
+    """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, flip.
+
+    The named ones differ in their defaults only, which are those of Table 1 of SCE (Denize et al., 2023).
+    """
+
+    class Config(_ColorSettings):
+        """Defaults as in `strong`."""
+
+        size: Side = 224
+        # Of the crop; the paper gives no values for video. These are the authors'.
+        area: Annotated[Range, AfterValidator(_share)] = (0.2, 0.766)
+        ratio: Range = (3 / 4, 4 / 3)  # width / height
+        blur_probability: Probability = 0.5
+        blur_kernel: Annotated[Side, AfterValidator(_odd)] = 23
+        sigma: Range = (0.1, 2.0)  # of the blur, pixels
+        solarize_probability: Probability = 0.0
+        difference: Probability = 0.0
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @property
+    def difference(self) -> float:
+        """Probability of the RGB difference, for the data set."""
+        return self.config.difference
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        """Make one view; every draw holds for all frames of the clip."""
+        config = self.config
+        frames = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
+        if generator.random() < config.jitter_probability:
+            frames = color.color_jitter(frames, config.ranges, generator)
+        if generator.random() < config.gray_probability:
+            frames = color.grayscale(frames)
+        if generator.random() < config.blur_probability:
+            frames = color.gaussian_blur(frames, config.blur_kernel, generator.uniform(*config.sigma))
+        if generator.random() < config.solarize_probability:
+            frames = color.solarize(frames)
+        if generator.random() < config.flip_probability:
+            frames = crops.flip(frames)
+        return [frames]
+
+
+# Table 1 of SCE, at strength 1. The paper lists half of these intensities: color 0.5 gives its table, and
+# color 1.0 its best results on video.
+_TABLE_1: dict[str, tuple[Jitter, float, float, float, float]] = {
+    # name: (brightness, contrast, saturation, hue), probabilities of jitter, gray, blur, solarisation
+    "weak": ((0.0, 0.0, 0.0, 0.0), 0.0, 0.0, 0.0, 0.0),
+    "strong": ((0.8, 0.8, 0.8, 0.2), 0.8, 0.2, 0.5, 0.0),
+    "strong_alpha": ((0.8, 0.8, 0.4, 0.2), 0.8, 0.2, 1.0, 0.0),
+    "strong_beta": ((0.8, 0.8, 0.4, 0.2), 0.8, 0.2, 0.1, 0.2),
+    "strong_gamma": ((0.8, 0.8, 0.4, 0.2), 0.8, 0.2, 0.5, 0.2),
+}
+
+
+def _column(name: str) -> type[ViewRecipe]:
+    jitter, jitter_probability, gray, blur, solarize = _TABLE_1[name]
+    title = name.title().replace("_", "")
+    config = create_model(
+        "Config",
+        __base__=ViewRecipe.Config,
+        __module__=__name__,
+        jitter=(Jitter, jitter),
+        jitter_probability=(Probability, jitter_probability),
+        gray_probability=(Probability, gray),
+        blur_probability=(Probability, blur),
+        solarize_probability=(Probability, solarize),
+    )
+    # The qualified names let processes send recipes and their configs to each other.
+    config.__qualname__ = f"{title}.Config"
+    namespace = {"Config": config, "__module__": __name__, "__doc__": f"`{name}` of Table 1 of SCE."}
+    recipe = type(title, (ViewRecipe,), namespace)
+    RECIPES.register(name)(recipe)
+    return recipe
+
+
+Weak = _column("weak")
+Strong = _column("strong")
+StrongAlpha = _column("strong_alpha")
+StrongBeta = _column("strong_beta")
+StrongGamma = _column("strong_gamma")
+
+
+@RECIPES.register("train_crop")
+class TrainCrop:
+    """The view of supervised training: shorter side to a random length, random square, maybe colour, flip.
+
+    The defaults are those of the linear evaluation of SCE (the authors' code; the paper has a fixed 256). Its
+    finetuning on UCF101 and HMDB51 has color 0.5, that is jitter 0.4, 0.4, 0.4, 0.1.
+    """
+
+    class Config(_ColorSettings):
+        """Without colour by default."""
+
+        size: Side = 224
+        short_side: tuple[Side, Side] = (256, 320)  # pixels, uniform, both ends included
+        color: Strength = 0.0
+        gray_probability: Probability = 0.0
+
+        @model_validator(mode="after")
+        def _crop_fits(self) -> "TrainCrop.Config":
+            low, high = self.short_side
+            if not self.size <= low <= high:
+                raise ValueError(
+                    f"short_side ({low}, {high}) must rise and start at size {self.size} or more"
+                )
+            return self
+
+    difference = 0.0
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        """Make one view; every draw holds for all frames of the clip."""
+        config = self.config
+        frames = crops.short_side(frames, int(generator.integers(*config.short_side, endpoint=True)))
+        frames = crops.random_crop(frames, config.size, generator)
+        if generator.random() < config.jitter_probability:
+            frames = color.color_jitter(frames, config.ranges, generator)
+        if generator.random() < config.gray_probability:
+            frames = color.grayscale(frames)
+        if generator.random() < config.flip_probability:
+            frames = crops.flip(frames)
+        return [frames]
+
+
+@RECIPES.register("center_crop")
+class CenterCrop:
+    """Shorter side to `size`, central square. Nothing is random."""
+
+    class Config(Settings):
+        """The size is the one at which SCE is tested."""
+
+        size: Side = 256
+
+    difference = 0.0
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        """Make one view."""
+        return [crops.center_crop(frames, self.config.size)]
+
+
+@RECIPES.register("three_crops")
+class ThreeCrops:
+    """Shorter side to `size`, three squares along the longer one (`crops.three_crops`). Nothing is random."""
+
+    class Config(Settings):
+        """The size is the one at which SCE is tested."""
+
+        size: Side = 256
+
+    difference = 0.0
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        """Make three views."""
+        return crops.three_crops(frames, self.config.size)

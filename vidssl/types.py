@@ -1,0 +1,99 @@
+"""All that crosses from one room to another. Shapes and ranges are checked where a value is made."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Frames = NDArray[np.uint8]  # (T, C, H, W) RGB 0-255, a channels-last view in memory
+
+
+@dataclass(frozen=True)
+class VideoRecord:
+    """One row of a list: a video, its label, and the part of it that is meant."""
+
+    path: str  # of a file that exists or not: records are not opened when they are read
+    label: int = -1  # -1: unknown
+    start: float | None = None  # seconds; None: the video's own start
+    end: float | None = None  # seconds; None: the video's own end
+
+    def __post_init__(self) -> None:
+        if self.label < -1:
+            raise ValueError(f"label {self.label} < -1")
+        if self.start is not None and self.end is not None and self.end <= self.start:
+            raise ValueError(f"end {self.end} is not after start {self.start}")
+
+
+@dataclass(frozen=True)
+class VideoMeta:
+    """What a sampler needs to know of a video. No pixel is decoded to learn it."""
+
+    num_frames: int
+    fps: float  # frames per second
+    height: int  # pixels, as stored: frames that the file says to rotate by 90 degrees come out turned
+    width: int
+
+    def __post_init__(self) -> None:
+        if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
+            raise ValueError(
+                f"not a video: {self.num_frames} frames, {self.fps} fps, {self.width}x{self.height}"
+            )
+
+    @property
+    def duration(self) -> float:
+        """Length in seconds."""
+        return self.num_frames / self.fps
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The views of one video, as a worker makes them."""
+
+    views: tuple[Frames, ...]  # each (T, C, S, S) uint8
+    label: int
+    index: int  # of the record in its list
+    replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one stands in for
+
+    def __post_init__(self) -> None:
+        for view in self.views:
+            if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3:
+                raise ValueError(f"a view is (T, 3, S, S) uint8, got {view.shape} {view.dtype}")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B samples: uint8 views (B, T, C, S, S) from the loader, normalised float (B, C, T, S, S) on the device."""
+
+    views: tuple[Tensor, ...]
+    label: Tensor  # (B,) int64
+    index: Tensor  # (B,) int64
+    replaced: tuple[tuple[str, str], ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        for view in self.views:
+            if view.ndim != 5 or view.shape[0] != len(self.label) or len(self.label) != len(self.index):
+                shape = tuple(view.shape)
+                raise ValueError(
+                    f"view {shape} does not fit {len(self.label)} labels, {len(self.index)} indices"
+                )
+
+
+@dataclass(frozen=True)
+class Features:
+    """One row for each video, each video exactly once, sorted by index."""
+
+    x: Tensor  # (N, D) float32
+    label: Tensor  # (N,) int64
+    index: Tensor  # (N,) int64, of the record in its list
+
+    def __post_init__(self) -> None:
+        if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):
+            raise ValueError(
+                f"{tuple(self.x.shape)} features, {len(self.label)} labels, {len(self.index)} indices"
+            )
+        if not bool(torch.all(self.index[1:] > self.index[:-1])):
+            raise ValueError(
+                "indices are not strictly increasing: a video is there twice, or the rows are not sorted"
+            )

@@ -11,6 +11,7 @@ import argparse
 from pathlib import Path
 
 from vidssl.cli import guarded
+from vidssl.config import bind
 from vidssl.data.moving_digits import MovingDigits, ensure
 
 
@@ -31,7 +32,11 @@ def main() -> None:
     )
     options = vars(parser.parse_args())
     out = options.pop("out")
-    settings = MovingDigits(**options)
+    settings = bind(
+        MovingDigits,
+        {**options, "mnist": options["mnist"] and str(options["mnist"])},
+        "make_moving_digits.py",
+    )
     made = ensure(out, settings)
     what = "rendered" if made else "found"
     print(f"{what} {settings.train} training and {settings.test} test videos in {out}")

@@ -47,7 +47,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", required=True, help="a checkpoint, or 'random' for the untrained backbone of --cfg"
     )
     parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
-    parser.add_argument("--clips", type=_at_least(1), help="clips of each video (default: the run's evaluate.clips)")
+    parser.add_argument(
+        "--clips", type=_at_least(1), help="clips of each video (default: the run's evaluate.clips)"
+    )
     parser.add_argument("--crops", type=int, choices=(1, 3), help="crops of each clip (default: the run's)")
     parser.add_argument("--size", type=_at_least(1), help="side of the crops, pixels (default: the run's)")
     parser.add_argument("--batch-size", type=_at_least(1), help="videos at a time (default: the run's)")
@@ -82,7 +84,9 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
     parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
     parser.add_argument("--k", type=_at_least(1), default=10, help="neighbours that vote in kNN (default 10)")
-    parser.add_argument("--page-queries", type=_at_least(0), default=48, help="queries on the page (default 48)")
+    parser.add_argument(
+        "--page-queries", type=_at_least(0), default=48, help="queries on the page (default 48)"
+    )
     parsed = parser.parse_intermixed_args(arguments)
     results = retrieve(
         _options(parsed),

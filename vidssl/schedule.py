@@ -34,7 +34,10 @@ class Schedule(Settings):
 
     def at(self, progress: float) -> float:
         """Give the value at a progress in [0, 1]."""
-        return float(self._scheduler()(min(max(progress, 0.0), 1.0)))
+        where = min(max(progress, 0.0), 1.0)
+        if self.shape == "constant" and where >= self.warmup:
+            return self.start  # fvcore's constant has no value at the very end
+        return float(self._scheduler()(where))
 
     def _scheduler(self) -> ParamScheduler:
         main: ParamScheduler

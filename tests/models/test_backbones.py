@@ -23,7 +23,9 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet3d18", 20.02, 512), ("resnet3d50", 31.63, 2048)])
+@pytest.mark.parametrize(
+    ("name", "millions", "dim"), [("resnet3d18", 20.02, 512), ("resnet3d50", 31.63, 2048)]
+)
 def test_parameters(name, millions, dim):
     network = on_meta(name)
     assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005)
@@ -75,7 +77,13 @@ def bottleneck(blocks, inner, stride, temporal):
 
 ONE, TWO = (1, 1, 1), (1, 2, 2)
 TABLE_23 = {
-    "resnet3d18": [*stem(), *basic(64, ONE, 1, False), *basic(128, TWO, 1), *basic(256, TWO, 3), *basic(512, TWO, 3)],
+    "resnet3d18": [
+        *stem(),
+        *basic(64, ONE, 1, False),
+        *basic(128, TWO, 1),
+        *basic(256, TWO, 3),
+        *basic(512, TWO, 3),
+    ],
     "resnet3d50": [
         *stem(),
         *bottleneck(3, 64, ONE, 1),
@@ -111,12 +119,22 @@ def test_residual_branches_start_from_zero(name, blocks):
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm3d)]
     zero = [bool((norm.weight == 0).all()) for norm in norms]
     assert zero.count(True) == blocks
-    assert all(bool((norm.weight == 1).all()) for norm, is_zero in zip(norms, zero, strict=True) if not is_zero)
+    assert all(
+        bool((norm.weight == 1).all()) for norm, is_zero in zip(norms, zero, strict=True) if not is_zero
+    )
     assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-5, 0.1)}
     for convolution in (m for m in network.modules() if isinstance(m, nn.Conv3d)):
         fan_out = convolution.weight[:, 0].numel()
         if convolution.weight.numel() > 2000:  # enough numbers for their spread to say something
             assert convolution.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("name", TABLE_23)
+def test_residual_branches_need_not_start_from_zero(name):
+    norms = [
+        m for m in build_backbone(name, width=4, zero_init=False).modules() if isinstance(m, nn.BatchNorm3d)
+    ]
+    assert norms and all(bool((norm.weight == 1).all()) for norm in norms)
 
 
 @pytest.mark.parametrize("name", TABLE_23)
@@ -159,7 +177,9 @@ def test_torchvision_network_without_its_classifier(name):
 def test_torchvision_network_gives_what_its_classifier_would_take():
     network = build_backbone("r3d_18").eval()
     original = torchvision.models.get_model("r3d_18", weights=None).eval()
-    names = original.load_state_dict({k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False)
+    names = original.load_state_dict(
+        {k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False
+    )
     assert names.missing_keys == ["fc.weight", "fc.bias"] and not names.unexpected_keys
     x = torch.randn(2, 3, 2, 32, 32)
     with torch.no_grad():
@@ -171,7 +191,9 @@ def test_every_torchvision_video_network_is_there():
 
 
 def test_a_name_that_is_none():
-    with pytest.raises(ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: mc3_18"):
+    with pytest.raises(
+        ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: mc3_18"
+    ):
         build_backbone("resnet3d81")
 
 

@@ -13,18 +13,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from sklearn.datasets import load_digits
-from tqdm import tqdm
 
+from vidssl.config import Settings
 from vidssl.data.records import write_lists
 from vidssl.errors import ConfigError, DataError
+from vidssl.progress import progress
 from vidssl.randomness import generator
 
 MOTIONS = ("straight", "circle", "zigzag", "bounce", "rock", "pulse", "stop_and_go", "shuttle")
@@ -39,7 +41,7 @@ COLOURS = {
 }
 TEXTURES = 4
 FORMAT = 1  # of the rendered set; a change of the renderer that changes pixels raises it
-REACH = 0.32  # the digit's centre stays within 0.5 ± REACH of the canvas
+REACH = 0.34  # the digit's centre stays within 0.5 ± REACH of the canvas
 TILT, SWELL = np.radians(40), 0.25  # greatest tilt from upright, greatest change of scale
 GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 TEXTURE_EDGE = 8  # canvas edges
@@ -48,30 +50,20 @@ Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class MovingDigits:
-    """What is rendered. Equal settings give byte-equal videos on one machine.
+class MovingDigits(Settings):
+    """What is rendered. Equal settings give byte-equal videos on one machine."""
 
-    Raises:
-        ConfigError: A value that no video can have.
-    """
-
-    train: int = 640  # videos; multiples of 80 hold every motion of every digit equally often
-    test: int = 160
-    frames: int = 48  # per video; a motion repeats every 12 to 18
-    fps: int = 25
-    size: int = 64  # pixels, height and width; even
-    seed: int = 0
+    train: int = Field(
+        default=640, ge=1
+    )  # videos; multiples of 80 hold every motion of every digit equally often
+    test: int = Field(default=160, ge=0)
+    frames: int = Field(default=48, ge=1)  # per video; a motion repeats every 12 to 18
+    fps: int = Field(default=25, ge=1)
+    size: int = Field(
+        default=64, ge=16, multiple_of=2
+    )  # pixels, height and width; the codec needs even numbers
+    seed: int = Field(default=0, ge=0)
     mnist: Path | None = None  # folder with idx files (raw or .gz); None: the 8x8 digits of scikit-learn
-
-    def __post_init__(self) -> None:
-        for name, least in {"train": 1, "test": 0, "frames": 1, "fps": 1, "size": 16, "seed": 0}.items():
-            if getattr(self, name) < least:
-                raise ConfigError(
-                    f"moving digits: {name} is {getattr(self, name)}, at least {least} is needed"
-                )
-        if self.size % 2:
-            raise ConfigError(f"moving digits: size is {self.size}, the codec needs an even number")
 
 
 def ensure(out: Path, settings: MovingDigits = MovingDigits()) -> bool:
@@ -134,7 +126,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
 
 def _describe(settings: MovingDigits) -> dict[str, object]:
     mnist = None if settings.mnist is None else str(settings.mnist.resolve())
-    return {"format": FORMAT, **asdict(settings), "mnist": mnist}
+    return {"format": FORMAT, **settings.model_dump(include=set(MovingDigits.model_fields)), "mnist": mnist}
 
 
 def _render(made: Path, out: Path, settings: MovingDigits) -> None:
@@ -143,7 +135,7 @@ def _render(made: Path, out: Path, settings: MovingDigits) -> None:
     textures = [_texture(k, settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
     factors: dict[str, Factors] = {}
     boxes: list[tuple[str | int, ...]] = []
-    bar = tqdm(total=settings.train + settings.test, desc="moving digits", unit="video", leave=False)
+    bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
         (made / "videos" / split).mkdir(parents=True)
         for i in range(count):
@@ -193,25 +185,23 @@ class Factors:
     colour: str
     heading: float  # share of a turn
     turn: int  # 1 or -1: which way round
-    speed: float  # factor
     period: float  # frames
     phase: float  # of the motion, at frame 0
     tilt: float  # phase of the tilt, which only `rock` moves on
     swell: float  # phase of the scale, which only `pulse` moves on
     start_x: float  # share of the range that the motion leaves free
     start_y: float
-    pan_x: float  # of the camera, a frame
-    pan_y: float
+    pan: float  # heading of the camera, share of a turn
+    sway: float  # phase in which that heading swings
     view_x: float  # of the camera at frame 0
     view_y: float
 
 
 def _draw(motion: str, digit: int, images: Sequence[int], rng: np.random.Generator) -> Factors:
     """Draw every factor for every motion, so that none of them can tell of the motion."""
-    heading, phase, tilt, swell, start_x, start_y, pan, view_x, view_y = (
-        float(x) for x in rng.uniform(size=9)
+    heading, phase, tilt, swell, start_x, start_y, pan, sway, view_x, view_y = (
+        float(x) for x in rng.uniform(size=10)
     )
-    length = float(rng.uniform(0.02, 0.04))
     return Factors(
         motion=motion,
         digit=digit,
@@ -220,15 +210,14 @@ def _draw(motion: str, digit: int, images: Sequence[int], rng: np.random.Generat
         colour=list(COLOURS)[rng.integers(len(COLOURS))],
         heading=heading,
         turn=int(rng.choice([-1, 1])),
-        speed=float(rng.uniform(0.8, 1.2)),
         period=float(rng.uniform(12, 18)),
         phase=phase,
         tilt=tilt,
         swell=swell,
         start_x=start_x,
         start_y=start_y,
-        pan_x=length * float(np.cos(2 * np.pi * pan)),
-        pan_y=length * float(np.sin(2 * np.pi * pan)),
+        pan=pan,
+        sway=sway,
         view_x=view_x * TEXTURE_EDGE,
         view_y=view_y * TEXTURE_EDGE,
     )
@@ -237,48 +226,58 @@ def _draw(motion: str, digit: int, images: Sequence[int], rng: np.random.Generat
 def track(factors: Factors, frames: int) -> NDArray[np.float64]:
     """Where the digit is: (T, 4) of x, y (of its centre, canvas edges), tilt (radians), scale.
 
-    Position is exactly uniform over its range at every frame for the motions that are folded at the border as
-    a whole, and nearly so for `circle`, `bounce` and `shuttle`, whose shape a border would spoil.
+    Each motion repeats about a place of its own, so that any two clips of a video show the same motion in the same
+    part of the canvas.
     """
     t = np.arange(frames)
-    cycle = t / factors.period + factors.phase
-    wave = 2 * np.pi * cycle
+    cycle = t / factors.period + factors.phase  # fast; the slow motions take three times as long
+    slow = t / (3 * factors.period) + factors.phase
     along = np.array([np.cos(2 * np.pi * factors.heading), np.sin(2 * np.pi * factors.heading)])
     across = np.array([-along[1], along[0]]) * factors.turn
-    start = np.array([factors.start_x, factors.start_y])
-    speed, tilt, swell = factors.speed, np.full(frames, factors.tilt), np.full(frames, factors.swell)
-
-    def bounded(path: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
-        """Start anywhere, follow the path, and be reflected at ±reach."""
-        return np.asarray(reach - np.abs((4 * reach * start + path) % (4 * reach) - 2 * reach))
-
-    drift = 0.005 * speed * t[:, None] * along
+    tilt, swell = np.full(frames, factors.tilt), np.full(frames, factors.swell)
+    wave = 2 * np.pi * cycle
+    gone = np.zeros((frames, 2))
     match factors.motion:
         case "straight":
-            xy = bounded(0.03 * speed * t[:, None] * along, REACH)
+            gone = 0.26 * _to_and_fro(slow)[:, None] * along
         case "stop_and_go":  # as far as `straight` in each period, in half of the time
-            gone = np.floor(cycle) + np.minimum(2 * (cycle % 1), 1)
-            xy = bounded(0.03 * speed * factors.period * gone[:, None] * along, REACH)
+            steps = np.floor(6 * slow) + np.minimum(2 * (6 * slow % 1), 1)
+            gone = 0.26 * _to_and_fro(steps / 6)[:, None] * along
         case "zigzag":
-            side = 0.18 * (4 * np.abs(cycle % 1 - 0.5) - 1)
-            xy = bounded(0.025 * speed * t[:, None] * along + side[:, None] * across, REACH)
+            gone = 0.24 * _to_and_fro(slow)[:, None] * along + 0.14 * _to_and_fro(cycle)[:, None] * across
         case "circle":
-            ring = np.cos(wave)[:, None] * along + np.sin(wave)[:, None] * across
-            xy = bounded(drift, REACH - 0.22) + 0.22 * ring
+            gone = 0.2 * (np.cos(wave)[:, None] * along + np.sin(wave)[:, None] * across)
         case "shuttle":
-            xy = bounded(drift, REACH - 0.26) + 0.26 * np.sin(wave)[:, None] * along
-        case "bounce":  # parabolas over a floor at any height that leaves room for them
-            fall = 4 * (cycle % 1) * (1 - cycle % 1)
-            floor = -REACH + 0.45 + factors.start_y * (2 * REACH - 0.45)
-            xy = np.stack([bounded(2 * drift, REACH)[:, 0], floor - 0.45 * fall], axis=1)
+            gone = 0.24 * np.sin(wave)[:, None] * along
+        case "bounce":
+            gone = np.column_stack([np.zeros(frames), 0.22 - 0.44 * 4 * (cycle % 1) * (1 - cycle % 1)])
         case "rock":
-            xy, tilt = bounded(drift, REACH), cycle + factors.tilt
+            tilt = cycle + factors.tilt
         case "pulse":
-            xy, swell = bounded(drift, REACH), cycle + factors.swell
+            swell = cycle + factors.swell
         case other:
             raise ConfigError(f"moving digits: no motion {other!r}; there are {', '.join(MOTIONS)}")
+    free = REACH - np.abs(gone).max(axis=0)  # what the motion leaves of the canvas for its place
+    place = 0.5 + free * (2 * np.array([factors.start_x, factors.start_y]) - 1)
     turned = TILT * np.sin(2 * np.pi * tilt)
-    return np.column_stack([0.5 + xy, turned, 1 + SWELL * np.sin(2 * np.pi * swell)])
+    return np.column_stack([place + gone, turned, 1 + SWELL * np.sin(2 * np.pi * swell)])
+
+
+def _to_and_fro(cycle: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Triangle wave from -1 to 1 and back, once a cycle."""
+    return 1 - 4 * np.abs(cycle % 1 - 0.5)
+
+
+def camera(factors: Factors, frames: int) -> NDArray[np.float64]:
+    """Where the camera looks: (T, 2), canvas edges on the texture.
+
+    Its heading swings, so that two clips of a video share the way it pans as little as they share the ground: were the
+    pan the same all along, it alone would tell videos apart.
+    """
+    t = np.arange(frames)
+    heading = 2 * np.pi * (factors.pan + 0.5 * np.sin(2 * np.pi * (t / 36 + factors.sway)))
+    steps = 0.05 * np.column_stack([np.cos(heading), np.sin(heading)])
+    return np.array([factors.view_x, factors.view_y]) + np.cumsum(steps, axis=0)
 
 
 def _film(
@@ -289,13 +288,9 @@ def _film(
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
     boxes = []
-    for t, (x, y, tilt, scale) in enumerate(track(factors, settings.frames)):
-        place = np.array(
-            [
-                [1, 0, size * (factors.view_x + t * factors.pan_x)],
-                [0, 1, size * (factors.view_y + t * factors.pan_y)],
-            ]
-        )
+    places = zip(track(factors, settings.frames), camera(factors, settings.frames), strict=True)
+    for t, ((x, y, tilt, scale), view) in enumerate(places):
+        place = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         ground = cv2.warpAffine(
             textures[factors.texture], place, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP
@@ -328,9 +323,9 @@ def _texture(number: int, size: int, rng: np.random.Generator) -> Floats:
     bumps = np.clip(0.5 + 0.45 * noise(8) + 0.25 * noise(16) + 0.15 * noise(64), 0, 1)
     grain = np.clip(1 + 0.15 * noise(64) + 0.1 * noise(128), 0.5, 1.4)  # nothing is flat: it shows the pan
     # Every texture has all hues somewhere: were each of another hue, the hue would tell videos apart.
-    hue = (360 / TEXTURES * number + 120 * noise(12)) % 360
+    hue = (360 * rng.uniform() + 150 * noise(12)) % 360
     saturation = np.clip(0.55 + 0.15 * noise(16), 0.2, 0.9)
-    hsv = np.stack([hue, saturation, np.clip((0.18 + 0.3 * bumps) * grain, 0, 1)], axis=-1)
+    hsv = np.stack([hue, saturation, np.clip((0.12 + 0.25 * bumps) * grain, 0, 1)], axis=-1)
     return np.asarray(255 * cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB), np.float32)
 
 

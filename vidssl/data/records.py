@@ -143,8 +143,8 @@ def _record(
     name = row["path"]
     if not name.strip():
         raise DataError(f"{place}: the path is empty")
-    scheme = name.split("/", 1)[0]
-    if "://" in name or (":" in scheme and scheme.split(":", 1)[0] in _PROTOCOLS):
+    scheme, colon, _ = name.split("/", 1)[0].partition(":")
+    if "://" in name or (colon and (scheme in _PROTOCOLS or scheme.startswith("subfile,"))):
         raise DataError(f"{place}: {name!r} is an address, not a file; only files are read")
     full = root / name
     try:

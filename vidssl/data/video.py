@@ -20,6 +20,8 @@ MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, befor
 # AVI stores no pts, and what FFmpeg makes up can be out of order; a seek in an MPEG stream can land too late.
 _COUNTED = ("avi", "mpeg", "mpegts")
 
+# Decoders that heed skip_frame packet by packet; dav1d, for one, goes by what was set when it was opened.
+_SKIPPING = ("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4", "vp8")
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are not among them: they name other files.
 _FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv,ogg,gif"
@@ -94,8 +96,9 @@ class Video:
             self._seek(int(self._index.pts[start]))
             for packet in self._packets(stream):
                 # An unwanted frame that no other frame refers to need not be decoded.
-                mine = packet.pts is None or number.get(packet.pts) in wanted
-                stream.codec_context.skip_frame = "DEFAULT" if mine else "NONREF"
+                if stream.codec_context.name in _SKIPPING:
+                    mine = packet.pts is None or number.get(packet.pts) in wanted
+                    stream.codec_context.skip_frame = "DEFAULT" if mine else "NONREF"
                 for frame in self._decode(packet):
                     i = number.get(frame.pts)
                     if i in left:
@@ -106,7 +109,7 @@ class Video:
 
     def _counting(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Decode from the first frame on and count: right also where pts are not monotonic, as in some AVI files."""
-        self._seek(0 if self._index.pts.size == 0 else int(min(0, self._index.pts[0])))
+        self._rewind()
         reformatter, last, i = VideoReformatter(), max(wanted), 0
         for packet in self._packets(self._container.streams.video[0]):
             for frame in self._decode(packet):
@@ -115,6 +118,11 @@ class Video:
                 i += 1
                 if i > last:
                     return
+
+    def _rewind(self) -> None:
+        """Go to the first packet; a seek can fail or land later where that is not marked as a key frame."""
+        self._container.close()
+        self._container = _open(Path(self.path))
 
     def _seek(self, pts: int) -> None:
         try:

@@ -33,13 +33,16 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _write(_hash_file(path), hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
         _write(path, buffer.getbuffer())
-        link = folder / f"last.pt.{os.getpid()}"
+        link = _temporary(folder / "last.pt")
         link.unlink(missing_ok=True)
         link.symlink_to(path.name)
         os.replace(link, folder / "last.pt")
         for old in saved(folder)[keep:]:
             old.unlink()
             _hash_file(old).unlink(missing_ok=True)
+        # By a process that was killed; the lock of the run lets only one write.
+        for left_over in folder.glob(".*.tmp"):
+            left_over.unlink(missing_ok=True)
     except OSError as error:
         raise CheckpointError(
             f"cannot write {path}: {error.strerror}; earlier checkpoints are untouched"
@@ -112,8 +115,12 @@ def _hash_file(path: Path) -> Path:
     return path.with_suffix(".sha256")
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def _write(path: Path, content: bytes | memoryview) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = _temporary(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -10,7 +10,7 @@ from pydantic import Field, create_model, model_validator
 
 from vidssl import comm
 from vidssl.config import Settings, Tree, bind, choice, read
-from vidssl.data.moving_digits import MovingDigits, ensure
+from vidssl.data.moving_digits import MovingDigits
 from vidssl.data.samplers import SAMPLERS
 from vidssl.engine.optim import OptimizerConfig
 from vidssl.errors import ConfigError, TrainingError
@@ -19,20 +19,10 @@ from vidssl.models.backbones import BACKBONES
 from vidssl.transforms import RECIPES
 
 
-class Embedded(Settings):
+class Embedded(MovingDigits):
     """The embedded set of moving digits, rendered into `out` where it is missing."""
 
     out: str
-    train: int = 640
-    test: int = 160
-    frames: int = 48
-    fps: int = 25
-    size: int = 64
-    seed: int = 0
-
-    def render(self) -> None:
-        """Make sure that the set is there."""
-        ensure(Path(self.out), MovingDigits(**self.model_dump(exclude={"out"})))
 
 
 class Data(Settings):

@@ -18,6 +18,7 @@ from vidssl import comm
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import StepSampler, to_device, train_loader
+from vidssl.data.moving_digits import ensure
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.engine import checkpoint
@@ -130,7 +131,7 @@ def render(run: Run) -> None:
     """Render the embedded set where the run names it and it is missing; the main process does it, the others wait."""
     if run.data.moving_digits is not None:
         if comm.is_main():
-            run.data.moving_digits.render()
+            ensure(Path(run.data.moving_digits.out), run.data.moving_digits)
         comm.barrier()
 
 
@@ -282,7 +283,7 @@ def _save(
             "rng": states,
             "versions": {
                 "vidssl": vidssl.__version__,
-                "torch": torch.__version__,
+                "torch": str(torch.__version__),  # a TorchVersion is no plain data
                 "python": platform.python_version(),
                 run.data.backend: av.__version__,
             },

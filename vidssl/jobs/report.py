@@ -17,6 +17,8 @@ _SUMMARY = (
     "counting only."
 )
 
+_NUMBERS = (*(f"R@{k}" for k in RANKS), "knn", "chance")  # columns of the table
+
 
 def report(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> str:
     """Write `FOLDER/index.html` from `FOLDER/RUN/LABELS/results.json`, and give the numbers as a table.
@@ -44,6 +46,12 @@ def report(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> 
     for run, labels in found.items():
         if not labels:
             raise DataError(f"no results in {folder / run}/*/results.json; run the retrievals first")
+        for label in next(iter(found.values())):
+            lacking = [name for name in _NUMBERS if name not in labels.get(label, {})]
+            if lacking:
+                raise DataError(
+                    f"{folder / run / label}/results.json lacks {', '.join(lacking)}; search labelled lists first"
+                )
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # of each class the first video
     write_report_page(
@@ -68,11 +76,10 @@ def _numbers(results: dict[str, Any]) -> dict[str, float]:
 
 
 def _table(found: dict[str, dict[str, Any]]) -> str:
-    names = [f"R@{k}" for k in RANKS] + ["knn"]
-    head = f"{'labels':<10}{'backbone':<12}" + "".join(f"{name:>8}" for name in [*names, "chance"])
+    head = f"{'labels':<10}{'backbone':<12}" + "".join(f"{name:>8}" for name in _NUMBERS)
     rows = [head, "-" * len(head)]
     for label in next(iter(found.values())):
         for run, labels in found.items():
-            cells = "".join(f"{100 * labels[label][name]:8.1f}" for name in [*names, "chance"])
+            cells = "".join(f"{100 * labels[label][name]:8.1f}" for name in _NUMBERS)
             rows.append(f"{label:<10}{run:<12}{cells}")
     return "\n".join(rows)

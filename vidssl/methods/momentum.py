@@ -2,6 +2,7 @@
 
 import copy
 from itertools import product
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -16,6 +17,8 @@ from vidssl.models.heads import Head, mlp
 from vidssl.schedule import Schedule, Scheduled, constant
 from vidssl.types import Batch
 
+KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
 
 class MomentumMethod(Method):
     """Online network, target network, queue of keys. A method adds `pair_loss`."""
@@ -29,7 +32,7 @@ class MomentumMethod(Method):
         momentum: Scheduled = Schedule(start=0.99, end=1.0)  # of the target
         temperature: Scheduled = constant(0.1)  # tau
         # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
-        key_views: tuple[int, ...] = (0, 1)
+        key_views: KeyViews = (0, 1)
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)

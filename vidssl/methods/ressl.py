@@ -4,7 +4,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum import KeyViews, MomentumMethod
 from vidssl.models.heads import Head
 from vidssl.schedule import Scheduled, constant
 
@@ -21,7 +21,7 @@ class ReSSL(MomentumMethod):
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
         target_temperature: Scheduled = constant(0.05)  # tau_m
-        key_views: tuple[int, ...] = (1,)
+        key_views: KeyViews = (1,)
 
     config: Config
 

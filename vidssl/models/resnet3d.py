@@ -22,17 +22,20 @@ _Kernel = tuple[int, int, int]
 class ResNet3D(Backbone):
     """Stem 1x7x7, four stages, global average. No temporal stride: all T frames reach the pool.
 
-    Convolutions start from c2_msra, the last batch norm of each residual block from gamma 0.
+    Convolutions start from c2_msra.
     """
 
     class Config(Settings):
         """Settings of the network."""
 
         width: int = Field(default=64, ge=4)  # channels of the stem; 64 is the paper's
+        # Start the last batch norm of each residual block from gamma 0 (the authors' code; the paper does not say).
+        # Short runs learn sooner without: the untrained blocks then already see motion.
+        zero_init: bool = True
 
     def __init__(
         self,
-        width: int,
+        config: Config,
         depths: tuple[int, int, int, int],
         block: Callable[..., nn.Module],
         expansion: int,
@@ -42,7 +45,7 @@ class ResNet3D(Backbone):
         """Build the network.
 
         Args:
-            width: Channels of the stem and of the first stage's inner convolutions.
+            config: Width and initialisation.
             depths: Blocks of each stage.
             block: Makes the residual branch.
             expansion: Channels that leave a block, over its inner ones.
@@ -50,6 +53,7 @@ class ResNet3D(Backbone):
             stride_first: Whether the first or the second convolution of a block has the spatial stride.
         """
         super().__init__()
+        width = config.width
         stem = create_res_basic_stem(
             in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3)
         )
@@ -72,6 +76,9 @@ class ResNet3D(Backbone):
             channels = inner * expansion
         self.dim = channels
         self.net = Net(blocks=nn.ModuleList([stem, *stages]))
+        for module in self.net.modules():
+            if getattr(module, "block_final_bn", False):
+                nn.init.constant_(module.weight, 0.0 if config.zero_init else 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) to (B, dim)."""
@@ -85,7 +92,7 @@ class ResNet3D18(ResNet3D):
 
     def __init__(self, config: ResNet3D.Config) -> None:
         kernels = ((1, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))
-        super().__init__(config.width, (2, 2, 2, 2), _basic_block, 1, kernels, stride_first=True)
+        super().__init__(config, (2, 2, 2, 2), _basic_block, 1, kernels, stride_first=True)
 
 
 @BACKBONES.register("resnet3d50")
@@ -94,7 +101,7 @@ class ResNet3D50(ResNet3D):
 
     def __init__(self, config: ResNet3D.Config) -> None:
         kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
-        super().__init__(config.width, (3, 4, 6, 3), create_bottleneck_block, 4, kernels, stride_first=False)
+        super().__init__(config, (3, 4, 6, 3), create_bottleneck_block, 4, kernels, stride_first=False)
 
 
 def _basic_block(
@@ -113,7 +120,7 @@ def _basic_block(
 ) -> nn.Module:
     """Make the two-convolution branch in the place where pytorchvideo puts a bottleneck; it has no such block."""
     final = norm(dim_out)
-    final.block_final_bn = True  # type: ignore[assignment]  # pytorchvideo's initialisation then sets its gamma to 0
+    final.block_final_bn = True  # type: ignore[assignment]  # as pytorchvideo marks it
     return nn.Sequential(
         nn.Conv3d(dim_in, dim_inner, conv_a_kernel_size, conv_a_stride, conv_a_padding, bias=False),
         norm(dim_inner),

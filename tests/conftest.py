@@ -1,0 +1,90 @@
+"""What all tests share: the real videos, a small rendered set, and a way to write a video."""
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from vidssl.data.moving_digits import MovingDigits, ensure
+
+REAL = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Several threads on a small machine are slower, and sums in another order are other numbers."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def real() -> Path:
+    """Folder of real videos beside the checkout."""
+    if not REAL.is_dir():
+        pytest.skip("the folder of real videos, ../shared/data, is not there")
+    return REAL
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The moving digits set of the toy configs, rendered once; not to be changed by a test."""
+    out = tmp_path_factory.mktemp("rendered") / "digits"
+    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48))
+    return out
+
+
+def _write_video(
+    path: Path, frames: np.ndarray, fps: int = 25, codec: str = "libx264", gop: int = 12, b_frames: int = 0
+) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(f"file:{path}", "w") as container:
+        stream = container.add_stream(codec, rate=fps)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.gop_size = gop
+        stream.codec_context.max_b_frames = b_frames
+        stream.codec_context.time_base = Fraction(1, fps)
+        if codec == "libx264":
+            stream.options = {
+                "crf": "12",
+                "preset": "veryfast",
+                "x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}",
+            }
+        for number, pixels in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts, frame.time_base = number, Fraction(1, fps)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_video() -> Callable[..., Path]:
+    """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames) and give the path."""
+    return _write_video
+
+
+@pytest.fixture(scope="session")
+def numbered() -> Callable[[int], np.ndarray]:
+    """Give frames (T, 32, 64, 3) that show their number: eight stripes, white where its bit is 1."""
+
+    def make(count: int) -> np.ndarray:
+        bits = (np.arange(count)[:, None] >> np.arange(8)) & 1  # (T, 8)
+        stripes = np.repeat(bits * 200 + 20, 8, axis=1).astype(np.uint8)  # (T, 64)
+        return np.broadcast_to(stripes[:, None, :, None], (count, 32, 64, 3)).copy()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def number_of() -> Callable[[np.ndarray], list[int]]:
+    """Read the numbers off frames (T, 3, H, W) of such a video."""
+
+    def read(frames: np.ndarray) -> list[int]:
+        middle = frames[:, 0, 16, 4::8] > 120  # (T, 8): the middle of each stripe
+        return (middle * (1 << np.arange(8))).sum(axis=1).tolist()
+
+    return read

@@ -1,0 +1,277 @@
+"""Batches: a function of seed and step alone, each video as often as it should be, broken ones named."""
+
+import logging
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.loader import StepSampler, collate, eval_loader, keys_of_step, to_device, train_loader
+from vidssl.data.records import read_list, write_lists
+from vidssl.data.samplers import Random, Uniform
+from vidssl.engine.run import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+from vidssl.transforms import RECIPES
+from vidssl.types import Batch, Sample
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+
+
+def training_set(path, seed=0, replace=0):
+    sampler = Random(Random.Config(frames=3, seconds=0.4, jitter=0.2, reverse=0.3))
+    recipes = [
+        RECIPES[name](RECIPES[name].Config(size=24, difference=0.4))
+        for name in ("strong_alpha", "strong_beta")
+    ]
+    return ClipDataset(read_list(path), sampler, recipes, seed, replace)
+
+
+def test_set(path):
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=2, clips=2))
+    return ClipDataset(
+        read_list(path), sampler, [RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))]
+    )
+
+
+test_set.__test__ = False
+
+
+@pytest.mark.parametrize(("batch_size", "num_records"), [(8, 40), (6, 16), (16, 16), (7, 10), (1, 3)])
+def test_every_epoch_is_a_permutation(batch_size, num_records):
+    epochs = 5
+    steps = epochs * num_records // batch_size
+    keys = [key for step in range(steps + 1) for key in keys_of_step(step, batch_size, num_records, 3)]
+    keys = keys[: epochs * num_records]
+    assert [epoch for epoch, _ in keys] == sorted(epoch for epoch, _ in keys)
+    for epoch in range(epochs):
+        assert sorted(index for e, index in keys if e == epoch) == list(range(num_records))
+    orders = [[index for e, index in keys if e == epoch] for epoch in range(epochs)]
+    assert num_records == 3 or len({tuple(order) for order in orders}) == epochs
+    assert keys_of_step(0, batch_size, num_records, 4) != keys[:batch_size] or num_records == 3
+
+
+def test_batches_straddle_epochs():
+    assert [epoch for epoch, _ in keys_of_step(2, 6, 16, 0)] == [0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(("world", "micro"), [(1, 12), (2, 6), (2, 3), (4, 1), (3, 2)])
+def test_slices_of_processes_make_the_global_batch(world, micro):
+    samplers = [StepSampler(40, 12, micro, 3, 9, 5, rank, world) for rank in range(world)]
+    parts = [list(sampler) for sampler in samplers]
+    number = 12 // world // micro  # of micro-batches
+    for part, sampler in zip(parts, samplers, strict=True):
+        assert len(part) == len(sampler) == 6 * number
+        assert all(len(keys) == micro for keys in part)
+    for place, step in enumerate(range(3, 9)):
+        joined = [
+            key for part in parts for keys in part[place * number : (place + 1) * number] for key in keys
+        ]
+        assert joined == keys_of_step(step, 12, 40, 5)
+
+
+def test_sizes_that_do_not_fit():
+    with pytest.raises(ConfigError, match="batch_size 17 is more than the 16 records"):
+        StepSampler(16, 17, 17, 0, 1, 0)
+    with pytest.raises(
+        ConfigError, match="batch_size 12 is not a multiple of 2 processes x micro_batch_size 4"
+    ):
+        StepSampler(16, 12, 4, 0, 1, 0, world=2)
+
+
+def batches(dataset, start, stop, workers, seed=0):
+    return list(train_loader(dataset, StepSampler(len(dataset), 6, 6, start, stop, seed), workers))
+
+
+def assert_equal(a: list[Batch], b: list[Batch]):
+    assert len(a) == len(b)
+    for one, other in zip(a, b, strict=True):
+        assert len(one.views) == len(other.views) and one.replaced == other.replaced
+        for x, y in zip(
+            (*one.views, one.label, one.index), (*other.views, other.label, other.index), strict=True
+        ):
+            assert torch.equal(x, y)
+
+
+def test_32_batches_do_not_depend_on_workers_or_on_the_start(digits):
+    path = digits / "motion/test.csv"
+    straight = batches(training_set(path), 0, 5, 0)  # 30 samples of 16 videos: into the second epoch
+    torch.manual_seed(99)
+    np.random.default_rng(3)  # noqa: TID251 - global states must not matter
+    for workers in (0, 1, 2):
+        assert_equal(batches(training_set(path), 0, 5, workers), straight)
+        assert_equal(batches(training_set(path), 3, 5, workers), straight[3:])
+    other = batches(training_set(path, seed=1), 0, 5, 0)
+    assert not any(torch.equal(a.views[0], b.views[0]) for a, b in zip(straight, other, strict=True))
+    index = torch.cat([batch.index for batch in straight])
+    assert sorted(index[:16].tolist()) == list(range(16))
+    label = [record.label for record in read_list(path).records]
+    assert torch.cat([batch.label for batch in straight]).tolist() == [label[i] for i in index]
+
+
+def test_loading_leaves_the_global_random_state_alone(digits):
+    torch.manual_seed(5)
+    expected = torch.get_rng_state()
+    batches(training_set(digits / "motion/test.csv"), 0, 2, 1)
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_the_same_video_gives_other_views_in_the_next_epoch(digits):
+    dataset = training_set(digits / "motion/test.csv")
+    a, b, again = dataset[0, 3], dataset[1, 3], dataset[0, 3]
+    assert np.array_equal(a.views[0], again.views[0]) and a.index == b.index == 3
+    assert a.views[0].shape == b.views[0].shape
+    assert not np.array_equal(a.views[0], b.views[0]) and not np.array_equal(a.views[0], a.views[1])
+
+
+def test_collate_keeps_pixels_and_memory_layout():
+    pixels = np.arange(2 * 2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 2, 4, 5, 3)  # (B, T, H, W, C)
+    samples = [Sample((clip.transpose(0, 3, 1, 2),), n, 10 + n) for n, clip in enumerate(pixels)]
+    batch = collate(samples)
+    assert batch.views[0].dtype == torch.uint8 and batch.views[0].shape == (2, 2, 3, 4, 5)
+    assert np.array_equal(batch.views[0].numpy(), pixels.transpose(0, 1, 4, 2, 3))
+    assert batch.views[0].permute(0, 1, 3, 4, 2).is_contiguous()
+    assert (batch.label.tolist(), batch.index.tolist()) == ([0, 1], [10, 11])
+    assert batch.label.dtype == batch.index.dtype == torch.int64
+
+
+@pytest.mark.parametrize(("mean", "std"), [((0.45,), (0.225,)), ((0.1, 0.2, 0.3), (0.5, 0.25, 2.0))])
+def test_to_device_normalises(digits, mean, std):
+    (raw,) = batches(training_set(digits / "motion/test.csv"), 0, 1, 0)
+    batch = to_device(raw, torch.device("cpu"), mean, std)
+    shift, scale = (np.resize(np.array(v), 3).reshape(1, 3, 1, 1, 1) for v in (mean, std))
+    for view, pixels in zip(batch.views, raw.views, strict=True):
+        assert view.shape == (6, 3, 3, 24, 24) and view.dtype == torch.float32
+        clips = pixels.numpy().astype(np.float64).transpose(0, 2, 1, 3, 4)  # (B, C, T, S, S)
+        np.testing.assert_allclose(view.numpy(), (clips / 255 - shift) / scale, rtol=0, atol=2e-6)
+        assert view.is_contiguous(memory_format=torch.channels_last_3d)
+    assert torch.equal(batch.label, raw.label) and torch.equal(batch.index, raw.index)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("batch_size", [1, 3, 16, 50])
+def test_28_evaluation_sees_each_video_once(digits, batch_size, world):
+    dataset = test_set(digits / "motion/test.csv")
+    seen = Counter()
+    for rank in range(world):
+        loader = eval_loader(dataset, batch_size, 0, rank, world)
+        keys = [key for chunk in loader.batch_sampler for key in chunk]
+        assert all(1 <= len(chunk) <= batch_size for chunk in loader.batch_sampler)
+        assert {epoch for epoch, _ in keys} <= {0}
+        seen.update(index for _, index in keys)
+    assert seen == Counter(range(16))
+
+
+def test_28_more_processes_than_videos(digits):
+    dataset = test_set(digits / "motion/test.csv")
+    parts = [list(eval_loader(dataset, 8, 0, rank, 20)) for rank in range(15, 20)]
+    assert [len(part) for part in parts] == [1, 0, 0, 0, 0]
+    assert parts[0][0].index.tolist() == [15]
+    assert parts[0][0].label.tolist() == [read_list(digits / "motion/test.csv").records[15].label]
+
+
+# Broken videos ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spoiled(digits, tmp_path):
+    """Make a list of the 40 training videos of which those of the given numbers are broken."""
+
+    def make(*broken):
+        source = read_list(digits / "motion/train.csv")
+        root = tmp_path / "videos"
+        root.mkdir(exist_ok=True)
+        rows = []
+        for n, record in enumerate(source.records):
+            name = f"{n:02d}.mp4"
+            content = Path(record.path).read_bytes()
+            (root / name).write_bytes(content[: len(content) // 2] if n in broken else content)
+            rows.append((name, record.label))
+        write_lists(tmp_path / "lists", root, {"train": rows}, source.classes)
+        return tmp_path / "lists" / "train.csv"
+
+    return make
+
+
+def toy(path, output, *overrides):
+    return load_run(TOY, [f"data.train={path}", f"output={output}", "data.moving_digits=null", *overrides])
+
+
+def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
+    path = spoiled(3, 4, 39)
+    dataset = training_set(path, replace=5)
+    for asked, taken in ((3, 5), (4, 5), (39, 0), (2, 2)):
+        sample, whole = dataset[7, asked], dataset[7, taken]
+        assert (sample.index, sample.label) == (taken, whole.label)
+        assert all(np.array_equal(a, b) for a, b in zip(sample.views, whole.views, strict=True))
+        wanted = {3: ["03", "04"], 4: ["04"], 39: ["39"], 2: []}[asked]
+        assert [Path(broken).stem for broken, _ in sample.replaced] == wanted
+        assert all("not a video" in reason for _, reason in sample.replaced)
+    with pytest.raises(DataError, match=r"03\.mp4"):
+        training_set(path)[0, 3]
+    with pytest.raises(DataError, match=r"2 videos in a row.*03\.mp4.*04\.mp4"):
+        training_set(path, replace=1)[0, 3]
+
+
+def test_1_training_goes_on_and_names_each_broken_video_once(spoiled, tmp_path, caplog):
+    path = spoiled(7, 8)
+    with caplog.at_level(logging.WARNING):
+        last = train(toy(path, tmp_path / "run", "steps=10"))  # 80 samples: each video twice
+    assert last.exists()
+    warnings = [record.getMessage() for record in caplog.records if "broken video" in record.getMessage()]
+    assert len(warnings) == 2
+    assert {name for name in ("07.mp4", "08.mp4") if any(name in text for text in warnings)} == {
+        "07.mp4",
+        "08.mp4",
+    }
+    caplog.clear()
+    again = train(toy(path, tmp_path / "again", "steps=10", "data.workers=0"))
+    a, b = (torch.load(run, weights_only=True)["method"] for run in (last, again))
+    weights = [key for key in a if isinstance(a[key], torch.Tensor)]
+    assert len(weights) > 20 and all(
+        torch.equal(a[key], b[key]) for key in weights
+    )  # replaced by rule: the same on any number of workers
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_3_too_many_broken_videos_stop_the_run(spoiled, tmp_path, workers):
+    path = spoiled(1, 11, 21, 31)
+    with pytest.raises(DataError) as caught:
+        train(toy(path, tmp_path / "run", "steps=10", f"data.workers={workers}"))
+    message = str(caught.value)
+    named = sum(f"{n}1.mp4" in message for n in range(4))
+    assert named >= 3 and f"{named} of 40 videos are broken, data.max_broken is 0.05" in message
+    assert "\n" not in message and "Traceback" not in message
+    assert train(toy(path, tmp_path / "other", "steps=10", "data.max_broken=0.1")).exists()
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.05, 1.0])
+def test_3_only_broken_videos_stop_the_run(spoiled, tmp_path, limit):
+    path = spoiled(*range(40))
+    with pytest.raises(DataError, match=r"\d\d\.mp4: not a video") as caught:
+        train(toy(path, tmp_path / "run", f"data.max_broken={limit}"))
+    assert "Traceback" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_4_a_broken_video_in_evaluation_is_an_error(spoiled, workers):
+    dataset = test_set(spoiled(9))
+    with pytest.raises(DataError, match=r"^\S+09\.mp4: not a video[^\n]*$"):
+        list(eval_loader(dataset, 4, workers))
+
+
+def test_4_so_is_one_that_is_too_short(digits):
+    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short="error"))
+    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
+    dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
+    with pytest.raises(DataError, match=r"00002\.mp4: the clip needs 50 frames"):
+        dataset[0, 2]
+
+
+def test_batch_size_above_the_number_of_records(digits, tmp_path):
+    run = toy(digits / "motion/test.csv", tmp_path / "run", "batch_size=17")
+    with pytest.raises(ConfigError, match="batch_size 17 is more than the 16 records of the list: lower it"):
+        train(run)

@@ -1,0 +1,201 @@
+"""Properties of samplers: bounds, spans, even spacing, independence, and what happens to short videos."""
+
+import math
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from vidssl.data.samplers import SAMPLERS, Center, ClipSettings, Random, Uniform
+from vidssl.errors import DataError
+from vidssl.randomness import generator
+from vidssl.types import VideoMeta
+
+
+def meta(count, fps=25.0):
+    return VideoMeta(count, fps, 48, 64)
+
+
+def draws(sampler, video, count, seed=0):
+    """The clips of so many samples of one view each."""
+    return [sampler(video, [generator(seed, n)])[0] for n in range(count)]
+
+
+def spaced(first, span, frames):
+    """The reference: frame k of T lies k / (T - 1) of the way from the first to the last, rounded down."""
+    steps = max(frames - 1, 1)
+    return [first + math.floor(k * (span - 1) / steps) for k in range(frames)]
+
+
+@pytest.mark.parametrize("frames", [1, 2, 3, 8, 16])
+@pytest.mark.parametrize("span", [1, 2, 7, 8, 32, 64, 77])
+def test_kept_frames_are_evenly_spaced_and_include_both_ends(frames, span):
+    settings = ClipSettings(frames=frames, seconds=1.0)
+    clip = settings.clip(meta(200), 11, span)
+    assert clip.indices.tolist() == spaced(11, span, frames)
+    assert clip.indices.dtype == np.int64
+    assert (clip.first, clip.last) == (11, 11 + span - 1)
+    if frames > 1:
+        assert (clip.indices[0], clip.indices[-1]) == (clip.first, clip.last)
+        assert np.ptp(np.diff(clip.indices)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fps", "span"),
+    [(2.56, 25, 64), (2.56, 30000 / 1001, 77), (1.28, 25, 32), (0.6, 10, 6), (0.001, 25, 1), (1, 12.5, 12)],
+)
+def test_span_by_seconds(seconds, fps, span):
+    assert ClipSettings(frames=8, seconds=float(seconds)).span(fps) == span
+    for clip in draws(Random(Random.Config(frames=8, seconds=float(seconds))), meta(300, fps), 20):
+        assert clip.last - clip.first + 1 == span
+
+
+@pytest.mark.parametrize(("frames", "rate", "span"), [(8, 8, 57), (16, 2, 31), (8, 1, 8), (1, 5, 1)])
+def test_span_by_sampling_rate(frames, rate, span):
+    settings = ClipSettings(frames=frames, sampling_rate=rate)
+    assert settings.span(25) == settings.span(7.5) == span
+    for clip in draws(Random(Random.Config(frames=frames, sampling_rate=rate)), meta(300), 20):
+        assert clip.indices.tolist() == [clip.first + rate * k for k in range(frames)]
+
+
+@pytest.mark.parametrize("count", [64, 65, 100, 1000])
+@pytest.mark.parametrize("jitter", [0.0, 0.2, 0.9])
+def test_random_clips_stay_in_the_video(count, jitter):
+    sampler = Random(Random.Config(frames=8, seconds=2.56, jitter=jitter, reverse=0.3))
+    for clip in draws(sampler, meta(count), 200):
+        assert 0 <= clip.first <= clip.indices.min() and clip.indices.max() <= clip.last < count
+        assert len(clip.indices) == 8
+
+
+def test_random_starts_are_uniform():
+    """Chi-square over the 37 starts that there are, 9250 draws: 0.001 of its distribution lies above 68."""
+    count, span, starts = 100, 64, 37
+    clips = draws(Random(Random.Config(frames=8, seconds=2.56)), meta(count), 250 * starts)
+    assert all(clip.last - clip.first + 1 == span for clip in clips)
+    counts = np.bincount([clip.first for clip in clips], minlength=starts)
+    assert len(counts) == starts  # the last one too, and none beyond
+    assert ((counts - 250) ** 2 / 250).sum() < 68
+
+
+def test_jittered_durations_are_uniform_and_filled():
+    sampler = Random(Random.Config(frames=8, seconds=10.0, jitter=0.2))
+    clips = draws(sampler, meta(1000), 4000)
+    spans = np.array([clip.last - clip.first + 1 for clip in clips])
+    assert spans.min() >= 0.8 * 250 and spans.max() <= 1.2 * 250
+    counts, _ = np.histogram(spans, bins=10, range=(200, 300))
+    assert ((counts - 400) ** 2 / 400).sum() < 28  # chi-square of 9 degrees of freedom, 0.001
+    for clip, span in zip(clips[:100], spans, strict=False):
+        assert clip.indices.tolist() == spaced(clip.first, span, 8)
+
+
+def test_jitter_stretches_the_stride():
+    sampler = Random(Random.Config(frames=8, sampling_rate=8, jitter=0.5))
+    spans = {clip.last - clip.first + 1 for clip in draws(sampler, meta(400), 500)}
+    assert min(spans) >= round(0.5 * 57) and max(spans) <= round(1.5 * 57)
+    assert len(spans) > 50
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.2, 1.0])
+def test_reverse_is_a_flip_at_its_rate(rate):
+    forward = draws(Random(Random.Config(frames=8, seconds=1.0, jitter=0.2)), meta(200), 2000)
+    drawn = draws(Random(Random.Config(frames=8, seconds=1.0, jitter=0.2, reverse=rate)), meta(200), 2000)
+    reversed_ = 0
+    for one, other in zip(forward, drawn, strict=True):
+        assert (one.first, one.last) == (other.first, other.last)
+        flipped = other.indices[0] > other.indices[-1]
+        reversed_ += flipped
+        assert np.array_equal(one.indices, other.indices[::-1] if flipped else other.indices)
+    assert abs(reversed_ / 2000 - rate) <= 4 * math.sqrt(rate * (1 - rate) / 2000)
+
+
+def test_clips_of_a_sample_are_independent():
+    sampler = Random(Random.Config(frames=8, seconds=1.0, jitter=0.2))
+    pairs = [sampler(meta(300), [generator(0, n, 0), generator(0, n, 1)]) for n in range(2000)]
+    starts = np.array([[a.first, b.first] for a, b in pairs])
+    assert abs(np.corrcoef(starts.T)[0, 1]) < 4 / math.sqrt(2000)
+    assert (starts[:, 0] == starts[:, 1]).mean() < 0.02
+    for n, (a, b) in enumerate(pairs[:50]):  # each is what its own generator says, whatever the other does
+        assert np.array_equal(a.indices, sampler(meta(300), [generator(0, n, 0)])[0].indices)
+        assert np.array_equal(b.indices, sampler(meta(300), [generator(0, n, 1)])[0].indices)
+    assert len(sampler(meta(300), [generator(0, v) for v in range(6)])) == 6
+
+
+@pytest.mark.parametrize("count", [64, 65, 73, 100, 911])
+@pytest.mark.parametrize("clips", [1, 2, 3, 10])
+def test_uniform_clips_span_the_video(count, clips):
+    found = Uniform(Uniform.Config(frames=8, seconds=2.56, clips=clips))(meta(count), [])
+    assert len(found) == clips
+    assert all(clip.indices.tolist() == spaced(clip.first, 64, 8) for clip in found)
+    starts = np.array([clip.first for clip in found])
+    if clips == 1:
+        assert abs(starts[0] - (count - 64) / 2) <= 0.5
+    else:
+        assert found[0].first == 0 and found[-1].last == count - 1
+        assert np.abs(starts - np.linspace(0, count - 64, clips)).max() <= 0.5
+
+
+@pytest.mark.parametrize("count", [16, 17, 40, 101])
+def test_center(count):
+    (clip,) = Center(Center.Config(frames=4, sampling_rate=5))(meta(count), [])
+    before, after = clip.first, count - 1 - clip.last
+    assert clip.last - clip.first == 15
+    assert after - before in (0, 1)
+
+
+@pytest.mark.parametrize("name", ["random", "uniform", "center"])
+@pytest.mark.parametrize("short", ["loop", "hold", "error"])
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17])
+def test_7_short_videos_follow_the_policy(name, short, count):
+    """The clip spans 16 frames: 16 and 17 are enough, 15 and fewer are not."""
+    sampler = SAMPLERS[name](SAMPLERS[name].Config(frames=4, sampling_rate=5, short=short))
+    views = [generator(3, v) for v in range(2)]
+    if count < 16 and short == "error":
+        with pytest.raises(
+            DataError, match=rf"needs 16 frames \(0\.64 s\), the video has {count}; choose short"
+        ):
+            sampler(meta(count), views)
+        return
+    for clip in sampler(meta(count), views):
+        wanted = [clip.first + n for n in (0, 5, 10, 15)]
+        if count >= 16:
+            assert clip.indices.tolist() == wanted and clip.last == clip.first + 15 < count
+        else:
+            assert (clip.first, clip.last) == (0, count - 1)
+            expected = [n % count for n in wanted] if short == "loop" else [min(n, count - 1) for n in wanted]
+            assert clip.indices.tolist() == expected
+
+
+def test_reversed_loop_of_a_short_video():
+    sampler = Random(Random.Config(frames=6, sampling_rate=2, short="loop", reverse=1.0))
+    (clip,) = sampler(meta(4), [generator(0)])
+    assert clip.indices.tolist() == [2, 0, 2, 0, 2, 0]
+    assert (clip.first, clip.last) == (0, 3)
+
+
+@pytest.mark.parametrize("config", [Random.Config, Uniform.Config, Center.Config, ClipSettings])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"frames": 8},
+        {"frames": 8, "seconds": 1.0, "sampling_rate": 2},
+        {"frames": 0, "seconds": 1.0},
+        {"frames": 8, "seconds": 0.0},
+        {"frames": 8, "seconds": -1.0},
+        {"frames": 8, "sampling_rate": 0},
+        {"frames": 8, "seconds": 1.0, "short": "pad"},
+        {"frames": 8, "seconds": 1.0, "speed": 2},
+        {"frames": 8.0, "seconds": 1.0},
+    ],
+)
+def test_settings_that_are_refused(config, settings):
+    config(frames=8, seconds=1.0)
+    with pytest.raises(ValidationError):
+        config(**settings)
+
+
+@pytest.mark.parametrize("settings", [{"jitter": 1.0}, {"jitter": -0.1}, {"reverse": 1.1}, {"clips": 2}])
+def test_settings_of_random_that_are_refused(settings):
+    with pytest.raises(ValidationError):
+        Random.Config(frames=8, seconds=1.0, **settings)
+    with pytest.raises(ValidationError, match="clips"):
+        Uniform.Config(frames=8, seconds=1.0, clips=0)

@@ -1,0 +1,396 @@
+"""Frames by number: the same pixels as a plain decode of the whole file, whatever is asked and in what order."""
+
+import http.server
+import threading
+import zlib
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from av.video.frame import PictureType
+
+from vidssl.data import video as module
+from vidssl.data.video import open_video
+from vidssl.errors import ConfigError, DecodeError
+from vidssl.randomness import generator
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+GOOD = sorted(
+    path
+    for pattern in (
+        "containers/*",
+        "ucf101_clips/*",
+        "weizmann/bend/person00*_a.mp4",
+        "surveillance/fight/fi001.mp4",
+    )
+    for path in REAL.glob(pattern)
+    if path.name != "corrupted.mp4"
+)
+
+
+def turned(frame, pixels):
+    """Rotate as the display matrix of the file says, pixel by pixel: (x, y) goes to (ax + cy, bx + dy)."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return pixels
+    a, b, _, c, d = (int(v) >> 16 for v in np.frombuffer(bytes(matrix), np.int32)[:5])
+    y, x = np.mgrid[: pixels.shape[0], : pixels.shape[1]]
+    right, down = a * x + c * y, b * x + d * y
+    right, down = right - right.min(), down - down.min()
+    out = np.empty((down.max() + 1, right.max() + 1, 3), np.uint8)
+    out[down, right] = pixels
+    return out
+
+
+def sums(frames):
+    """One checksum for each frame (H, W, 3)."""
+    return [(*frame.shape, zlib.crc32(np.ascontiguousarray(frame))) for frame in frames]
+
+
+def plain_decode(path):
+    """Checksums of all frames until the end, or until the file fails."""
+    found = []
+    with av.open(f"file:{path}") as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        try:
+            for frame in container.decode(stream):
+                found += sums([turned(frame, frame.to_ndarray(format="rgb24"))])
+        except av.FFmpegError:
+            pass
+    return found
+
+
+def fetched(video, indices):
+    frames = video.frames(indices)
+    assert frames.dtype == np.uint8 and frames.shape[:2] == (len(indices), 3)
+    channels_last = frames.transpose(0, 2, 3, 1)
+    assert channels_last.flags.c_contiguous
+    return sums(channels_last)
+
+
+def demands(count):
+    """What can be asked of a video of so many frames."""
+    random = generator(5, count)
+    few = random.integers(count, size=min(8, count))
+    yield "last", [count - 1]
+    yield "first", [0]
+    yield "random", few.tolist()
+    yield "sorted", np.sort(few)
+    yield "reversed", np.sort(few)[::-1]
+    yield "repeated", [int(few[0])] * 3 + [0, 0]
+    middle = count // 2
+    yield "consecutive", list(range(middle, min(middle + 8, count)))
+    yield "stride", list(range(count % 3, count, max(1, count // 6))) or [0]
+
+
+@pytest.mark.skipif(not GOOD, reason="the folder of real videos, ../shared/data, is not there")
+@pytest.mark.parametrize("path", GOOD, ids=[path.name for path in GOOD])
+def test_parity_with_a_plain_decode(path):
+    expected = plain_decode(path)
+    with open_video(path) as video:
+        assert video.meta.num_frames == len(expected)
+        for name, indices in demands(len(expected)):
+            assert fetched(video, indices) == [expected[i] for i in indices], name
+        if expected[0][0] * expected[0][1] <= 640 * 480:
+            everything = list(range(len(expected)))
+            assert fetched(video, everything) == expected
+            assert fetched(video, everything[::-1]) == expected[::-1]
+    for i in generator(6).integers(len(expected), size=2).tolist():  # freshly opened each time
+        with open_video(path) as video:
+            assert fetched(video, [i]) == [expected[i]]
+
+
+def test_meta_of_known_files(real):
+    known = {
+        "containers/nasa_13013.mp4": (325, 25, 180, 320),  # the first of two streams
+        "containers/testsrc2_odd_height_and_width_mpeg2.mp4": (10, 25, 81, 121),
+        "containers/sine_stereo_mp2.mpg": (100, 25, 128, 128),
+        "containers/gradient.gif": (1, None, 720, 1280),
+        "ucf101_clips/v_ApplyEyeMakeup_g01_c01.avi": (164, 25, 240, 320),
+    }
+    for name, (count, fps, height, width) in known.items():
+        with open_video(real / name) as video:
+            assert (video.meta.num_frames, video.meta.height, video.meta.width) == (count, height, width), (
+                name
+            )
+            assert fps is None or abs(video.meta.fps - fps) < 0.01
+            assert video.meta.duration == count / video.meta.fps
+
+
+def test_rotated_videos_come_out_upright(real):
+    shapes = {}
+    for name in ("video_0.mov", "video_90.mov", "video_180.mov", "video_270.mov"):
+        with open_video(real / "containers" / name) as video:
+            shapes[name] = video.frames([0]).shape[2:]
+    assert shapes == {
+        "video_0.mov": (320, 568),
+        "video_90.mov": (568, 320),
+        "video_180.mov": (320, 568),
+        "video_270.mov": (568, 320),
+    }
+
+
+def test_2_damaged_file_gives_its_good_frames_and_never_another(real):
+    path = real / "containers" / "corrupted.mp4"
+    expected = plain_decode(path)
+    assert len(expected) == 28
+    with open_video(path) as video:
+        assert video.meta.num_frames == 50  # as it declares
+    for indices in ([0], [27], [3, 20], [28], [35], [49], [5, 30], list(range(50))):
+        with open_video(path) as video:
+            if max(indices) < len(expected):
+                assert fetched(video, indices) == [expected[i] for i in indices]
+            else:
+                with pytest.raises(DecodeError, match=r"corrupted\.mp4.*damaged"):
+                    video.frames(indices)
+
+
+def test_b_frames_in_avi_are_in_presentation_order(real):
+    """Its pts are not monotonic; the frames that come out of the decoder are."""
+    path = real / "ucf101_clips" / "v_ApplyEyeMakeup_g01_c01.avi"
+    with av.open(str(path)) as container:
+        frames = list(container.decode(container.streams.video[0]))
+        assert any(frame.pict_type == PictureType.B for frame in frames)
+        pixels = [frame.to_ndarray(format="rgb24") for frame in frames]
+    with open_video(path) as video:
+        found = video.frames(range(164)).transpose(0, 2, 3, 1)
+    assert np.array_equal(found, np.stack(pixels))
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "gop", "b_frames"),
+    [
+        ("mp4", "libx264", 5, 2),
+        ("mkv", "libx264", 7, 3),
+        ("mp4", "libx264", 250, 2),
+        ("ts", "libx264", 5, 2),
+        ("avi", "mpeg4", 4, 0),
+        ("mpg", "mpeg2video", 6, 2),
+    ],
+)
+def test_every_pair_of_frames(tmp_path, write_video, numbered, number_of, suffix, codec, gop, b_frames):
+    count = 23
+    path = write_video(tmp_path / f"clip.{suffix}", numbered(count), codec=codec, gop=gop, b_frames=b_frames)
+    if b_frames:
+        with av.open(str(path)) as container:
+            assert any(frame.pict_type == PictureType.B for frame in container.decode(video=0))
+    with open_video(path) as video:
+        assert video.meta.num_frames == count
+        assert number_of(video.frames(range(count))) == list(range(count))
+        for i in range(count):
+            for j in range(count):
+                assert number_of(video.frames([i, j])) == [i, j]
+
+
+def test_file_of_one_frame(tmp_path, write_video, numbered, number_of):
+    path = write_video(tmp_path / "one.mp4", numbered(6)[5:])
+    with open_video(path) as video:
+        assert video.meta.num_frames == 1
+        assert number_of(video.frames([0, 0, 0])) == [5, 5, 5]
+
+
+def audio_only(path):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=8000, layout="mono")
+        for number in range(8):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = 8000, number * 1024, Fraction(1, 8000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def test_1_7_files_that_are_no_videos(tmp_path):
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "page.mp4").write_text("<!doctype html><html><body>404: not found</body></html>\n" * 50)
+    (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
+    audio_only(tmp_path / "sound.mp4")
+    for name, reason in {
+        "none.mp4": "No such file",
+        "empty.mp4": "empty",
+        "page.mp4": "not a video",
+        "zeros.mp4": "not a video",
+        "sound.mp4": "no video stream",
+        ".": "not a video|[Dd]irectory",
+    }.items():
+        with pytest.raises(DecodeError, match=reason) as caught:
+            open_video(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_1_truncated_file(tmp_path, write_video, numbered, number_of):
+    whole = write_video(tmp_path / "whole.mkv", numbered(60), gop=10).read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    with open_video(tmp_path / "cut.mkv") as video:
+        count = video.meta.num_frames
+        assert 10 < count < 60
+        assert number_of(video.frames([0, 5])) == [0, 5]
+        with pytest.raises(DecodeError, match="frames 59-59 asked for"):
+            video.frames([59])
+    mp4 = write_video(tmp_path / "whole.mp4", numbered(60), gop=10).read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(mp4[: len(mp4) // 2])  # its index stands at the end
+    with pytest.raises(DecodeError, match=r"cut\.mp4: not a video"):
+        open_video(tmp_path / "cut.mp4")
+
+
+def test_2_garbled_packets_are_an_error_and_spoil_only_their_own_group(
+    tmp_path, write_video, numbered, number_of
+):
+    noise = generator(2).integers(-20, 20, (40, 32, 64, 1))  # so that packets have some size
+    content = bytearray(
+        write_video(
+            tmp_path / "clip.mp4", (numbered(40) + noise).clip(0, 255).astype(np.uint8), gop=8
+        ).read_bytes()
+    )
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        packets = [
+            (packet.pts // 512, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size
+        ]
+    assert [number for number, _, _ in packets] == list(range(40))
+    _, start, size = packets[19]
+    content[start : start + size] = generator(1).bytes(size)
+    (tmp_path / "garbled.mp4").write_bytes(content)
+    for i in range(40):
+        with open_video(tmp_path / "garbled.mp4") as video:
+            assert video.meta.num_frames == 40
+            if 19 <= i < 24:  # the packet, and what is predicted from it until the next key frame
+                with pytest.raises(DecodeError, match=r"garbled\.mp4.*damaged"):
+                    video.frames([i])
+            else:
+                assert number_of(video.frames([i])) == [i]
+
+
+@pytest.mark.parametrize("indices", [[24], [-1], [0, 24], [], [3, 10**9]])
+def test_frames_that_do_not_exist(digits, indices):
+    with open_video(digits / "videos/test/00000.mp4") as video:
+        with pytest.raises(DecodeError, match=r"00000\.mp4.*asked for, the video has frames 0-23"):
+            video.frames(indices)
+
+
+def test_8_too_many_pixels_are_refused_from_the_header(tmp_path, digits, write_video, monkeypatch):
+    path = digits / "videos/test/00000.mp4"  # 48 x 48
+    with open_video(path, max_pixels=48 * 48) as video:
+        assert video.meta.height == 48
+    with pytest.raises(DecodeError, match="48x48 is more than 2303 pixels"):
+        open_video(path, max_pixels=48 * 48 - 1)
+    bomb = write_video(tmp_path / "bomb.avi", np.zeros((1, 4096, 4112, 3), np.uint8), codec="mpeg4")
+    assert bomb.stat().st_size < 1e6
+    monkeypatch.setattr(module.Video, "frames", None)
+    with pytest.raises(DecodeError, match="4112x4096 is more than"):
+        open_video(bomb)
+
+
+def test_unknown_backend(digits):
+    with pytest.raises(ConfigError, match="no video backend 'guess'"):
+        open_video(digits / "videos/test/00000.mp4", backend="guess")
+
+
+AWKWARD = [
+    "a#b;c&d!.mp4",
+    "(x) [y] 'z'.mp4",
+    " two  blanks .mp4",
+    "-i.mp4",
+    "動画 é.mp4",
+    "%d.mp4",
+    "a:b.mp4",
+    "http:x.mp4",
+]
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_6_awkward_names(tmp_path, monkeypatch, digits, name):
+    source = digits / "videos/test/00000.mp4"
+    (tmp_path / name).write_bytes(source.read_bytes())
+    with open_video(source) as video:
+        expected = fetched(video, [3, 11])
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / name, name):  # relative names may begin with a dash
+        with open_video(path) as video:
+            assert fetched(video, [3, 11]) == expected
+
+
+@pytest.fixture
+def server():
+    """A web server on this machine that counts what is asked of it."""
+    hits = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            hits.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}", hits
+        running.shutdown()
+        thread.join()
+
+
+def test_13_playlists_are_refused_and_nothing_is_fetched(tmp_path, server, digits):
+    address, hits = server
+    (tmp_path / "other.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    (tmp_path / "other.ts").write_bytes(b"G" * 188 * 8)
+    head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n"
+    contents = {
+        "concat_local": "ffconcat version 1.0\nfile other.mp4\n",
+        "concat_web": f"ffconcat version 1.0\nfile '{address}/a.mp4'\n",
+        "hls_local": f"{head}other.ts\n#EXT-X-ENDLIST\n",
+        "hls_web": f"{head}{address}/a.ts\n#EXT-X-ENDLIST\n",
+        "hls_mp4": f"{head}other.mp4\n#EXT-X-ENDLIST\n",
+        "dash": f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011"><BaseURL>{address}/</BaseURL></MPD>',
+        "sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nu={address}\nm=video 9 RTP/AVP 96\n",
+        "smil": f'<smil><body><video src="{address}/a.mp4"/></body></smil>',
+    }
+    for name, content in contents.items():
+        for suffix in ("mp4", "m3u8", "ts", "avi"):
+            path = tmp_path / f"{name}.{suffix}"
+            path.write_text(content)
+            with pytest.raises(DecodeError, match="not a video"):
+                open_video(path)
+    assert hits == []
+    with open_video(tmp_path / "other.mp4") as video:
+        assert video.meta.num_frames == 24
+
+
+def test_an_address_is_no_file(server):
+    address, hits = server
+    with pytest.raises(DecodeError, match="No such file"):
+        open_video(f"{address}/a.mp4")
+    assert hits == []
+
+
+def test_9_few_packets_are_decoded(tmp_path, write_video, numbered, number_of, monkeypatch):
+    path = write_video(tmp_path / "long.mp4", np.concatenate([numbered(200)] * 4), gop=20)
+    decoded = []
+    original = module.Video._decode
+
+    def spy(self, packet):
+        decoded.append(packet.pts)
+        return original(self, packet)
+
+    monkeypatch.setattr(module.Video, "_decode", spy)
+    with open_video(path) as video:
+        assert video.meta.num_frames == 800 and not decoded  # no pixel to learn the shape
+        for indices, most in (([3], 10), ([790], 30), ([0, 799], 40), ([405, 408, 411], 30)):
+            decoded.clear()
+            assert number_of(video.frames(indices)) == [i % 200 for i in indices]
+            assert 0 < len(decoded) <= most, indices
+
+
+def test_a_changed_file_is_read_anew(tmp_path, write_video, numbered, number_of):
+    path = write_video(tmp_path / "clip.mp4", numbered(10))
+    with open_video(path) as video:
+        assert video.meta.num_frames == 10
+    write_video(path, numbered(33)[3:])
+    with open_video(path) as video:
+        assert video.meta.num_frames == 30
+        assert number_of(video.frames([29])) == [32]

@@ -1,0 +1,247 @@
+"""Views: the RGB difference against a full decode, what is decoded for it, parts of videos, order of the crops."""
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.data.samplers import Center, Random, Uniform
+from vidssl.data.video import Video, open_video
+from vidssl.data.views import make_views
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+from vidssl.transforms import RECIPES
+from vidssl.types import VideoRecord
+
+EDGE = 48
+
+
+class Whole:
+    """A recipe that changes nothing: what it is given is what is tested. Shows in what order it was called."""
+
+    def __init__(self, difference=0.0):
+        self.difference = difference
+        self.calls = []
+
+    def __call__(self, frames, generator):
+        self.calls.append(frames)
+        return [frames]
+
+
+def recipe(name, **settings):
+    return RECIPES[name](RECIPES[name].Config(**settings))
+
+
+@pytest.fixture
+def path(digits):
+    return digits / "videos/train/00001.mp4"
+
+
+@pytest.fixture
+def everything(path):
+    with open_video(path) as video:
+        frames = video.frames(range(24))
+    return frames
+
+
+def views_of(path, sampler, recipes, seeds=None, **record):
+    generators = [generator(seed) for seed in (seeds or range(len(recipes)))]
+    with open_video(path) as video:
+        return make_views(video, VideoRecord(str(path), **record), sampler, recipes, generators)
+
+
+def native_difference(frames, first, last):
+    """For each native frame of a span (f[t] - f[t + 1] + 255) / 2 in gray, rounded down; the last repeats."""
+    gray = []
+    for frame in frames:
+        r, g, b = (frame[c].astype(np.float64) for c in range(3))
+        gray.append(np.floor(0.299 * r + 0.587 * g + 0.114 * b + 0.5).astype(int))
+    out = {}
+    for t in range(first, last):
+        out[t] = (gray[t] - gray[t + 1] + 255) // 2
+    out[last] = out[last - 1] if last > first else np.full_like(gray[0], 127)
+    return out
+
+
+def assert_is_difference(view, frames, indices, first, last):
+    table = native_difference(frames, first, last)
+    assert len(view) == len(indices)
+    for image, t in zip(view, indices, strict=True):
+        for channel in image:
+            # The gray of OpenCV is in fixed point: its rounding can differ by one, and this by one half.
+            assert np.abs(channel.astype(int) - table[int(t)]).max() <= 1
+            assert (channel == table[int(t)]).mean() > 0.95
+        assert np.array_equal(image[0], image[1]) and np.array_equal(image[0], image[2])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+def test_difference_is_taken_between_native_frames(path, everything, seed, reverse):
+    sampler = Random(Random.Config(frames=5, sampling_rate=3, jitter=0.3, reverse=reverse))
+    (view,) = views_of(path, sampler, [Whole(difference=1.0)], [seed])
+    with open_video(path) as video:
+        (clip,) = sampler(video.meta, [generator(seed)])
+    assert (clip.indices[0] > clip.indices[-1]) == (reverse == 1)
+    assert_is_difference(view, everything, clip.indices, clip.first, clip.last)
+
+
+@pytest.mark.parametrize("short", ["loop", "hold"])
+@pytest.mark.parametrize("reverse", [0.0, 1.0])
+def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, reverse):
+    sampler = Random(Random.Config(frames=7, sampling_rate=5, short=short, reverse=reverse))  # spans 31 of 24
+    (view,) = views_of(path, sampler, [Whole(difference=1.0)])
+    wanted = [n % 24 if short == "loop" else min(n, 23) for n in range(0, 31, 5)]
+    assert_is_difference(view, everything, wanted[:: -1 if reverse else 1], 0, 23)
+
+
+def test_difference_where_the_clip_ends_with_the_video(path, everything):
+    sampler = Uniform(Uniform.Config(frames=4, sampling_rate=3, clips=2))
+    first, last = views_of(path, sampler, [Whole(difference=1.0)])
+    assert_is_difference(
+        first, everything, [0, 3, 6, 9], 0, 9
+    )  # 9 is paired with 8, as the span ends with it
+    assert_is_difference(last, everything, [14, 17, 20, 23], 14, 23)
+
+
+def test_difference_of_one_frame_is_middle_gray(tmp_path, write_video, numbered):
+    path = write_video(tmp_path / "one.mp4", numbered(1))
+    for short in ("loop", "hold"):
+        sampler = Random(Random.Config(frames=4, seconds=1.0, short=short))
+        (view,) = views_of(path, sampler, [Whole(difference=1.0)])
+        assert view.shape == (4, 3, 32, 64) and (view == 127).all()
+
+
+def test_the_coin_falls_for_each_view(path, everything):
+    sampler = Random(Random.Config(frames=3, sampling_rate=2))
+    differences = np.zeros((300, 2), bool)
+    for n in range(300):
+        a, b = (generator(1, n, v) for v in range(2))
+        with open_video(path) as video:
+            views = make_views(video, VideoRecord(str(path)), sampler, [Whole(0.2), Whole(0.5)], [a, b])
+        differences[n] = [np.array_equal(view[:, 0], view[:, 1]) for view in views]
+    assert abs(differences[:, 0].mean() - 0.2) < 0.1 and abs(differences[:, 1].mean() - 0.5) < 0.12
+    assert abs(np.corrcoef(differences.T)[0, 1]) < 0.24
+
+
+def spy_on_frames(monkeypatch):
+    asked = []
+    original = Video.frames
+
+    def frames(self, indices):
+        asked.append([int(i) for i in indices])
+        return original(self, indices)
+
+    monkeypatch.setattr(Video, "frames", frames)
+    return asked
+
+
+def test_one_decode_gives_all_views(path, everything, monkeypatch):
+    asked = spy_on_frames(monkeypatch)
+    sampler = Random(Random.Config(frames=4, sampling_rate=3))
+    views = views_of(path, sampler, [Whole(), Whole(), Whole()], [0, 1, 2])
+    with open_video(path) as video:
+        clips = sampler(video.meta, [generator(seed) for seed in (0, 1, 2)])
+    assert asked == [sorted({int(i) for clip in clips for i in clip.indices})]
+    for view, clip in zip(views, clips, strict=True):
+        assert np.array_equal(view, everything[clip.indices])
+
+
+def test_only_kept_frames_and_their_neighbours_are_decoded(path, monkeypatch):
+    asked = spy_on_frames(monkeypatch)
+    sampler = Uniform(Uniform.Config(frames=3, sampling_rate=8, clips=1))  # of 24 frames: 3, 11, 19
+    views_of(path, sampler, [Whole(difference=1.0)])
+    assert asked == [[3, 4, 11, 12, 18, 19]]
+    asked.clear()
+    views_of(path, sampler, [Whole(difference=0.0)])
+    assert asked == [[3, 11, 19]]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [(None, None, 0, 23), (0.2, None, 5, 23), (None, 0.6, 0, 14), (0.2, 0.6, 5, 14), (0.4, 9.0, 10, 23)],
+)
+def test_parts_of_a_video(path, everything, monkeypatch, start, end, first, last):
+    """25 frames a second: 0.2 s is frame 5, and the end is not included."""
+    asked = spy_on_frames(monkeypatch)
+    record = VideoRecord(str(path), 0, start, end)
+    sampler = Uniform(Uniform.Config(frames=5, sampling_rate=2, clips=2))
+    with open_video(path) as video:
+        views = make_views(video, record, sampler, [Whole()], [generator(0)])
+    assert np.array_equal(views[0], everything[first : first + 9 : 2])
+    assert np.array_equal(views[1], everything[last - 8 : last + 1 : 2])
+    asked.clear()
+    random = Random(Random.Config(frames=5, sampling_rate=1))
+    for seed in range(60):
+        with open_video(path) as video:
+            make_views(video, record, random, [Whole()], [generator(seed)])
+    assert (min(map(min, asked)), max(map(max, asked))) == (first, last)
+
+
+def test_a_part_is_short_by_itself(path, everything):
+    record = {"start": 0.4, "end": 0.52}  # frames 10, 11, 12
+    loop = Random(Random.Config(frames=5, sampling_rate=1, short="loop"))
+    (view,) = views_of(path, loop, [Whole()], **record)
+    assert np.array_equal(view, everything[[10, 11, 12, 10, 11]])
+    (view,) = views_of(path, loop, [Whole(difference=1.0)], **record)
+    assert_is_difference(view, everything, [10, 11, 12, 10, 11], 10, 12)
+    with pytest.raises(DataError, match="the video has 3"):
+        views_of(path, Random(Random.Config(frames=5, sampling_rate=1, short="error")), [Whole()], **record)
+
+
+def test_a_part_beyond_the_end_is_the_last_frame(path, everything):
+    (view,) = views_of(path, Center(Center.Config(frames=2, sampling_rate=1)), [Whole()], start=5.0, end=6.0)
+    assert np.array_equal(view, everything[[23, 23]])
+
+
+def test_three_crops_of_each_clip_in_order(tmp_path, write_video):
+    """A picture of 90 x 30 whose thirds are 60, 120 and 180 bright, and get brighter by one each frame."""
+    frames = np.repeat(np.repeat([[60, 120, 180]], 30, axis=1)[:, :, None], 3, axis=2).astype(np.uint8)
+    video = np.stack([np.broadcast_to(frames + 3 * t, (30, 90, 3)) for t in range(16)])
+    path = write_video(tmp_path / "wide.mp4", video, gop=1)
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=3, clips=3))
+    views = views_of(path, sampler, [recipe("three_crops", size=30)])
+    assert len(views) == 9 and all(view.shape == (2, 3, 30, 30) for view in views)
+    starts = [0, 6, 12]
+    expected = [
+        [60 + 60 * crop + 3 * (start + kept) for kept in (0, 3)] for start in starts for crop in range(3)
+    ]
+    found = [view[:, :, 10:20, 10:20].mean(axis=(1, 2, 3)) for view in views]
+    assert np.abs(np.array(found) - np.array(expected)).max() < 1.5
+
+
+def test_one_recipe_serves_all_clips_and_recipes_keep_their_clips(path, everything):
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=1, clips=3))
+    each = Whole()
+    views = views_of(path, sampler, [each])
+    assert len(each.calls) == len(views) == 3
+    recipes = [Whole(), Whole(), Whole()]
+    views_of(path, sampler, recipes)
+    for one, start in zip(recipes, (0, 11, 22), strict=True):
+        assert len(one.calls) == 1 and np.array_equal(one.calls[0], everything[start : start + 2])
+
+
+def test_wrong_number_of_recipes(path):
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=1, clips=3))
+    with pytest.raises(ConfigError, match="3 clips and 2 recipes"):
+        views_of(path, sampler, [Whole(), Whole()])
+
+
+def test_real_recipes_make_views_of_their_size(path):
+    sampler = Random(Random.Config(frames=4, sampling_rate=2))
+    recipes = [
+        recipe("strong_alpha", size=32, difference=0.5),
+        recipe("strong_beta", size=24),
+        recipe("weak", size=16),
+    ]
+    views = views_of(path, sampler, recipes)
+    assert [view.shape for view in views] == [(4, 3, 32, 32), (4, 3, 24, 24), (4, 3, 16, 16)]
+    again = views_of(path, sampler, recipes)
+    assert all(np.array_equal(a, b) for a, b in zip(views, again, strict=True))
+    other = views_of(path, sampler, recipes, [7, 8, 9])
+    assert not any(np.array_equal(a, b) for a, b in zip(views, other, strict=True))
+
+
+def test_gray_of_the_reference(everything):
+    """The formula above and OpenCV's fixed point agree to one level, so the reference is a fair one."""
+    frame = np.ascontiguousarray(everything[0].transpose(1, 2, 0))
+    formula = np.floor(frame.astype(float) @ [0.299, 0.587, 0.114] + 0.5)
+    assert np.abs(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) - formula).max() <= 1

@@ -1,0 +1,52 @@
+"""One small rendered set for all tests of the engine, and runs on it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vidssl.data.moving_digits import MovingDigits, ensure
+from vidssl.engine.run import load_run
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory):
+    """A folder whose `data` is the set that the toy configs ask for."""
+    folder = tmp_path_factory.mktemp("toy")
+    ensure(folder / "data", MovingDigits(train=40, test=16, frames=24, size=48))
+    return folder
+
+
+@pytest.fixture
+def toy_run(toy_folder, tmp_path):
+    """Bind a toy config: `toy_run("sce", "a", "steps=3")` writes to tmp_path / "a"."""
+    data = toy_folder / "data"
+
+    def bind(name, output, *overrides):
+        where = [
+            f"data.moving_digits.out={data}",
+            f"data.train={data}/motion/train.csv",
+            f"output={tmp_path / output}",
+            "device=cpu",
+            "data.workers=0",
+        ]
+        return load_run(CONFIGS / f"{name}.yaml", [*where, *overrides])
+
+    return bind
+
+
+@pytest.fixture
+def metrics(tmp_path):
+    """Read what a run logged, less its speed: `metrics("a")`."""
+
+    def read(output, key="loss"):
+        lines = [json.loads(line) for line in (tmp_path / output / "metrics.jsonl").read_text().splitlines()]
+        return [
+            {name: value for name, value in line.items() if name != "clips_per_second"}
+            for line in lines
+            if key in line
+        ]
+
+    return read

@@ -1,0 +1,142 @@
+"""Optimizers against formulas written as loops, and which tensors they treat how."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vidssl.engine.optim import LARS, AdamWConfig, LARSConfig, SGDConfig, build_optimizer, set_lr
+from vidssl.schedule import Schedule, constant
+
+
+def lars_loop(p, v, g, lr, momentum, decay, trust, matrix):
+    """One step on lists of numbers: new weights and new momentum."""
+    if matrix:
+        g = [gi + decay * pi for gi, pi in zip(g, p, strict=True)]
+        p_norm, g_norm = (math.sqrt(sum(x * x for x in values)) for values in (p, g))
+        if p_norm > 0 and g_norm > 0:
+            g = [gi * trust * p_norm / g_norm for gi in g]
+    v = [momentum * vi + gi for vi, gi in zip(v, g, strict=True)]
+    return [pi - lr * vi for pi, vi in zip(p, v, strict=True)], v
+
+
+def test_lars_is_its_formula_over_several_steps():
+    source = torch.Generator().manual_seed(0)
+    shapes = {
+        "conv": (4, 3, 1, 2, 2),
+        "linear": (3, 5),
+        "bias": (3,),
+        "scalar": (),
+        "zero": (2, 2),
+        "still": (2, 3),
+    }
+    params, loops = {}, {}
+    for name, shape in shapes.items():
+        value = torch.randn(shape, generator=source, dtype=torch.float64) * (name not in ("zero", "still"))
+        params[name] = nn.Parameter(value)
+        loops[name] = (value.flatten().tolist(), [0.0] * value.numel())
+    settings = {"momentum": 0.9, "weight_decay": 0.1, "trust": 0.001}
+    optimizer = LARS(params.values(), lr=0.0, **settings)
+    for lr in (0.5, 1.5, 1.0, 0.1):
+        optimizer.param_groups[0]["lr"] = lr
+        for name, p in params.items():
+            # `zero` starts as 0 and has a gradient; of `still` both are 0
+            p.grad = torch.randn(p.shape, generator=source, dtype=torch.float64) * (name != "still")
+            loops[name] = lars_loop(
+                *loops[name], p.grad.flatten().tolist(), lr, 0.9, 0.1, 0.001, matrix=p.ndim > 1
+            )
+        optimizer.step()
+        for name, p in params.items():
+            torch.testing.assert_close(p.detach().flatten().tolist(), loops[name][0], rtol=1e-10, atol=1e-12)
+    assert all(torch.isfinite(p).all() for p in params.values())
+    assert params["zero"].abs().sum() > 1  # with a norm of 0 the gradient is taken as it is
+    assert not params["still"].any()
+
+
+def test_lars_without_gradient_and_decay_moves_nothing():
+    weight = nn.Parameter(torch.ones(2, 2))
+    weight.grad = torch.zeros(2, 2)
+    LARS([weight], 1.0, 0.9, 0.0, 0.001).step()
+    assert torch.equal(weight, torch.ones(2, 2))
+
+
+def test_lars_skips_what_has_no_gradient_and_saves_its_momentum():
+    still, moving = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2, 2))
+    optimizer = LARS([still, moving], 1.0, 0.9, 0.0, 0.001)
+    moving.grad = torch.ones(2, 2)
+    optimizer.step()
+    assert torch.equal(still, torch.ones(2, 2)) and not torch.equal(moving, torch.ones(2, 2))
+    twin_weight = nn.Parameter(moving.detach().clone())
+    twin = LARS([nn.Parameter(torch.ones(2, 2)), twin_weight], 1.0, 0.9, 0.0, 0.001)
+    twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    twin_weight.grad = torch.ones(2, 2)
+    for each in (optimizer, twin):
+        each.step()
+    assert torch.equal(twin_weight, moving)
+
+
+@pytest.fixture
+def network():
+    """A frozen and a learning part; matrices, biases, norms."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2), nn.Linear(2, 2))
+    network[3].requires_grad_(False)
+    return network
+
+
+@pytest.mark.parametrize("name", ["lars", "sgd", "adamw"])
+def test_frozen_weights_are_left_out(name, network):
+    config = {"lars": LARSConfig, "sgd": SGDConfig, "adamw": AdamWConfig}[name](name=name, lr=constant(0.1))
+    optimizer = build_optimizer(config, network)
+    found = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert found == {id(p) for p in network[:3].parameters()}
+
+
+def test_adamw_decays_matrices_only(network):
+    optimizer = build_optimizer(
+        AdamWConfig(name="adamw", lr=constant(0.1), weight_decay=0.3, betas=(0.8, 0.9)), network
+    )
+    decayed, free = optimizer.param_groups
+    assert {id(p) for p in decayed["params"]} == {id(network[0].weight), id(network[2].weight)}
+    assert len(free["params"]) == 4
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
+    assert all(group["betas"] == (0.8, 0.9) for group in optimizer.param_groups)
+    before = {key: value.clone() for key, value in network.named_parameters()}
+    for p in network.parameters():
+        p.grad = torch.zeros_like(p)
+    set_lr(optimizer, AdamWConfig(name="adamw", lr=constant(0.1)), 0.0, 8)
+    optimizer.step()
+    for key, value in network.named_parameters():
+        factor = 1 - 0.1 * 0.3 if key in ("0.weight", "2.weight") else 1.0
+        torch.testing.assert_close(value.detach(), before[key] * factor)
+
+
+def test_sgd_is_its_formula(network):
+    config = SGDConfig(name="sgd", lr=constant(0.5), weight_decay=0.2, sgd_momentum=0.7)
+    optimizer = build_optimizer(config, network)
+    weight = network[1].weight
+    expected, velocity = weight.detach().double(), torch.zeros(4, dtype=torch.float64)
+    for step in range(3):
+        g = torch.arange(4.0) + step
+        for p in network[:3].parameters():
+            p.grad = torch.zeros_like(p)
+        weight.grad = g.clone()
+        set_lr(optimizer, config, step / 3, 8)
+        optimizer.step()
+        velocity = 0.7 * velocity + g + 0.2 * expected
+        expected = expected - 0.5 * velocity
+    torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("base", "batch", "factor"), [(None, 512, 1.0), (256, 512, 2.0), (256, 8, 1 / 32), (8, 8, 1.0)]
+)
+def test_learning_rate_scales_with_the_batch(base, batch, factor, network):
+    config = AdamWConfig(name="adamw", lr=Schedule(start=2.4, end=0.0, warmup=0.5), base_batch=base)
+    optimizer = build_optimizer(config, network)
+    for progress, share in ((0.0, 0.0), (0.25, 0.5), (0.5, 1.0), (0.75, 0.5), (1.0, 0.0)):
+        lr = set_lr(optimizer, config, progress, batch)
+        assert lr == pytest.approx(2.4 * share * factor, abs=1e-9)
+        assert {group["lr"] for group in optimizer.param_groups} == {lr}

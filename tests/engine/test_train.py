@@ -1,0 +1,331 @@
+"""The loop: interrupted and straight runs are equal bit by bit, and what must stop a run does."""
+
+import fcntl
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vidssl.config import read
+from vidssl.engine.log import warn_of_collapse
+from vidssl.engine.run import bind_run, load_run
+from vidssl.engine.train import train
+from vidssl.errors import CheckpointError, ConfigError, TrainingError
+from vidssl.methods import METHODS
+from vidssl.methods.momentum import MomentumMethod
+
+TOY = Path(__file__).parents[2] / "configs" / "toy"
+
+
+def state(path):
+    """All that a checkpoint holds but the config, which names the folder."""
+    return {key: value for key, value in torch.load(path, weights_only=True).items() if key != "config"}
+
+
+def same(a, b, where="checkpoint"):
+    """Assert that two nested values are equal bit by bit."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for n, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}.{n}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+# 40 videos in batches of 8: 5 steps are an epoch.
+@pytest.mark.parametrize("more", [(), ("micro_batch_size=4",)], ids=["whole", "accumulated"])
+@pytest.mark.parametrize("name", METHODS)
+def test_fault_19_an_interrupted_run_is_a_straight_one(name, more, toy_run, metrics):
+    straight = train(toy_run(name, "straight", *more))
+    parts = toy_run(name, "parts", *more)
+    for until in (3, 5, 9, None):  # in the middle of an epoch, at its end, in the middle of the last but one
+        last = train(parts, until)
+        assert torch.load(last, weights_only=True)["step"] == (until or 12)
+    same(state(last), state(straight))
+    assert metrics("parts") == metrics("straight")
+    assert [line["step"] for line in metrics("parts")] == list(range(1, 13))
+
+
+def test_fault_19_a_run_that_died_between_checkpoints(toy_run, metrics, monkeypatch):
+    straight = train(toy_run("sce", "straight"))
+    after_step = MomentumMethod.after_step
+
+    def die(self, progress):
+        if progress > 0.5:
+            raise KeyboardInterrupt
+        after_step(self, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MomentumMethod, "after_step", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(toy_run("sce", "died"))
+    assert [line["step"] for line in metrics("died")] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]  # the checkpoint is that of step 4
+    same(state(train(toy_run("sce", "died"))), state(straight))
+    assert metrics("died") == metrics("straight")
+
+
+def test_a_run_that_is_over_stays_what_it_is(toy_run, metrics):
+    last = train(toy_run("supervised", "a", "steps=3"))
+    content, lines = last.read_bytes(), metrics("a")
+    assert train(toy_run("supervised", "a", "steps=3")) == last
+    assert last.read_bytes() == content and metrics("a") == lines
+
+
+def test_fault_32_workers_change_nothing(toy_run, metrics):
+    results = []
+    for workers in (0, 1, 2):
+        last = train(toy_run("sce", f"w{workers}", "steps=6", f"data.workers={workers}"))
+        results.append((state(last), metrics(f"w{workers}")))
+    for result in results[1:]:
+        same(result[0], results[0][0])
+        assert result[1] == results[0][1]
+
+
+def test_seeds_make_other_runs(toy_run, metrics):
+    for seed in (0, 1):
+        train(toy_run("supervised", f"s{seed}", "steps=2", f"seed={seed}"))
+    assert metrics("s0")[0]["loss"] != metrics("s1")[0]["loss"]
+
+
+def test_epochs_are_counted_in_steps(toy_run, metrics):
+    last = train(toy_run("supervised", "a", "steps=null", "epochs=0.6"))
+    assert last.resolve().name == "step-00000003.pt"
+    assert [line["epoch"] for line in metrics("a")] == [0.2, 0.4, 0.6]
+    assert metrics("a")[0]["lr"] == 0.001 and metrics("a")[-1]["lr"] < 0.0005
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["epochs=1"], "give exactly one of epochs and steps"),
+        (["steps=null"], "give exactly one of epochs and steps"),
+        (["evaluate.every=2"], "every needs the lists gallery and query"),
+        (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
+        (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, ressl, sce"),
+    ],
+)
+def test_runs_that_cannot_be(overrides, said, toy_run):
+    with pytest.raises(ConfigError, match=said):
+        toy_run("sce", "a", *overrides)
+
+
+def test_micro_batches_are_one_step_together(toy_run, metrics):
+    """Without batch norms and dropout a step does not depend on how it is cut."""
+    still = ("method.dropout=0.0", "method.freeze=true", "steps=3", "optimizer={name: sgd, lr: 0.5}")
+    runs = [train(toy_run("supervised", f"m{m}", *still, f"micro_batch_size={m}")) for m in (8, 4, 1)]
+    heads = [torch.load(path, weights_only=True)["method"]["head.weight"] for path in runs]
+    for head in heads[1:]:
+        torch.testing.assert_close(head, heads[0], rtol=1e-4, atol=1e-6)
+    assert [line["loss"] for line in metrics("m1")] == pytest.approx(
+        [line["loss"] for line in metrics("m8")], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, monkeypatch):
+    last = train(toy_run("moco", "a"), until=4)
+    before = last.read_bytes()
+    calls = 0
+
+    def loss(self, query, key):
+        nonlocal calls
+        calls += 1
+        return (query * (bad if calls == 3 else 1.0)).sum()  # two pairs a step: in the second step
+
+    monkeypatch.setattr(METHODS["moco"], "pair_loss", loss)
+    stepped = []
+    monkeypatch.setattr(MomentumMethod, "after_step", lambda self, progress: stepped.append(progress))
+    with pytest.raises(
+        TrainingError, match=r"^the loss of step 6 is (nan|inf|-inf); records \[.*\]; lower the learning"
+    ):
+        train(toy_run("moco", "a"))
+    assert stepped == [5 / 12]
+    assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
+
+
+def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        train(toy_run("supervised", "a", "optimizer={name: sgd, lr: 1e30}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ("seed=1", "seed"),
+        ("steps=20", "steps"),
+        ("batch_size=10", "batch_size"),
+        ("micro_batch_size=4", "micro_batch_size"),
+        ("optimizer.weight_decay=0.5", "optimizer"),
+        ("method.dropout=0.5", "method"),
+        ("backbone.width=4", "backbone"),
+        ("data.sampler.frames=2", "data"),
+        ("data.views.0.size=24", "data"),
+        ("precision=bfloat16", "precision"),
+    ],
+)
+def test_fault_26_changed_settings_are_refused(change, field, one_step):
+    with pytest.raises(
+        CheckpointError, match=rf"holds a run with other settings \({field} differ\); choose another output"
+    ):
+        train(one_step(change))
+
+
+@pytest.fixture(scope="module")
+def one_step(toy_folder, tmp_path_factory):
+    """A run of the supervised toy that was stopped after its first step."""
+    folder = tmp_path_factory.mktemp("one_step")
+    where = [
+        f"data.moving_digits.out={toy_folder}/data",
+        f"data.train={toy_folder}/data/motion/train.csv",
+        f"output={folder}/run",
+        "data.workers=0",
+    ]
+
+    def run(*overrides):
+        return load_run(TOY / "supervised.yaml", [*where, *overrides])
+
+    train(run(), until=1)
+    return run
+
+
+def test_what_only_says_where_and_how_fast_may_change(toy_run):
+    last = train(toy_run("supervised", "a"), until=1)
+    again = train(
+        toy_run("supervised", "a", "data.workers=1", "log_every=3", "checkpoint.every=5", "evaluate.clips=3"),
+        2,
+    )
+    assert again == last and torch.load(last, weights_only=True)["step"] == 2
+
+
+def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
+    train(toy_run("supervised", "a"), until=1)
+    other = f"data.train={toy_folder}/data/digit/train.csv"
+    with pytest.raises(CheckpointError, match=r"holds a run on other videos than .*digit/train.csv lists"):
+        train(toy_run("supervised", "a", other, "data.moving_digits=null"))
+
+
+def test_fault_17_a_damaged_last_checkpoint_costs_steps_and_nothing_else(toy_run, metrics, caplog):
+    straight = train(toy_run("moco", "straight"))
+    damaged = train(toy_run("moco", "damaged"), until=8).resolve()
+    damaged.write_bytes(damaged.read_bytes()[:1000])
+    with caplog.at_level(logging.INFO):
+        last = train(toy_run("moco", "damaged"))
+    assert "falling back" in caplog.text and "at step 4" in caplog.text
+    same(state(last), state(straight))
+    assert metrics("damaged") == metrics("straight")
+
+
+def test_fault_27_two_runs_in_one_output(toy_run, tmp_path):
+    (tmp_path / "a").mkdir()
+    with open(tmp_path / "a" / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match=r"another run is writing to .*/a; choose another output"):
+            train(toy_run("supervised", "a", "steps=1"))
+    assert train(toy_run("supervised", "a", "steps=1")).exists()
+
+
+def test_fault_18_an_output_that_cannot_be(toy_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot write to output .*file/run: Not a directory"):
+        train(toy_run("supervised", "file/run", "steps=1"))
+
+
+def test_the_config_beside_the_checkpoint_is_the_run(toy_run, tmp_path):
+    run = toy_run("sce", "a", "steps=1")
+    content = torch.load(train(run), weights_only=True)
+    for tree in (read(tmp_path / "a" / "config.yaml"), content["config"]):
+        assert tree == content["config"]
+        assert bind_run(tree, "test").model_dump() == run.model_dump()
+
+
+def test_a_coefficient_on_a_schedule(toy_run, metrics):
+    steps = ("steps=4", "optimizer={name: sgd, lr: 0.0}", "method.momentum=1.0")
+    coefficients = {"falling": "{start: 1.0, end: 0.0, shape: linear}", "one": "1.0", "zero": "0.0"}
+    for name, coefficient in coefficients.items():
+        train(toy_run("sce", name, *steps, f"method.coefficient={coefficient}"))
+    falling, one, zero = ([line["loss"] for line in metrics(name)] for name in coefficients)
+    assert falling[0] == one[0]
+    for n in range(4):  # nothing learns here, so the runs differ in the coefficient alone
+        share = n / 4
+        assert falling[n] == pytest.approx((1 - share) * one[n] + share * zero[n], rel=1e-5)
+    assert abs(one[3] - zero[3]) > 0.01
+
+
+def test_a_run_in_bfloat16(toy_run, metrics):
+    half = train(toy_run("sce", "half", "steps=3", "precision=bfloat16"))
+    train(toy_run("sce", "full", "steps=3"))
+    weights = torch.load(half, weights_only=True)["method"]
+    assert all(value.dtype != torch.bfloat16 for value in weights.values() if isinstance(value, torch.Tensor))
+    losses = [[line["loss"] for line in metrics(name)] for name in ("half", "full")]
+    assert losses[0][0] == pytest.approx(losses[1][0], rel=0.02) and losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("name", ["sce", "supervised"])
+def test_watching_changes_nothing(name, toy_run, toy_folder, metrics):
+    lists = [
+        f"evaluate.{role}={toy_folder}/data/motion/{half}.csv"
+        for role, half in (("gallery", "train"), ("query", "test"))
+    ]
+    watched = train(toy_run(name, "watched", "steps=5", "evaluate.every=2", *lists))
+    alone = train(toy_run(name, "alone", "steps=5"))
+    same(state(watched), state(alone))
+    assert metrics("watched") == metrics("alone")
+    measured = metrics("watched", "uniformity")
+    assert [line["step"] for line in measured] == [2, 4, 5] and not metrics("alone", "uniformity")
+    assert len({json.dumps(line) for line in measured}) == 3
+
+
+def test_the_banner_says_what_runs(toy_run, caplog):
+    with caplog.at_level(logging.INFO):
+        train(toy_run("sce", "a", "steps=1"))
+    assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
+    assert "steps 0-1 of 8 videos x 2 views; cpu, float32" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        ({"key_rank": 1.2, "negative_similarity": 0.1}, True),
+        ({"key_rank": 2.9, "negative_similarity": 0.1}, True),
+        ({"key_rank": 3.1, "negative_similarity": 0.94}, False),
+        ({"key_rank": 30.0, "negative_similarity": 0.96}, True),
+        ({"key_rank": 30.0, "negative_similarity": -0.2}, False),
+        ({"loss": 1.0}, False),
+    ],
+)
+def test_when_collapse_is_warned_of(values, warned, caplog):
+    assert warn_of_collapse(7, values) is warned
+    assert ("step 7: the keys have collapsed: effective rank" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_a_run_that_collapses_says_so(collapsed, toy_run, caplog, monkeypatch):
+    encode = METHODS["moco"].__init__
+
+    def one_direction(self, config, backbone):
+        encode(self, config, backbone)
+        for projector in (self.projector, self.target[1]):
+            nn.init.zeros_(projector[-1].weight)
+            nn.init.ones_(projector[-1].bias)  # all that comes out
+
+    if collapsed:
+        monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
+    train(toy_run("moco", "a", "steps=1"))
+    assert ("the keys have collapsed: effective rank 1.0" in caplog.text) is collapsed

@@ -1,0 +1,235 @@
+"""Numbers of features against formulas written out in loops, and against scikit-learn where it has them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neighbors import KNeighborsClassifier
+
+from vidssl.errors import DataError
+from vidssl.evaluation.metrics import Neighbours, chance, knn_accuracy, nearest, recall, uniformity
+from vidssl.randomness import generator
+from vidssl.types import Features
+
+
+def drawn(count, dim, seed):
+    return torch.from_numpy(generator(seed).normal(size=(count, dim)).astype(np.float32))
+
+
+def features(x, label):
+    return Features(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(label), torch.arange(len(label)))
+
+
+def clustered(count, classes, seed, spread=1.2):
+    """Rows around one centre for each class: neither easy nor hopeless."""
+    label = generator(seed, 1).integers(classes, size=count)
+    centres = generator(99).normal(size=(classes, 8))
+    return features(centres[label] + spread * generator(seed, 2).normal(size=(count, 8)), label)
+
+
+def cosine(a, b):
+    a, b = (np.asarray(v, np.float64) for v in (a, b))
+    norms = math.sqrt((a**2).sum()) * math.sqrt((b**2).sum())
+    return float((a * b).sum() / norms) if norms else 0.0
+
+
+def loop_nearest(query, gallery, k, exclude=None):
+    rows = []
+    for n, q in enumerate(query):
+        found = [
+            (-cosine(q, g), row) for row, g in enumerate(gallery) if exclude is None or exclude[n] != row
+        ]
+        rows.append(sorted(found)[:k])  # equal similarities by row
+    return [[row for _, row in found] for found in rows], [[-s for s, _ in found] for found in rows]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_nearest_is_the_loop(k, chunk):
+    query, gallery = drawn(23, 6, 0), drawn(40, 6, 1)
+    found = nearest(query, gallery, k, chunk=chunk)
+    index, similarity = loop_nearest(query, gallery, k)
+    assert found.index.tolist() == index and found.index.dtype == torch.int64
+    np.testing.assert_allclose(found.similarity.numpy(), similarity, rtol=0, atol=1e-6)
+
+
+def test_29_ties_go_by_gallery_row():
+    """Signs in four dimensions: all norms are 2 and all cosines -1, -0.5, 0, 0.5 or 1, exactly."""
+    gallery = torch.from_numpy(generator(2).choice([-1.0, 1.0], size=(300, 4)).astype(np.float32))
+    query = gallery[generator(3).permutation(300)[:50]]
+    found = nearest(query, gallery, 300)
+    for q, row, similarity in zip(query, found.index, found.similarity, strict=True):
+        exact = (gallery @ q / 4)[row]
+        assert torch.equal(exact, similarity)
+        expected = sorted(range(300), key=lambda g: (-(gallery[g] @ q).item(), g))
+        assert row.tolist() == expected
+
+
+def test_29_duplicates_of_a_video_keep_their_order():
+    gallery = drawn(20, 512, 4)[torch.arange(400) % 20]  # each twenty times, far apart
+    found = nearest(gallery[:20] * 3, gallery, 20)
+    for n in range(20):
+        assert found.index[n].tolist() == list(range(n, 400, 20))
+
+
+def test_29_a_query_does_not_find_itself():
+    gallery = drawn(30, 6, 5)
+    query = gallery[[3, 8, 11]]
+    assert nearest(query, gallery, 1).index[:, 0].tolist() == [3, 8, 11]
+    exclude = torch.tensor([3, -1, 11])
+    for chunk in (1, 2, 512):
+        found = nearest(query, gallery, 30, exclude, chunk)
+        index, _ = loop_nearest(query, gallery, 30, exclude.tolist())
+        assert found.index[0, :29].tolist() == index[0] and found.index[1].tolist() == index[1]
+        assert found.index[:, -1].tolist()[::2] == [3, 11]  # last, and at -inf
+        assert torch.isneginf(found.similarity[:, -1]).tolist() == [True, False, True]
+    assert torch.equal(gallery, drawn(30, 6, 5)) and exclude.tolist() == [3, -1, 11]
+
+
+def test_29_more_neighbours_than_videos():
+    found = nearest(drawn(4, 3, 6), drawn(5, 3, 7), 20)
+    assert found.index.shape == found.similarity.shape == (4, 5)
+    assert all(sorted(row) == list(range(5)) for row in found.index.tolist())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_29_features_that_are_not_finite(value):
+    bad = drawn(4, 3, 0)
+    bad[2, 1] = value
+    with pytest.raises(DataError, match="a query feature is not finite"):
+        nearest(bad, drawn(4, 3, 1), 1)
+    with pytest.raises(DataError, match="a gallery feature is not finite"):
+        nearest(drawn(4, 3, 1), bad, 1)
+
+
+def test_29_zero_vectors_are_alike_to_nothing():
+    gallery = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
+    found = nearest(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), gallery, 4)
+    assert found.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert found.similarity.tolist() == [[0, 0, 0, 0], [1, 0, 0, -1]]
+
+
+@pytest.mark.parametrize("excluding", [False, True])
+def test_recall_is_the_loop(excluding):
+    gallery, query = clustered(120, 5, 1), clustered(37, 5, 2)
+    exclude = torch.full((37,), -1)
+    if excluding:
+        gallery = Features(
+            torch.cat([gallery.x, query.x]), torch.cat([gallery.label, query.label]), torch.arange(157)
+        )
+        exclude = torch.arange(120, 157)
+    ks = (1, 2, 5, 10, 500)
+    found = recall(nearest(query.x, gallery.x, max(ks), exclude), query, gallery, ks)
+    index, _ = loop_nearest(query.x, gallery.x, 500, exclude.tolist())
+    expected = {}
+    for k in ks:
+        hits = 0
+        for n, rows in enumerate(index):
+            hits += any(gallery.label[row] == query.label[n] for row in rows[:k])
+        expected[f"R@{k}"] = hits / 37
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert 0.2 < found["R@1"] < found["R@5"] <= found["R@500"] == 1
+
+
+def test_recall_does_not_count_the_excluded_row():
+    """The only video of its class is the query itself: there is nothing to find."""
+    gallery = features([[1.0, 0.0], [0.0, 1.0]], [0, 1])
+    query = features([[1.0, 0.0]], [0])
+    assert recall(nearest(query.x, gallery.x, 2), query, gallery, (1, 2)) == {"R@1": 1, "R@2": 1}
+    own = nearest(query.x, gallery.x, 2, torch.tensor([0]))
+    assert recall(own, query, gallery, (1, 2)) == {"R@1": 0, "R@2": 0}
+    assert knn_accuracy(own, query, gallery, 2) == 0
+
+
+def test_knn_of_a_gallery_that_is_only_the_query_is_never_right():
+    alone = features([[1.0, 0.0]], [0])
+    own = nearest(alone.x, alone.x, 5, torch.tensor([0]))
+    assert recall(own, alone, alone, (1,)) == {"R@1": 0}
+    assert knn_accuracy(own, alone, alone, 5) == 0
+
+
+@pytest.mark.parametrize("k", [1, 4, 10, 500])
+@pytest.mark.parametrize("temperature", [0.07, 0.5, 0.001])
+def test_knn_is_the_loop(k, temperature):
+    gallery, query = clustered(120, 5, 3), clustered(60, 5, 4)
+    right = 0
+    index, similarity = loop_nearest(query.x, gallery.x, k)
+    for n in range(60):
+        votes = [0.0] * 5
+        for row, s in zip(index[n], similarity[n], strict=True):
+            votes[int(gallery.label[row])] += math.exp((s - 1) / temperature)
+        right += int(np.argmax(votes)) == int(query.label[n])
+    found = knn_accuracy(nearest(query.x, gallery.x, k), query, gallery, k, temperature)
+    assert found == pytest.approx(right / 60, abs=1e-6)
+    assert 0.2 < found < 1
+
+
+@pytest.mark.parametrize(("k", "weights"), [(1, "uniform"), (7, "uniform"), (15, "softmax")])
+def test_knn_is_that_of_scikit_learn(k, weights):
+    gallery, query = clustered(150, 3, 5), clustered(80, 3, 6)
+    temperature = 0.2 if weights == "softmax" else 1e6  # so hot that all votes weigh the same
+    model = KNeighborsClassifier(
+        k,
+        metric="cosine",
+        algorithm="brute",
+        weights=(lambda distance: np.exp(-distance / temperature)) if weights == "softmax" else "uniform",
+    )
+    model.fit(gallery.x.double().numpy(), gallery.label.numpy())
+    expected = model.score(query.x.double().numpy(), query.label.numpy())
+    found = knn_accuracy(nearest(query.x, gallery.x, k), query, gallery, k, temperature)
+    if weights == "uniform" and k > 1:  # ties between classes are broken differently
+        assert abs(found - expected) <= 0.05
+    else:
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_knn_uses_no_more_neighbours_than_asked():
+    gallery = features([[1, 0], [0.9, 0.1], [0.8, 0.2]], [0, 1, 1])
+    query = features([[1, 0]], [0])
+    neighbours = nearest(query.x, gallery.x, 3)
+    assert knn_accuracy(neighbours, query, gallery, 1) == 1
+    assert knn_accuracy(neighbours, query, gallery, 3) == 0
+
+
+def test_chance_is_what_random_features_reach():
+    gallery, query = (
+        features(np.zeros((10, 2)), [0] * 6 + [1] * 3 + [3]),
+        features(np.zeros((4, 2)), [0, 0, 1, 2]),
+    )
+    assert chance(query, gallery) == pytest.approx((0.6 + 0.6 + 0.3 + 0) / 4)
+    assert chance(features(np.zeros((2, 2)), [5, 0]), gallery) == pytest.approx(
+        0.3
+    )  # a class the gallery lacks
+    label = torch.from_numpy(generator(7).choice(4, size=400, p=[0.1, 0.2, 0.3, 0.4]))
+    hits = []
+    for seed in range(30):
+        gallery, query = (
+            features(drawn(400, 5, 2 * seed + 20), label),
+            features(drawn(400, 5, 2 * seed + 21), label),
+        )
+        hits.append(recall(nearest(query.x, gallery.x, 1), query, gallery, (1,))["R@1"])
+    assert abs(np.mean(hits) - chance(query, gallery)) < 4 * np.std(hits) / math.sqrt(30)
+
+
+@pytest.mark.parametrize("t", [2.0, 0.5])
+def test_uniformity_is_the_formula(t):
+    x = drawn(25, 6, 8) * 3
+    unit = x.double() / x.double().norm(dim=1, keepdim=True)
+    total, pairs = 0.0, 0
+    for i in range(25):
+        for j in range(i):
+            total += math.exp(-t * float(((unit[i] - unit[j]) ** 2).sum()))
+            pairs += 1
+    assert uniformity(x, t) == pytest.approx(math.log(total / pairs), abs=1e-5)
+
+
+def test_uniformity_of_extremes():
+    assert uniformity(torch.ones(10, 4)) == pytest.approx(0, abs=1e-6)
+    many = uniformity(drawn(1500, 256, 9))
+    assert many == pytest.approx(-4, abs=0.05)  # squared distances of 2 almost surely, times t = 2
+
+
+def test_neighbours_are_plain():
+    found = nearest(drawn(2, 3, 0), drawn(3, 3, 1), 2)
+    assert isinstance(found, Neighbours) and not found.similarity.requires_grad

@@ -1,0 +1,216 @@
+"""Methods with a target and a queue: which pairs they average, when keys enter, what follows a step."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl import losses
+from vidssl.errors import ConfigError
+from vidssl.methods import METHODS
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.schedule import Schedule, constant
+from vidssl.types import Batch
+
+NAMES = ("moco", "ressl", "sce")
+HEAD = Head(layers=2, hidden=32, out=5, norm="hidden")
+
+
+class Tiny(Backbone):
+    """The mean colour of each frame through a linear layer and a batch norm."""
+
+    dim = 8
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3 * 2, 8), nn.BatchNorm1d(8))
+
+    def forward(self, x):
+        return self.layers(x.mean(dim=(3, 4)).flatten(1))
+
+
+def make(name, **settings):
+    torch.manual_seed(0)
+    defaults = {"projector": HEAD, "queue": 11, "momentum": constant(0.9), "key_views": (0, 1)}
+    if name == "sce":
+        defaults["predictor"] = HEAD
+    method = METHODS[name](METHODS[name].Config(**{**defaults, **settings}), Tiny())
+    with torch.no_grad():  # a target that is not the online network, as in the middle of a run
+        for p in method.target.parameters():
+            p.add_(torch.randn_like(p), alpha=0.3)
+    return method.train()
+
+
+def batch(views=2, size=6):
+    source = torch.Generator().manual_seed(7)
+    clips = tuple(torch.randn(size, 3, 2, 4, 4, generator=source) for _ in range(views))
+    return Batch(clips, torch.zeros(size, dtype=torch.int64), torch.arange(size))
+
+
+def queries_and_keys(method, views):
+    """What the networks give for each view, from copies: batch norms count."""
+    method = copy.deepcopy(method)
+    online = [method.predictor(method.projector(method.backbone(view))) for view in views]
+    target = [method.target[1](method.target[0](view)) for view in views]
+    return [normalize(x, dim=1) for x in online], [normalize(x, dim=1) for x in target]
+
+
+def pair_loss(name, query, key, queue):
+    if name == "moco":
+        return losses.info_nce(query, key, queue, 0.1)
+    if name == "ressl":
+        return losses.ressl(query, key, queue, 0.1, 0.05)
+    return losses.sce(query, key, queue, 0.1, 0.05, 0.5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("views", "key_views", "pairs"),
+    [
+        (2, (0, 1), [(0, 1), (1, 0)]),
+        (2, (1,), [(0, 1)]),
+        (2, (0,), [(1, 0)]),
+        (3, (0, 1), [(0, 1), (1, 0), (2, 0), (2, 1)]),
+        (3, (0, 1, 2), [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]),
+    ],
+)
+def test_loss_is_the_mean_over_pairs(name, views, key_views, pairs):
+    method, data = make(name, key_views=key_views), batch(views)
+    queries, keys = queries_and_keys(method, data.views)
+    expected = sum(pair_loss(name, queries[q], keys[k], method.queue.keys) for q, k in pairs) / len(pairs)
+    scalars = method(data)
+    torch.testing.assert_close(scalars["loss"], expected, rtol=1e-5, atol=1e-6)
+    similarity = sum((queries[q] * keys[k]).sum(dim=1).mean() for q, k in pairs) / len(pairs)
+    torch.testing.assert_close(scalars["positive_similarity"], similarity, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_the_online_network_only(name):
+    method, data = make(name), batch()
+    queries, keys = queries_and_keys(method, data.views)
+    twin = copy.deepcopy(method)
+    method(data)["loss"].backward()
+    assert all(p.grad is None for p in method.target.parameters())
+    online = [p for p in method.parameters() if p.requires_grad]
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in method.backbone.layers[1].parameters())
+    # The keys are constants: the same gradient as with keys that were computed elsewhere.
+    keys = [key.detach() for key in keys]
+    queries = [normalize(twin.predictor(twin.projector(twin.backbone(view))), dim=1) for view in data.views]
+    loss = (
+        pair_loss(name, queries[0], keys[1], twin.queue.keys)
+        + pair_loss(name, queries[1], keys[0], twin.queue.keys)
+    ) / 2
+    gradients = torch.autograd.grad(loss, [p for p in twin.parameters() if p.requires_grad])
+    for p, expected in zip(online, gradients, strict=True):
+        torch.testing.assert_close(p.grad, expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("key_views", [(0, 1), (1,)])
+def test_keys_enter_the_queue_after_the_step(name, key_views):
+    method, data = make(name, key_views=key_views, queue=40), batch()
+    _, keys = queries_and_keys(method, data.views)
+    before = method.queue.keys.clone()
+    method(data)
+    assert torch.equal(method.queue.keys, before)
+    method.after_step(0.1)
+    new = torch.cat([keys[k] for k in key_views])
+    torch.testing.assert_close(method.queue.keys[: len(new)], new, rtol=1e-5, atol=1e-6)
+    assert torch.equal(method.queue.keys[len(new) :], before[len(new) :])
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.5, 1.0])
+def test_target_moves_by_the_momentum_of_the_schedule(progress):
+    method = make("moco", momentum=Schedule(start=0.9, end=1.0))
+    names = dict(method.target.named_parameters())
+    before = {name: p.detach().clone() for name, p in names.items()}
+    online = dict(nn.Sequential(method.backbone, method.projector).named_parameters())
+    method(batch())
+    method.after_step(progress)
+    momentum = {0.0: 0.9, 0.5: 0.95, 1.0: 1.0}[progress]
+    for name, p in names.items():
+        expected = momentum * before[name] + (1 - momentum) * online[name].detach()
+        torch.testing.assert_close(p.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_target_starts_as_the_online_network():
+    torch.manual_seed(0)
+    method = METHODS["moco"](METHODS["moco"].Config(projector=HEAD, queue=3), Tiny())
+    online = nn.Sequential(method.backbone, method.projector).state_dict()
+    assert all(torch.equal(value, online[key]) for key, value in method.target.state_dict().items())
+    assert not any(p.requires_grad for p in method.target.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_dict_is_the_whole_state(name):
+    method, other, data = make(name), make(name), batch()
+    method(data)
+    method.after_step(0.75)
+    other.load_state_dict(method.state_dict())
+    assert other.progress == 0.75
+    assert torch.equal(other.queue.keys, method.queue.keys)
+    assert torch.equal(other(data)["loss"], method(data)["loss"])
+
+
+def test_coefficient_follows_its_schedule():
+    data = batch()
+    falling = make("sce", coefficient=Schedule(start=1.0, end=0.0, shape="linear"))
+    contrast, relation = make("moco"), make("sce", coefficient=constant(0.0))
+    relation.predictor = contrast.predictor = falling.predictor
+    for method in (contrast, relation):
+        method.load_state_dict(falling.state_dict())
+    expected = [contrast(data)["loss"], relation(data)["loss"]]
+    assert abs(expected[0] - expected[1]) > 1e-3
+    for progress, loss in zip((0.0, 1.0, 0.5), [*expected, sum(expected) / 2], strict=True):
+        falling.progress = progress
+        torch.testing.assert_close(falling(data)["loss"], loss, rtol=1e-6, atol=0)
+
+
+def test_temperature_follows_its_schedule():
+    data = batch()
+    method, cold = (
+        make("moco", temperature=Schedule(start=0.2, end=0.05)),
+        make("moco", temperature=constant(0.05)),
+    )
+    assert abs(method(data)["loss"] - cold(data)["loss"]) > 1e-2
+    method.progress = 1.0
+    torch.testing.assert_close(method(data)["loss"], cold(data)["loss"])
+
+
+@pytest.mark.parametrize(("views", "key_views"), [(1, (0,)), (2, (0, 2)), (2, (2,))])
+def test_too_few_views(views, key_views):
+    with pytest.raises(
+        ConfigError, match=rf"key_views .* and {views} views do not fit: data.views needs more recipes"
+    ):
+        make("moco", key_views=key_views)(batch(views))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("key_views", [(), (-1,)])
+def test_key_views_that_cannot_be(name, key_views):
+    with pytest.raises(ValueError, match="key_views"):
+        METHODS[name].Config(key_views=key_views)
+
+
+def test_predictor_must_give_what_the_projector_gives():
+    with pytest.raises(ConfigError, match=r"predictor.out 6 is not projector.out 5: make them equal"):
+        make("sce", predictor=Head(layers=2, hidden=12, out=6))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_losses_are_float32_under_autocast(name):
+    method, data = make(name), batch()
+    exact = method(data)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert method.backbone.layers[0](torch.ones(2, 6)).dtype == torch.bfloat16
+        half = method(data)
+    half["loss"].backward()
+    for key, value in half.items():
+        assert value.dtype == torch.float32 and torch.isfinite(value), key
+        torch.testing.assert_close(value, exact[key], rtol=0.05, atol=0.02)
+    method.after_step(0.5)
+    assert method.queue.keys.dtype == torch.float32
+    torch.testing.assert_close(method.queue.keys.norm(dim=1), torch.ones(11))

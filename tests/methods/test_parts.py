@@ -1,0 +1,139 @@
+"""The parts of methods: a queue against a deque, the moving average and the statistics against plain formulas."""
+
+import math
+from collections import deque
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl.methods.parts import KeyQueue, key_statistics, move_towards, unit
+
+DIM = 3
+
+
+def rows(count, source):
+    return normalize(torch.randn(count, DIM, generator=source), dim=1)
+
+
+def oldest_first(queue):
+    return torch.roll(queue.keys, -int(queue.pointer), dims=0).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 5, 8, 13])
+def test_queue_is_a_deque(size):
+    source = torch.Generator().manual_seed(0)
+    queue = KeyQueue(size, DIM)
+    reference = deque(queue.keys.tolist(), maxlen=size)
+    for count in (3, 1, 8, 20, 5, 13, 4):  # fits, wraps around, is all of it, is more than all of it
+        keys = rows(count, source)
+        queue.hold(keys)
+        queue.enqueue()
+        reference.extend(keys.tolist())
+        assert oldest_first(queue) == list(reference)
+
+
+def test_queue_takes_held_keys_at_the_end_of_the_step_only():
+    source = torch.Generator().manual_seed(1)
+    queue = KeyQueue(8, DIM)
+    before = queue.keys.clone()
+    micro_batches = [rows(2, source), rows(3, source)]
+    for keys in micro_batches:
+        queue.hold(keys)
+        assert torch.equal(queue.keys, before)
+    queue.enqueue()
+    assert torch.equal(queue.keys[:5], torch.cat(micro_batches)) and torch.equal(queue.keys[5:], before[5:])
+    queue.hold(rows(1, source))
+    queue.enqueue()  # what was held is gone: only the new key enters
+    assert torch.equal(queue.keys[:5], torch.cat(micro_batches)) and int(queue.pointer) == 6
+
+
+def test_queue_starts_with_different_unit_rows():
+    queue = KeyQueue(200, 16)
+    torch.testing.assert_close(queue.keys.norm(dim=1), torch.ones(200))
+    assert queue.keys.mean(dim=0).norm() < 0.3
+    assert len(torch.unique(queue.keys, dim=0)) == 200
+
+
+def test_queue_is_saved_and_is_no_parameter():
+    source = torch.Generator().manual_seed(2)
+    queue, other = KeyQueue(5, DIM), KeyQueue(5, DIM)
+    queue.hold(rows(3, source))
+    queue.enqueue()
+    assert set(queue.state_dict()) == {"keys", "pointer"} and not list(queue.parameters())
+    other.load_state_dict(queue.state_dict())
+    assert oldest_first(other) == oldest_first(queue) and int(other.pointer) == 3
+
+
+def test_queue_lets_no_gradient_in_and_spares_the_graph_of_the_step():
+    queue, source = KeyQueue(5, DIM), torch.Generator().manual_seed(3)
+    query, keys = (rows(2, source).requires_grad_() for _ in range(2))
+    expected = queue.keys.sum(dim=0).expand(2, -1).clone()
+    loss = (query @ queue.keys.T).sum()
+    queue.hold(keys * 1.0)
+    queue.enqueue()
+    assert not queue.keys.requires_grad
+    loss.backward()
+    torch.testing.assert_close(query.grad, expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.25, 0.996, 1.0])
+def test_move_towards(momentum):
+    torch.manual_seed(0)
+    target, online = (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)) for _ in range(2))
+    for module in (target, online):
+        module(torch.randn(16, 3))  # moves the buffers
+        nn.init.normal_(module[1].weight)
+    t, o = ({key: value.clone() for key, value in module.state_dict().items()} for module in (target, online))
+    move_towards(target, online, momentum)
+    names = {name for name, _ in target.named_parameters()}
+    for key, value in target.state_dict().items():
+        expected = momentum * t[key] + (1 - momentum) * o[key] if key in names else t[key]
+        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+    assert all(torch.equal(value, o[key]) for key, value in online.state_dict().items())
+
+
+def test_unit_is_float32_and_of_length_1():
+    x = torch.randn(4, 7).bfloat16() * 100
+    assert unit(x).dtype == torch.float32
+    torch.testing.assert_close(unit(x), x.float() / x.float().pow(2).sum(dim=1, keepdim=True).sqrt())
+    assert torch.equal(unit(torch.zeros(1, 3)), torch.zeros(1, 3))
+
+
+def test_key_statistics_are_those_of_loops():
+    source = torch.Generator().manual_seed(5)
+    query, key, negatives = rows(6, source), rows(6, source), rows(9, source)
+    found = {name: value.item() for name, value in key_statistics(query, key, negatives).items()}
+    q, k, n = (x.double().numpy() for x in (query, key, negatives))
+    similarities = [float(sum(a * b for a, b in zip(x, y, strict=True))) for x in k for y in n]
+    mean = sum(similarities) / len(similarities)
+    spread = math.sqrt(sum((x - mean) ** 2 for x in similarities) / (len(similarities) - 1))
+    values = np.sqrt(np.linalg.eigvalsh(k.T @ k))
+    shares = values / values.sum()
+    assert found == {
+        "positive_similarity": pytest.approx(sum(float(q[i] @ k[i]) for i in range(6)) / 6, abs=1e-6),
+        "negative_similarity": pytest.approx(mean, abs=1e-6),
+        "negative_spread": pytest.approx(spread, abs=1e-6),
+        "key_rank": pytest.approx(math.exp(-sum(x * math.log(x) for x in shares)), rel=1e-5),
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "rank"),
+    [
+        (torch.eye(4), 4.0),
+        (torch.eye(4)[[0, 0, 0, 0]], 1.0),
+        (torch.eye(4)[[0, 0, 1, 1]], 2.0),
+        (torch.eye(4)[[0, 0, 0, 0, 1]], 3 / 2 ** (2 / 3)),  # singular values 2 and 1: shares 2/3 and 1/3
+    ],
+)
+def test_effective_rank_of_known_keys(key, rank):
+    assert key_statistics(key, key, torch.eye(4))["key_rank"].item() == pytest.approx(rank, rel=1e-5)
+
+
+def test_statistics_look_at_the_first_4096_negatives():
+    key = torch.eye(2)[:1]
+    negatives = torch.cat([torch.eye(2)[1:].expand(4096, -1), torch.eye(2)[:1].expand(100, -1)])
+    assert key_statistics(key, key, negatives)["negative_similarity"] == 0

@@ -1,0 +1,122 @@
+"""Learning with labels: the loss, the frozen backbone, weights from a checkpoint, probabilities."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from vidssl.errors import CheckpointError, ConfigError
+from vidssl.methods.supervised import Supervised
+from vidssl.models import build_backbone
+from vidssl.models.weights import FORMAT
+from vidssl.types import Batch
+
+
+def make(seed=0, **settings):
+    torch.manual_seed(seed)
+    return Supervised(Supervised.Config(**{"classes": 4, **settings}), build_backbone("resnet3d18", width=4))
+
+
+def batch(labels=(0, 1, 2, 3), views=1):
+    source = torch.Generator().manual_seed(1)
+    clips = tuple(torch.randn(len(labels), 3, 2, 16, 16, generator=source) for _ in range(views))
+    return Batch(clips, torch.tensor(labels), torch.arange(len(labels)))
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint of a backbone whose batch norms have seen something."""
+    method = make(seed=9)
+    method.train()(batch())
+    path = tmp_path / "step-1.pt"
+    torch.save({"format": FORMAT, "method": method.state_dict()}, path)
+    return path, method.backbone.state_dict()
+
+
+def test_loss_and_accuracy_over_all_views():
+    method, data = make().eval(), batch((0, 1, 1, 3), views=2)
+    scalars = method(data)
+    logits = [method.head(method.backbone(view)) for view in data.views]
+    losses = [cross_entropy(x, data.label) for x in logits]
+    torch.testing.assert_close(scalars["loss"], sum(losses) / 2)
+    hits = [float(x[i].argmax() == data.label[i]) for x in logits for i in range(4)]
+    assert scalars["accuracy"].item() == sum(hits) / 8
+
+
+def test_frozen_backbone_stays_bit_by_bit(checkpoint):
+    path, weights = checkpoint
+    method = make(init=str(path), freeze=True).train()
+    assert not method.backbone.training and not any(m.training for m in method.backbone.modules())
+    assert method.head.training
+    head = method.head.weight.clone()
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.5, weight_decay=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        method(batch())["loss"].backward()
+        optimizer.step()
+    assert not torch.equal(method.head.weight, head)
+    for key, value in method.backbone.state_dict().items():  # running statistics of the batch norms too
+        assert torch.equal(value, weights[key]), key
+
+
+def test_unfrozen_backbone_learns(checkpoint):
+    path, weights = checkpoint
+    method = make(init=str(path)).train()
+    assert all(torch.equal(value, weights[key]) for key, value in method.backbone.state_dict().items())
+    assert all(m.training for m in method.backbone.modules())
+    method(batch())["loss"].backward()
+    assert all(p.grad is not None for p in method.backbone.parameters())
+    changed = [k for k, v in method.backbone.state_dict().items() if not torch.equal(v, weights[k])]
+    assert changed and all("running" in key or "num_batches" in key for key in changed)
+
+
+def test_checkpoint_of_another_backbone_is_refused(tmp_path):
+    torch.manual_seed(0)
+    other = Supervised(Supervised.Config(classes=4), build_backbone("resnet3d18", width=8))
+    path = tmp_path / "other.pt"
+    torch.save({"format": FORMAT, "method": other.state_dict()}, path)
+    with pytest.raises(
+        CheckpointError, match=r"other.pt does not fit the backbone: 0 weights missing, 0 unknown, \d+ of"
+    ):
+        make(init=str(path))
+    with pytest.raises(CheckpointError, match=r"cannot read checkpoint nowhere.pt: No such file"):
+        make(init="nowhere.pt")
+
+
+def test_probabilities():
+    method = make(dropout=0.5).eval()
+    with torch.no_grad():
+        method.head.weight.mul_(300)
+    clips = batch().views[0]
+    probabilities = method.predict(clips)
+    assert probabilities.shape == (4, 4) and not probabilities.requires_grad
+    torch.testing.assert_close(probabilities.sum(dim=1), torch.ones(4))
+    logits = method.head(method.backbone(clips))
+    assert logits.std() > 0.1
+    exp = logits.double().exp()
+    torch.testing.assert_close(
+        probabilities.double(), exp / exp.sum(dim=1, keepdim=True), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_dropout_works_in_training_only():
+    method, data = make(dropout=0.5), batch()
+    with torch.no_grad():
+        method.head.weight.mul_(300)
+    method.eval()
+    assert torch.equal(method(data)["loss"], method(data)["loss"])
+    method.train()
+    assert not torch.equal(method(data)["loss"], method(data)["loss"])
+
+
+@pytest.mark.parametrize(("labels", "shown"), [((0, 4), "0 to 4"), ((-1, 2), "-1 to 2")])
+def test_labels_that_do_not_fit(labels, shown):
+    with pytest.raises(
+        ConfigError, match=rf"labels {shown} do not fit method.classes 4; -1 means that the list has no"
+    ):
+        make()(batch(labels))
+
+
+def test_head_starts_small_and_the_loss_at_chance():
+    method = make(classes=100)
+    assert method.head.weight.std().item() == pytest.approx(0.01, rel=0.1) and not method.head.bias.any()
+    assert method(batch())["loss"].item() == pytest.approx(torch.tensor(100.0).log().item(), rel=0.05)

@@ -1,0 +1,239 @@
+"""Config files: what YAML means, what is refused, and that every mistake is named, all at once."""
+
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field, create_model
+
+from vidssl.config import Settings, bind, build, choice, dump, read
+from vidssl.errors import ConfigError
+from vidssl.registry import Registry
+
+SHAPES: Registry[Any] = Registry("shape", "vidssl.errors")
+
+
+@SHAPES.register("circle")
+class Circle:
+    class Config(Settings):
+        radius: float = 1.0
+
+    def __init__(self, config, *parts):
+        self.config, self.parts = config, parts
+
+
+@SHAPES.register("square")
+class Square(Circle):
+    class Config(Settings):
+        edge: float = 1.0
+        colours: tuple[str, ...] = ()
+
+
+class Inner(Settings):
+    rate: float
+    name: str | None = None
+    pair: tuple[float, float] = (0.9, 0.99)
+
+
+class _Outer(Settings):
+    steps: int = Field(ge=1)
+    mode: Literal["fast", "slow"] = "fast"
+    flag: bool = False
+    inner: Inner
+    maybe: Inner | None = None
+    items: tuple[Inner, ...] = ()
+
+
+Outer = create_model("Outer", __base__=_Outer, shapes=(tuple[choice(SHAPES), ...], ()))
+GOOD = """
+steps: 3
+inner: {rate: 1e-6}
+items:
+  - {rate: 1}
+  - {rate: 2, name: two}
+shapes:
+  - {name: circle, radius: 2.5}
+  - {name: square, colours: [red, blue]}
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="run.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def message(call, *arguments):
+    with pytest.raises(ConfigError) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+def load(path, *overrides):
+    return bind(Outer, read(path, overrides), str(path))
+
+
+def test_yaml_1_2(write):
+    tree = read(write("a: 1e-6\nb: 1E3\nc: no\nd: on\ne: 0o17\nf: 017\ng: 12:30:45\nh: ~\ni: true\nj: 2.\n"))
+    assert tree == {
+        "a": 1e-6, "b": 1000.0, "c": "no", "d": "on", "e": 15, "f": 17, "g": "12:30:45", "h": None, "i": True, "j": 2.0
+    }  # fmt: skip
+    assert isinstance(tree["a"], float)
+
+
+def test_a_good_file(write):
+    run = load(write(GOOD))
+    assert run.inner.rate == 1e-6 and run.items[1].name == "two" and isinstance(run.items[0].rate, float)
+    assert run.shapes[0].radius == 2.5 and run.shapes[1].colours == ("red", "blue")
+    made = build(SHAPES, run.shapes[1], "part")
+    assert type(made) is Square and made.config is run.shapes[1] and made.parts == ("part",)
+    with pytest.raises(ValueError, match="frozen"):
+        run.steps = 4
+
+
+def test_what_is_dumped_is_read_back(write):
+    run = load(write(GOOD))
+    again = load(write(dump(run), "again.yaml"))
+    assert again == run and dump(again) == dump(run)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("steps: 1\nsteps: 2\n", "duplicate key"),
+        ("a: {b: 1, b: 2}\n", "duplicate key"),
+        ("a: [1, 2\n", "is not YAML"),
+        ("- 1\n- 2\n", "holds list, not keys and values"),
+        ("just words\n", "holds str, not keys and values"),
+        ("", "holds NoneType, not keys and values"),
+        ("a: 1\n---\nb: 2\n", "is not YAML"),
+    ],
+)
+def test_files_that_are_no_config(text, said, write):
+    told = message(read, write(text))
+    assert said in told and "run.yaml" in told and "\n" not in told
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_bytes(b"a: \xff\xfe\x00")
+    assert "is not YAML" in message(read, path)
+
+
+def test_a_file_that_is_missing(tmp_path):
+    assert message(read, tmp_path / "no.yaml").endswith(
+        "No such file or directory; give a YAML file with --cfg"
+    )
+    assert "Is a directory" in message(read, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "tag",
+    ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:os.system", "!!python/name:os.system"],
+)
+def test_fault_15_tags_make_no_objects(tag, write, tmp_path):
+    target = tmp_path / "executed"
+    told = message(read, write(f"a: {tag} ['{target}']\n"))
+    assert "is not YAML" in told and not target.exists()
+    assert "is not YAML" in message(read, write(GOOD), [f"steps={tag} ['{target}']"]) and not target.exists()
+
+
+def test_fault_15_a_python_file_is_not_run(write, tmp_path):
+    target = tmp_path / "executed"
+    script = write(f"from pathlib import Path\nPath({str(target)!r}).touch()\n_base_ = 'x'\n", "config.py")
+    told = message(read, script)
+    assert "config.py" in told and not target.exists()
+
+
+def test_fault_15_an_unknown_key_and_the_nearest_one(write):
+    path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
+    told = message(load, path)
+    assert (
+        told
+        == f"{path}: 1 mistake\n  inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate"
+    )
+    assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(
+        load, write(GOOD), "maybe={rate: 1, rte: 1}"
+    )
+    assert "items.1.nam: unknown key (did you mean 'name'?)" in message(load, write(GOOD), "items.1.nam=x")
+    told = message(load, write(GOOD), "shapes.1.color=x")
+    assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
+
+
+def test_fault_15_all_mistakes_at_once(write):
+    path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
+    head, *lines = message(load, path).splitlines()
+    assert head == f"{path}: 6 mistakes"
+    told = {line.strip().split(": ")[0]: line for line in lines}
+    assert set(told) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
+    assert "did you mean 'steps'?" in told["stepz"] and "is required" in told["steps"]
+    assert 'valid number, got "fast"' in told["inner.rate"] and "'fast' or 'slow'" in told["mode"]
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("steps=2.5", "steps: Input should be a valid integer, got 2.5"),
+        ("steps='3'", 'steps: Input should be a valid integer, got "3"'),
+        ("steps=0", "steps: Input should be greater than or equal to 1, got 0"),
+        ("flag=yes", "flag: Input should be a valid boolean"),
+        ("inner=null", "inner: "),
+        ("inner.rate=null", "inner.rate: Input should be a valid number, got null"),
+        ("items={a: 1}", "items: "),
+        ("inner.rate.x=1", "inner.rate: Input should be a valid number"),
+    ],
+)
+def test_fault_15_wrong_types(override, said, write):
+    assert said in message(load, write(GOOD), override)
+
+
+def test_what_yaml_has_and_json_has_not(write):
+    assert "use numbers, strings, lists and mappings only" in message(
+        load, write(GOOD), "inner.name=2024-01-01"
+    )
+
+
+def test_choices_by_name(write):
+    path = write(GOOD)
+    assert "shapes.0: needs a 'name'" in message(load, path, "shapes.0={radius: 1}")
+    told = message(load, path, "shapes.0.name=sqare")
+    assert "shapes.0.name: no 'sqare' (did you mean 'square'?); there are: circle, square" in told
+    told = message(load, path, "shapes.0.radius=big", "shapes.1.edge=[]")
+    assert "shapes.0.radius: " in told and "shapes.1.edge: " in told and "2 mistakes" in told
+
+
+def test_overrides(write):
+    run = load(
+        write(GOOD),
+        "steps=7",
+        "inner.rate=2e-3",
+        "items.1.rate=5",
+        "shapes.0={name: square, edge: 4}",
+        "maybe.rate=1",
+        "inner.name='a=b'",
+        "inner.pair=[0.5, 0.6]",
+    )
+    assert (run.steps, run.inner.rate, run.items[1].rate, run.items[0].rate) == (7, 2e-3, 5.0, 1.0)
+    assert run.shapes[0].edge == 4.0 and run.maybe.rate == 1.0
+    assert run.inner.name == "a=b" and run.inner.pair == (0.5, 0.6)
+    assert load(write(GOOD), "steps=7", "steps=8").steps == 8
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("steps", "is not KEY=VALUE"),
+        ("=3", "is not KEY=VALUE"),
+        ("items.2.rate=1", "'2' is no place in a list of 2 (from 0)"),
+        ("items.2={rate: 1}", "'2' is no place in a list of 2 (from 0)"),
+        ("items.-1.rate=1", "'-1' is no place in a list of 2"),
+        ("items.first.rate=1", "'first' is no place in a list of 2"),
+        ("steps=[1", "the value is not YAML; quote it"),
+    ],
+)
+def test_bad_overrides(override, said, write):
+    told = message(load, write(GOOD), override)
+    assert said in told

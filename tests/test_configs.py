@@ -1,0 +1,62 @@
+"""Every config in the repository binds, says how it is run, and names data that exist or get rendered."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vidssl.engine.run import load_run
+from vidssl.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_config_binds(name):
+    run = load_run(ROOT / name)
+    assert run.output.startswith("output/") and ".." not in run.output
+
+
+def test_no_two_configs_write_to_one_folder():
+    outputs = [load_run(ROOT / name).output for name in CONFIGS]
+    assert len(set(outputs)) == len(outputs)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_header_says_what_it_is_and_how_it_is_run(name):
+    lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
+    header = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        header.append(line.removeprefix("#").strip())
+    commands = [line for line in header if f"tools/train_net.py --cfg {name}" in line]
+    assert len(header) >= 2 and not header[0].startswith(("python", "torchrun")), "what it is comes first"
+    assert commands and all(re.match(r"(\.venv/bin/)?(python|torchrun) ", line) for line in commands)
+    for script in re.findall(r"\b(?:tools|datasets)/\w+\.py", "\n".join(header)):
+        assert (ROOT / script).exists()
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")])
+def test_demo_and_toy_data_get_rendered(name):
+    run = load_run(ROOT / name)
+    assert run.data.moving_digits is not None
+    out = Path(run.data.moving_digits.out)
+    rendered = {
+        str(out / labels / f"{half}.csv") for labels in ("motion", "digit") for half in ("train", "test")
+    }
+    named = {path for path in (run.data.train, run.evaluate.gallery, run.evaluate.query) if path is not None}
+    assert named <= rendered and run.data.root is None
+    assert len(run.data.views) * run.batch_size <= run.data.moving_digits.train * len(run.data.views)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_a_toy(name):
+    run = load_run(ROOT / "configs" / "toy" / f"{name}.yaml")
+    assert run.method.name == name and run.steps is not None and run.steps <= 20
+
+
+def test_toys_share_one_data_set():
+    sets = {load_run(ROOT / name).data.moving_digits for name in CONFIGS if name.startswith("configs/toy/")}
+    assert len(sets) == 1

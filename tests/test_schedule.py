@@ -1,0 +1,84 @@
+"""Schedules against their formulas, and what a config can say of them."""
+
+import math
+
+import pytest
+
+from vidssl.config import Settings, bind, dump
+from vidssl.errors import ConfigError
+from vidssl.schedule import Schedule, Scheduled, constant
+
+
+class Holder(Settings):
+    value: Scheduled = constant(0.5)
+
+
+def cosine(start, end, share):
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def test_cosine_is_the_default_and_its_formula():
+    schedule = Schedule(start=0.99, end=1.0)
+    for step in range(101):
+        assert schedule.at(step / 100) == pytest.approx(cosine(0.99, 1.0, step / 100), abs=1e-12)
+
+
+def test_linear():
+    schedule = Schedule(start=1.0, end=0.25, shape="linear")
+    assert [schedule.at(share) for share in (0, 0.5, 1)] == pytest.approx([1.0, 0.625, 0.25], abs=1e-12)
+
+
+@pytest.mark.parametrize("shape", ["cosine", "linear", "constant"])
+def test_warmup_climbs_to_start_and_the_rest_follows_rescaled(shape):
+    end = 2.4 if shape == "constant" else 0.0
+    schedule = Schedule(start=2.4, end=end, shape=shape, warmup=0.175)
+    for share in (0.0, 0.05, 0.17):
+        assert schedule.at(share) == pytest.approx(2.4 * share / 0.175, abs=1e-9)
+    for share in (0.175, 0.3, 0.6, 1.0):
+        rest = (share - 0.175) / 0.825
+        expected = {"cosine": cosine(2.4, end, rest), "linear": 2.4 + (end - 2.4) * rest, "constant": 2.4}[
+            shape
+        ]
+        assert schedule.at(share) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "schedule", [Schedule(start=3, end=1), Schedule(start=3, end=1, shape="linear", warmup=0.5)]
+)
+def test_progress_outside_the_run_is_its_nearest_end(schedule):
+    assert schedule.at(-0.5) == schedule.at(0.0)
+    assert schedule.at(1.0000001) == schedule.at(1.0) == pytest.approx(1.0)
+
+
+def test_a_number_in_a_config_is_a_constant_and_stays_a_number():
+    bound = bind(Holder, {"value": 2}, "test")
+    assert [bound.value.at(share) for share in (0, 0.3, 1)] == [2.0, 2.0, 2.0]
+    assert dump(bound) == "value: 2.0\n"
+    assert dump(Holder()) == "value: 0.5\n"
+
+
+def test_a_constant_with_warmup_is_not_written_as_a_number():
+    holder = bind(Holder, {"value": {"start": 2, "end": 2, "shape": "constant", "warmup": 0.5}}, "test")
+    assert "warmup: 0.5" in dump(holder)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (
+            {"start": 1, "end": 0, "shape": "constant"},
+            "a constant goes from 1.0 to 0.0: choose linear or cosine",
+        ),
+        ({"start": 1, "end": 0, "warmup": 1.0}, "value.warmup: .*less than 1"),
+        ({"start": 1, "end": 0, "warmup": -0.1}, "value.warmup: .*greater than or equal to 0"),
+        ({"start": 1, "end": 0, "shape": "cosin"}, "value.shape: "),
+        ({"start": 1}, "value.end: is required"),
+        ({"start": 1, "end": 0, "warm_up": 0.1}, r"value.warm_up: unknown key \(did you mean 'warmup'\?\)"),
+        (True, "value: "),
+        ("0.1", "value: "),
+        (float("nan"), "value"),
+    ],
+)
+def test_mistakes(value, message):
+    with pytest.raises(ConfigError, match=message):
+        bind(Holder, {"value": value}, "test")

@@ -1,0 +1,487 @@
+"""Every tool from its command line to its files, and every mistake to its one line."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import vidssl
+from vidssl import cli
+from vidssl.data.records import read_list, write_lists
+from vidssl.engine.run import load_run
+from vidssl.engine.train import train
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+RANKS = ("R@1", "R@5", "R@10", "R@20")
+
+
+def command(script, *arguments, cwd):
+    """Run a script as a user does; give what it prints, and what it says beside that."""
+    done = subprocess.run(
+        [sys.executable, str(TOP / script), *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def vidssl_command(monkeypatch, capsys, *arguments):
+    """Run the command `vidssl` in this process; give what it prints."""
+    monkeypatch.setattr(sys, "argv", ["vidssl", *map(str, arguments)])
+    capsys.readouterr()
+    try:
+        cli.main()
+    except SystemExit as end:
+        assert not end.code
+    return capsys.readouterr().out
+
+
+def settings(digits, output, *more):
+    return [
+        f"data.train={digits}/motion/train.csv",
+        f"output={output}",
+        "data.moving_digits=null",
+        "steps=6",
+        *more,
+    ]
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """Folder of a run that was interrupted after step 4 and finished by the tool; and what the tool said."""
+    folder = tmp_path_factory.mktemp("run")
+    told = settings(digits, "run", "data.workers=0")  # relative to where the tool is started
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        train(load_run(TOY, told), until=4)
+    finally:
+        os.chdir(here)
+    out, log = command("tools/train_net.py", "--cfg", TOY, *told, cwd=folder)
+    return folder / "run", out, log
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained):
+    return trained[0] / "checkpoints" / "last.pt"
+
+
+@pytest.fixture(scope="module")
+def retrieved(trained, digits):
+    """Results of the trained and of the untrained backbone, as the report expects them."""
+    folder = trained[0].parent
+    lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
+    out, _ = command(
+        "tools/retrieval.py",
+        *(
+            "--checkpoint",
+            "run/checkpoints/last.pt",
+            *lists,
+            "--out",
+            "pages/trained/motion",
+            "--workers",
+            "0",
+        ),
+        cwd=folder,
+    )
+    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null"]
+    cli.retrieval(
+        [
+            "--checkpoint",
+            "random",
+            "--cfg",
+            str(TOY),
+            *map(str, lists),
+            "--out",
+            str(folder / "pages/random/motion"),
+            "--center",
+            "--k",
+            "3",
+            "--workers",
+            "0",
+            *told,
+        ]
+    )
+    results = [
+        json.loads((folder / f"pages/{run}/motion/results.json").read_text()) for run in ("trained", "random")
+    ]
+    return folder / "pages", out, *results
+
+
+def test_training_is_taken_up_again(trained, digits):
+    folder, out, log = trained
+    assert out.strip().endswith("run/checkpoints/last.pt")
+    assert "resumed run at step 4" in log and "supervised on resnet3d18" in log and "40 videos" in log
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in steps if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    names = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert {"step-00000006.pt", "step-00000004.pt", "last.pt"} <= names
+    assert not [name for name in names if "tmp" in name]
+    # The config beside the checkpoint is a config by itself.
+    again = load_run(folder / "config.yaml")
+    assert (again.steps, again.batch_size, again.data.train) == (6, 8, f"{digits}/motion/train.csv")
+
+
+def test_a_finished_run_is_left_as_it_is(trained, digits, monkeypatch, capsys):
+    folder = trained[0]
+    before = (folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir())
+    monkeypatch.chdir(folder.parent)
+    cli.train(["--cfg", str(TOY), *settings(digits, "run", "data.workers=0")])
+    assert capsys.readouterr().out.strip().endswith("last.pt")
+    assert before == ((folder / "metrics.jsonl").read_bytes(), sorted((folder / "checkpoints").iterdir()))
+
+
+def test_a_straight_run_gives_the_same_checkpoint(trained, digits, tmp_path):
+    last = train(load_run(TOY, settings(digits, tmp_path / "straight", "data.workers=1")))
+    one, other = (
+        torch.load(path, weights_only=True)["method"] for path in (last, trained[0] / "checkpoints/last.pt")
+    )
+    weights = [key for key in one if isinstance(one[key], torch.Tensor)]
+    assert weights and all(torch.equal(one[key], other[key]) for key in weights)
+
+
+def test_retrieval(retrieved):
+    folder, out, results, random = retrieved
+    for found in (results, random):
+        assert {*RANKS, "knn", "chance", "num_queries", "num_gallery", "centered", "config", "versions"} <= {
+            *found
+        }
+        assert (found["num_queries"], found["num_gallery"]) == (16, 40)
+        assert found["chance"] == pytest.approx(1 / 8)
+        ranks = [found[name] for name in RANKS]
+        assert ranks == sorted(ranks) and ranks[0] >= 0 and ranks[-1] <= 1 and 0 <= found["knn"] <= 1
+        assert found["versions"]["vidssl"] == vidssl.__version__
+        assert found["protocol"]["clips"] == 2 and found["protocol"]["crops"] == 1
+    assert not results["centered"] and random["centered"]
+    assert {*results["centered_features"]} == {*random["uncentered"]} == {*RANKS}
+    assert (results["knn_k"], random["knn_k"]) == (10, 3)
+    assert results["checkpoint"]["step"] == 6 and len(results["checkpoint"]["sha256"]) == 64
+    assert random["checkpoint"]["path"] == "random"
+    assert "16 queries, 40 in the gallery, 2 clips x 1 crops" in out and "plain cosine" in out
+    assert f"{100 * results['R@1']:.1f}" in out and out.strip().endswith("index.html")
+    for run in ("trained", "random"):
+        page = (folder / run / "motion/index.html").read_text()
+        assert "videos/test/00000.mp4" in page and 'src="http' not in page
+
+
+def test_center_exchanges_the_two_sets_of_numbers(checkpoint, digits, tmp_path, retrieved):
+    lists = ["--gallery", str(digits / "motion/train.csv"), "--query", str(digits / "motion/test.csv")]
+    cli.retrieval(
+        ["--checkpoint", str(checkpoint), *lists, "--out", str(tmp_path), "--center", "--page-queries", "2"]
+    )
+    found, plain = json.loads((tmp_path / "results.json").read_text()), retrieved[2]
+    assert {name: found[name] for name in RANKS} == plain["centered_features"]
+    assert found["uncentered"] == {name: plain[name] for name in RANKS}
+    assert found["knn"] == plain["knn"]
+
+
+def test_retrieval_without_labels(checkpoint, digits, tmp_path, capsys):
+    """A list searched in itself: no accuracies, and nobody is their own neighbour."""
+    names = read_list(digits / "motion/test.csv").names[:5]
+    (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
+    cli.retrieval(
+        [
+            "--checkpoint",
+            str(checkpoint),
+            "--gallery",
+            str(tmp_path / "few.csv"),
+            "--query",
+            str(tmp_path / "few.csv"),
+            "--root",
+            str(digits),
+            "--out",
+            str(tmp_path / "out"),
+            "--clips",
+            "1",
+            "--workers",
+            "0",
+        ]
+    )
+    assert "no labels in the lists" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out/results.json").read_text())
+    assert not {*RANKS, "knn", "chance"} & {*found} and found["num_queries"] == 5
+    assert (tmp_path / "out/index.html").stat().st_size > 1000
+
+
+def test_extract(trained, checkpoint, digits, retrieved):
+    folder = trained[0].parent
+    out, _ = command(
+        "tools/extract.py",
+        *(
+            "--checkpoint",
+            "run/checkpoints/last.pt",
+            "--list",
+            digits / "motion/test.csv",
+            "--out",
+            "new/all.features",
+        ),
+        cwd=folder,
+    )
+    with np.load(folder / "new/all.features") as found:
+        features, label, index, path = (found[name] for name in ("features", "label", "index", "path"))
+    listed = read_list(digits / "motion/test.csv")
+    assert features.shape == (16, vidssl.load_backbone(checkpoint).dim) and features.dtype == np.float32
+    assert f"16 videos x {features.shape[1]} features" in out
+    assert label.tolist() == [record.label for record in listed.records] and index.tolist() == list(range(16))
+    assert tuple(path.tolist()) == listed.names
+    assert np.isfinite(features).all() and features.std(axis=0).max() > 0
+
+
+def test_report(retrieved, trained, digits, monkeypatch, capsys):
+    folder = retrieved[0]
+    rest = ("--metrics", trained[0] / "metrics.jsonl", "--videos", digits / "motion/train.csv")
+    out = vidssl_command(monkeypatch, capsys, "report", folder, *rest)
+    rows = {line.split()[1]: line.split() for line in out.splitlines() if line.startswith("motion")}
+    for run, results in (("trained", retrieved[2]), ("random", retrieved[3])):
+        assert rows[run][2:] == [f"{100 * results[name]:.1f}" for name in (*RANKS, "knn", "chance")]
+    page = (folder / "index.html").read_text()
+    assert "trained/motion/index.html" in page and "stop_and_go" in page
+
+
+def test_help_and_schema(monkeypatch, capsys):
+    out = vidssl_command(monkeypatch, capsys, "--help")
+    assert all(name in out for name in ("train", "retrieval", "extract", "report", "schema"))
+    assert vidssl_command(monkeypatch, capsys, "--version").strip() == vidssl.__version__
+    installed = Path(sys.executable).with_name("vidssl")
+    if installed.exists():  # the same as what `pip install` puts on the path
+        done = subprocess.run([installed, "schema"], capture_output=True, text=True, timeout=120, check=True)
+        assert done.stdout == vidssl_command(monkeypatch, capsys, "schema")
+    schema = json.loads(vidssl_command(monkeypatch, capsys, "schema"))
+    assert {"data", "method", "backbone", "optimizer", "output"} <= {*schema["properties"]}
+    assert "sce" in json.dumps(schema) and "resnet3d18" in json.dumps(schema)
+
+
+def test_make_moving_digits(tmp_path, monkeypatch, capsys):
+    told = ["--out", "set", "--train", "3", "--test", "2", "--frames", "6", "--size", "32"]
+    out, _ = command("datasets/make_moving_digits.py", *told, cwd=tmp_path)
+    assert "rendered 3 training and 2 test videos" in out
+    found = read_list(tmp_path / "set/motion/train.csv")
+    assert len(found.records) == 3 and len(found.classes) == 8
+    with vidssl.open_video(found.records[0].path) as video:
+        assert video.frames([5]).shape == (1, 3, 32, 32)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *told])
+    runpy.run_path(str(TOP / "datasets/make_moving_digits.py"), run_name="__main__")
+    assert "found 3 training" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *told, "--seed", "1"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(TOP / "datasets/make_moving_digits.py"), run_name="__main__")
+    assert caught.value.code == 2 and "seed 0 there, 1 wanted" in capsys.readouterr().err
+
+
+def test_a_folder_of_real_videos(real, tmp_path, capsys, checkpoint):
+    """From a folder to its retrieval page: nothing but two commands."""
+    out, _ = command(
+        "datasets/prepare_folder.py",
+        real / "weizmann",
+        "--out",
+        "lists",
+        "--group",
+        r"person\d+",
+        cwd=tmp_path,
+    )
+    assert "lists written to lists" in out
+    gallery, query = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
+    assert gallery.classes == ("bend", "jack", "wave1", "wave2")
+    assert len(gallery.records) + len(query.records) == 72
+    cli.retrieval(
+        [
+            "--checkpoint",
+            str(checkpoint),
+            "--gallery",
+            str(gallery.path),
+            "--query",
+            str(query.path),
+            "--out",
+            str(tmp_path / "out"),
+            "--clips",
+            "2",
+            "--page-queries",
+            "4",
+            "--workers",
+            "1",
+        ]
+    )
+    found = json.loads((tmp_path / "out/results.json").read_text())
+    assert (found["num_queries"], found["num_gallery"]) == (len(query.records), len(gallery.records))
+    assert found["chance"] == pytest.approx(0.25)
+
+
+# Mistakes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(capsys):
+    """Run a command that must end with status 2; give its message."""
+
+    def run(tool, *arguments):
+        with pytest.raises(SystemExit) as caught:
+            cli.guarded(lambda: tool([str(a) for a in arguments]))
+        assert caught.value.code == 2
+        message = capsys.readouterr().err
+        assert "Traceback" not in message
+        start = message.rindex("error: ")
+        assert start == 0 or message[start - 1] in "\n\r "  # after argparse's usage or a cleared bar
+        return message[start:].rstrip("\n")
+
+    return run
+
+
+@pytest.fixture
+def training(refused, digits, tmp_path):
+    def run(*changes):
+        return refused(
+            cli.train, "--cfg", TOY, *settings(digits, tmp_path / "run", "data.workers=0"), *changes
+        )
+
+    return run
+
+
+def test_mistakes_in_a_config(training):
+    assert "unknown key" in (message := training("metod.name=sce")) and "did you mean 'method'" in message
+    assert "batch_size" in (message := training("batch_size=many")) and "1 mistake" in message
+    message = training("batch_size=many", "data.workers=-1", "backbone.widht=8")
+    assert "3 mistakes" in message and message.count("\n") == 3
+    assert all(word in message for word in ("batch_size", "data.workers", "widht", "did you mean 'width'"))
+    assert "supervised" in training("method.name=supervisd")
+    assert "supervised.yaml" in message
+    assert "\n" not in training("no_equals_sign")
+
+
+def test_mistakes_in_lists(training, tmp_path):
+    assert training(f"data.train={tmp_path}/none.csv").startswith(
+        f"error: cannot read list {tmp_path}/none.csv: "
+    )
+    (tmp_path / "empty.csv").write_text("path,label\n")
+    assert "has no rows" in training(f"data.train={tmp_path}/empty.csv")
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    (tmp_path / "one.csv").write_text("path,label\na.mp4,1\nb.mp4,2\n")
+    message = training(f"data.train={tmp_path}/one.csv")
+    assert message.startswith(f"error: {tmp_path}/one.csv:3: label 2 is out of range")
+    (tmp_path / "web.csv").write_text("path,label\nhttp://127.0.0.1:9/a.mp4,1\n")
+    assert "is an address" in training(f"data.train={tmp_path}/web.csv")
+    assert not (tmp_path / "run/checkpoints").exists()
+
+
+def test_a_missing_config(refused, tmp_path):
+    message = refused(cli.train, "--cfg", tmp_path / "none.yaml")
+    assert message.startswith(f"error: cannot read config {tmp_path}/none.yaml: ") and "\n" not in message
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_absent(training, refused, digits, tmp_path):
+    assert training("device=cuda") == (
+        "error: device: cuda was asked for and torch sees no GPU here; use device: auto or cpu"
+    )
+    message = refused(
+        cli.extract,
+        *("--checkpoint", "random", "--cfg", TOY, "--device", "cuda", "--list", digits / "motion/test.csv"),
+        *("--out", tmp_path / "x.npz", "data.moving_digits=null"),
+    )
+    assert "torch sees no GPU" in message
+
+
+def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
+    rest = ("--list", digits / "motion/test.csv", "--out", tmp_path / "x.npz")
+    none = tmp_path / "none.pt"
+    assert refused(cli.extract, "--checkpoint", none, *rest).startswith(
+        f"error: cannot read checkpoint {none}: "
+    )
+    assert "needs --cfg" in refused(cli.extract, "--checkpoint", "random", *rest)
+    assert "brings its own config" in refused(cli.extract, "--checkpoint", checkpoint, "--cfg", TOY, *rest)
+    assert "brings its own config" in refused(cli.extract, "--checkpoint", checkpoint, *rest, "seed=1")
+    (tmp_path / "cut.pt").write_bytes(checkpoint.read_bytes()[:5000])
+    (tmp_path / "text.pt").write_text("no checkpoint")
+    torch.save({"weights": torch.zeros(3)}, tmp_path / "other.pt")
+    for name in ("cut", "text", "other"):
+        message = refused(cli.extract, "--checkpoint", tmp_path / f"{name}.pt", *rest)
+        assert f"{name}.pt" in message and "\n" not in message
+    assert not (tmp_path / "x.npz").exists()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ["--clips", "0"],
+        ["--size", "-1"],
+        ["--batch-size", "0"],
+        ["--workers", "-1"],
+        ["--crops", "2"],
+        ["--k", "0"],
+    ],
+)
+def test_numbers_that_make_no_sense(refused, checkpoint, digits, tmp_path, wrong):
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
+    message = refused(cli.retrieval, "--checkpoint", checkpoint, *lists, "--out", tmp_path / "out", *wrong)
+    assert wrong[0] in message and wrong[1].strip("-") in message and "\n" not in message
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_4_a_broken_video_in_evaluation(refused, checkpoint, digits, tmp_path, workers):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    (tmp_path / "broken.mp4").write_bytes((tmp_path / "a.mp4").read_bytes()[:900])
+    write_lists(tmp_path, tmp_path, {"all": [("a.mp4", 0), ("broken.mp4", 1), ("b.mp4", 1)]}, ["no", "yes"])
+    whole = tmp_path / "all.csv"
+    rest = ("--checkpoint", checkpoint, "--workers", workers)
+    message = refused(cli.extract, *rest, "--list", whole, "--out", tmp_path / "x.npz")
+    assert message.startswith(f"error: {tmp_path}/broken.mp4: not a video") and "\n" not in message
+    message = refused(cli.retrieval, *rest, "--gallery", whole, "--query", whole, "--out", tmp_path / "out")
+    assert "broken.mp4" in message and "\n" not in message
+    assert not (tmp_path / "x.npz").exists() and not (tmp_path / "out").exists()
+
+
+def test_lists_with_different_classes(refused, checkpoint, digits, tmp_path):
+    message = refused(
+        cli.retrieval,
+        *("--checkpoint", checkpoint, "--gallery", digits / "motion/train.csv"),
+        *("--query", digits / "digit/test.csv", "--out", tmp_path / "out"),
+    )
+    assert "different classes.txt" in message and "\n" not in message
+
+
+def test_outputs_that_cannot_be_written(refused, training, checkpoint, digits, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    message = refused(
+        cli.extract,
+        *("--checkpoint", checkpoint, "--list", digits / "motion/test.csv", "--workers", 0, "--clips", 1),
+        *("--out", tmp_path / "file" / "x.npz"),
+    )
+    assert message.startswith(f"error: cannot write {tmp_path}/file/x.npz: ")
+    assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to output {tmp_path}/file: ")
+
+
+def test_a_report_without_results(refused, tmp_path, digits):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
+    videos = ("--videos", digits / "motion/train.csv")
+    message = refused(cli.compare, tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)
+    assert "run the retrievals first" in message
+    assert "run the retrievals first" in refused(
+        cli.compare, tmp_path, "--metrics", tmp_path / "none", *videos
+    )
+    for run in ("random", "trained"):  # searched without labels: there is nothing to compare
+        (tmp_path / run / "all").mkdir(parents=True)
+        (tmp_path / run / "all" / "results.json").write_text('{"num_queries": 3}')
+    message = refused(cli.compare, tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)
+    assert "R@1" in message and "\n" not in message
+
+
+def test_ctrl_c_ends_quietly(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as caught:
+        cli.guarded(interrupted)
+    assert caught.value.code == 130 and capsys.readouterr().err == ""

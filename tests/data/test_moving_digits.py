@@ -13,6 +13,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
+from vidssl.config import bind
 from vidssl.data import moving_digits
 from vidssl.data.moving_digits import MOTIONS, MovingDigits, ensure, track
 from vidssl.data.records import read_list
@@ -257,8 +258,8 @@ def test_loser_of_the_race_discards_its_copy(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("wrong", [{"size": 33}, {"size": 8}, {"train": 0}, {"frames": 0}, {"seed": -1}])
 def test_impossible_settings(wrong):
-    with pytest.raises(ConfigError, match=f"{next(iter(wrong))} is"):
-        MovingDigits(**wrong)
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: Input should be"):
+        bind(MovingDigits, wrong, "a test")
 
 
 @pytest.mark.skipif(not MNIST.exists(), reason=f"needs the MNIST test digits in {MNIST}")

@@ -66,7 +66,7 @@ class MovingDigits(Settings):
     mnist: Path | None = None  # folder with idx files (raw or .gz); None: the 8x8 digits of scikit-learn
 
 
-def ensure(out: Path, settings: MovingDigits = MovingDigits()) -> bool:
+def ensure(out: Path, settings: MovingDigits) -> bool:
     """Render the set into a folder, unless it is there already.
 
     Writes `videos/{train,test}/00000.mp4`, the lists `{motion,digit}/{train,test}.csv` with `classes.txt` and

@@ -1,19 +1,14 @@
 """The one training loop."""
 
-import fcntl
 import logging
-import platform
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import av
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-import vidssl
 from vidssl import comm
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
@@ -21,16 +16,15 @@ from vidssl.data.loader import StepSampler, to_device, train_loader
 from vidssl.data.moving_digits import ensure
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
-from vidssl.engine import checkpoint
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr
+from vidssl.engine.resume import only_run_in, resume, save
 from vidssl.engine.run import Run, choose_device
-from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
+from vidssl.errors import DataError, TrainingError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, own_rows
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.weights import FORMAT
 from vidssl.transforms import RECIPES
 
 _log = logging.getLogger(__name__)
@@ -52,7 +46,8 @@ def train(run: Run, until: int | None = None) -> Path:
     device = choose_device(run.device)
     comm.start(device)
     output = Path(run.output)
-    with _only_run_in(output):
+    with ExitStack() as stack:
+        stack.enter_context(only_run_in(output))
         _make_deterministic(run, device)
         videos = training_list(run)
         steps = run.total_steps(len(videos.records))
@@ -61,7 +56,7 @@ def train(run: Run, until: int | None = None) -> Path:
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, build_backbone(run)).to(device)
         optimizer = build_optimizer(run.optimizer, method)
-        step = _resume(run, output, videos, method, optimizer)
+        step = resume(run, output, videos, method, optimizer)
         loader = iter(_loader(run, videos, step, stop))
         parallel: nn.Module = _parallel(method, run, device)
         if comm.is_main():
@@ -69,6 +64,7 @@ def train(run: Run, until: int | None = None) -> Path:
             (output / "config.yaml").write_text(dump(run))
             _log.info(_banner(run, videos, method, device, step, steps))
             log = RunLog(output, step, steps, run.batch_size * len(run.data.views))
+            stack.callback(log.close)
         broken: dict[str, str] = {}
         micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
 
@@ -107,9 +103,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 if comm.is_main():
                     log.write(step, numbers)
             if step % run.checkpoint.every == 0 or step == stop:
-                _save(run, output, step, videos, method, optimizer)
-        if comm.is_main():
-            log.close()
+                save(run, output, step, videos, method, optimizer)
         comm.barrier()
     comm.stop()
     return output / "checkpoints" / "last.pt"
@@ -212,112 +206,12 @@ def _count_broken(
         )
 
 
-# What may differ between a run and its resume: where and how fast, not what is computed.
-_FREE = {"output", "device", "log_every", "checkpoint", "compile"}
-
-
-def _resume(
-    run: Run, output: Path, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
-) -> int:
-    """Take up the newest valid checkpoint of the output folder; give the step to go on from."""
-    content = checkpoint.newest_valid(output / "checkpoints")
-    if content is None:
-        return 0
-    now, then = run.model_dump(mode="json"), content["config"]
-    changed = [
-        key
-        for key in now
-        if key not in _FREE and _comparable(key, now[key]) != _comparable(key, then.get(key))
-    ]
-    if changed:
-        raise CheckpointError(
-            f"{output} holds a run with other settings ({', '.join(changed)} differ); choose another output, or "
-            f"continue that run with --cfg {output / 'config.yaml'}"
-        )
-    if content["fingerprint"] != videos.fingerprint:
-        raise CheckpointError(
-            f"{output} holds a run on other videos than {videos.path} lists; choose another output"
-        )
-    if len(content["rng"]) != comm.world():
-        raise CheckpointError(
-            f"{output} was written by {len(content['rng'])} processes, now there are {comm.world()}; start as many"
-        )
-    method.load_state_dict(content["method"])
-    optimizer.load_state_dict(content["optimizer"])
-    rng = content["rng"][comm.rank()]
-    torch.set_rng_state(rng["cpu"])
-    if torch.cuda.is_available() and "cuda" in rng:
-        torch.cuda.set_rng_state(rng["cuda"])
-    _log.info("resumed %s at step %d", output, content["step"])
-    return int(content["step"])
-
-
-def _comparable(key: str, value: Any) -> Any:
-    if key == "data" and isinstance(
-        value, dict
-    ):  # where the videos lie and how many workers read them is free
-        return {
-            k: v
-            for k, v in value.items()
-            if k not in ("train", "root", "workers", "max_broken", "moving_digits")
-        }
-    if key == "evaluate":
-        return None
-    return value
-
-
-def _save(
-    run: Run, output: Path, step: int, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
-) -> None:
-    rng = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        rng["cuda"] = torch.cuda.get_rng_state()
-    states = comm.gather_objects(rng)
-    if comm.is_main():
-        content = {
-            "format": FORMAT,
-            "step": step,
-            "config": run.model_dump(mode="json"),
-            "method": method.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "rng": states,
-            "versions": {
-                "vidssl": vidssl.__version__,
-                "torch": str(torch.__version__),  # a TorchVersion is no plain data
-                "python": platform.python_version(),
-                run.data.backend: av.__version__,
-            },
-            "fingerprint": videos.fingerprint,
-        }
-        checkpoint.save(output / "checkpoints", step, content, run.checkpoint.keep)
-    comm.barrier()
-
-
 def _make_deterministic(run: Run, device: torch.device) -> None:
     if run.deterministic:
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     elif device.type == "cuda":
         torch.backends.cudnn.benchmark = True
-
-
-@contextmanager
-def _only_run_in(output: Path) -> Iterator[None]:
-    """Hold the output folder: a second run in it is refused."""
-    if not comm.is_main():
-        yield
-        return
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        file = open(output / ".lock", "w")
-    except OSError as error:
-        raise ConfigError(f"cannot write to output {output}: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"another run is writing to {output}; choose another output") from None
-        yield
 
 
 def _banner(run: Run, videos: VideoList, method: Method, device: torch.device, step: int, steps: int) -> str:

@@ -4,6 +4,10 @@ BIN := .venv/bin
 OUT := output/demo
 DATA := $(OUT)/data
 
+# Caches stay in .venv: nothing is written to the home folder or between the sources.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
+export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
+
 .PHONY: demo test check format golden clean
 
 .venv/.installed: setup.py pyproject.toml

@@ -42,7 +42,7 @@ COLOURS = {
 TEXTURES = 4
 FORMAT = 1  # of the rendered set; a change of the renderer that changes pixels raises it
 REACH = 0.34  # the digit's centre stays within 0.5 ± REACH of the canvas
-TILT, SWELL = np.radians(40), 0.25  # greatest tilt from upright, greatest change of scale
+TILT, SWELL = np.radians(50), 0.25  # greatest tilt from upright, greatest change of scale
 GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 TEXTURE_EDGE = 8  # canvas edges
 
@@ -240,9 +240,9 @@ def track(factors: Factors, frames: int) -> NDArray[np.float64]:
     match factors.motion:
         case "straight":
             gone = 0.26 * _to_and_fro(slow)[:, None] * along
-        case "stop_and_go":  # as far as `straight` in each period, in half of the time
-            steps = np.floor(6 * slow) + np.minimum(2 * (6 * slow % 1), 1)
-            gone = 0.26 * _to_and_fro(steps / 6)[:, None] * along
+        case "stop_and_go":  # the way of `straight` in four darts, standing still most of the time
+            steps = np.floor(4 * slow) + np.minimum((4 * slow % 1) / 0.3, 1)
+            gone = 0.26 * _to_and_fro(steps / 4)[:, None] * along
         case "zigzag":
             gone = 0.24 * _to_and_fro(slow)[:, None] * along + 0.14 * _to_and_fro(cycle)[:, None] * across
         case "circle":

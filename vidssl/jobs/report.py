@@ -21,7 +21,7 @@ _NUMBERS = (*(f"R@{k}" for k in RANKS), "knn", "chance")  # columns of the table
 
 
 def report(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> str:
-    """Write `FOLDER/index.html` from `FOLDER/RUN/LABELS/results.json`, and give the numbers as a table.
+    """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; give the numbers as a table.
 
     Args:
         folder: Where the results are.
@@ -52,8 +52,13 @@ def report(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> 
                 raise DataError(
                     f"{folder / run / label}/results.json lacks {', '.join(lacking)}; search labelled lists first"
                 )
+    best = found[runs[-1]]
+    for run in found:  # what was learned best stands first
+        found[run] = dict(sorted(found[run].items(), key=lambda item: -best[item[0]].get("R@1", 0.0)))
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # of each class the first video
+    curves = training_curves(lines)
+    (folder / "curves.png").write_bytes(curves)
     write_report_page(
         folder / "index.html",
         title="vidssl: what was learned from unlabelled videos",
@@ -62,7 +67,7 @@ def report(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> 
             run: {name: _numbers(results) for name, results in labels.items()}
             for run, labels in found.items()
         },
-        curves=training_curves(lines),
+        curves=curves,
         links=[
             (f"{run}: {name}", f"{run}/{name}/index.html") for run, labels in found.items() for name in labels
         ],

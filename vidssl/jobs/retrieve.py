@@ -13,7 +13,8 @@ from vidssl.evaluation.metrics import Neighbours
 from vidssl.evaluation.protocols import KNN, Retrieval, own_rows
 from vidssl.jobs.backbones import Options, Subject, load_subject
 from vidssl.progress import progress
-from vidssl.viz import Hit, Preview, QueryRow, preview, write_retrieval_page
+from vidssl.types import Frames
+from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
 
 RANKS = (1, 5, 10, 20)
 
@@ -29,7 +30,7 @@ def retrieve(
     shown_queries: int = 48,
     shown_hits: int = 6,
 ) -> dict[str, Any]:
-    """Search the gallery with each query; write `results.json` and `index.html`.
+    """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
     Args:
         options: Which backbone, which clips.
@@ -107,12 +108,37 @@ def table(results: dict[str, Any]) -> str:
 
 
 def video_preview(path: str) -> Preview:
-    """Make the small playing picture of a video: eight frames of its middle, three seconds at most."""
+    """Make the small playing picture of a video."""
+    return preview(_middle(path))
+
+
+def _middle(path: str) -> Frames:
+    """Eight frames of the middle of a video, three seconds at most."""
     with open_video(path) as video:
         sampler = Uniform(
             Uniform.Config(frames=8, seconds=min(3.0, video.meta.duration), clips=1, short="hold")
         )
-        return preview(video.frames(sampler(video.meta, [])[0].indices))
+        return video.frames(sampler(video.meta, [])[0].indices)
+
+
+def _write_sheet(path: Path, queries: list[QueryRow], class_names: tuple[str, ...]) -> None:
+    """Draw six of the queries with their nearest videos, for places that cannot play a page."""
+
+    def shot(video: str, label: int, hit: bool | None) -> Shot:
+        name = class_names[label] if 0 <= label < len(class_names) else Path(video).name
+        return Shot(_middle(video), name, hit)
+
+    def verdict(row: QueryRow, hit: Hit) -> bool | None:
+        return None if -1 in (row.label, hit.label) else row.label == hit.label
+
+    rows = [
+        [
+            shot(row.video, row.label, None),
+            *(shot(hit.video, hit.label, verdict(row, hit)) for hit in row.hits),
+        ]
+        for row in queries[:: max(1, len(queries) // 6)][:6]
+    ]
+    path.write_bytes(retrieval_sheet(rows))
 
 
 def _write_page(
@@ -144,6 +170,7 @@ def _write_page(
         )
         for n in chosen
     ]
+    _write_sheet(path.with_name("retrieval.png"), queries, query.classes)
     wanted = dict.fromkeys(
         video for row in queries for video in (row.video, *(hit.video for hit in row.hits))
     )

@@ -135,4 +135,6 @@ def _draw(axes: Axes, panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> 
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#b9bdc3")
     if len(axes.lines) > 1:
-        axes.legend(fontsize=8.5, frameon=False, labelcolor=_INK)
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend above the lines
+        axes.legend(fontsize=8.5, frameon=False, labelcolor=_INK, loc="upper left", ncol=2)

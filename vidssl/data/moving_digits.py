@@ -53,17 +53,14 @@ Pixels = NDArray[np.uint8]
 class MovingDigits(Settings):
     """What is rendered. Equal settings give byte-equal videos on one machine."""
 
-    train: int = Field(
-        default=640, ge=1
-    )  # videos; multiples of 80 hold every motion of every digit equally often
+    # Multiples of 80 hold every motion of every digit equally often.
+    train: int = Field(default=640, ge=1)
     test: int = Field(default=160, ge=0)
-    frames: int = Field(default=48, ge=1)  # per video; a motion repeats every 12 to 18
+    frames: int = Field(default=48, ge=1)  # per video; a motion repeats every 12 to 54
     fps: int = Field(default=25, ge=1)
-    size: int = Field(
-        default=64, ge=16, multiple_of=2
-    )  # pixels, height and width; the codec needs even numbers
+    size: int = Field(default=64, ge=16, multiple_of=2)  # pixels; the codec needs even numbers
     seed: int = Field(default=0, ge=0)
-    mnist: Path | None = None  # folder with idx files (raw or .gz); None: the 8x8 digits of scikit-learn
+    mnist: Path | None = None  # folder with idx files, raw or .gz; None: the 8x8 digits of scikit-learn
 
 
 def ensure(out: Path, settings: MovingDigits) -> bool:

@@ -37,7 +37,13 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _write_video(
-    path: Path, frames: np.ndarray, fps: int = 25, codec: str = "libx264", gop: int = 12, b_frames: int = 0
+    path: Path,
+    frames: np.ndarray,
+    fps: int = 25,
+    codec: str = "libx264",
+    gop: int = 12,
+    b_frames: int = 0,
+    options: dict[str, str] | None = None,
 ) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(f"file:{path}", "w") as container:
@@ -53,6 +59,8 @@ def _write_video(
                 "preset": "veryfast",
                 "x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}",
             }
+        if options is not None:
+            stream.options = options
         for number, pixels in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, fps)
@@ -63,7 +71,7 @@ def _write_video(
 
 @pytest.fixture(scope="session")
 def write_video() -> Callable[..., Path]:
-    """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames) and give the path."""
+    """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames, options) and give the path."""
     return _write_video
 
 

@@ -18,12 +18,15 @@ class VideoRecord:
     label: int = -1  # -1: unknown
     start: float | None = None  # seconds; None: the video's own start
     end: float | None = None  # seconds; None: the video's own end
+    fps: float | None = None  # frames per second, of a folder of images; None: a file says its own
 
     def __post_init__(self) -> None:
         if self.label < -1:
             raise ValueError(f"label {self.label} < -1")
         if self.start is not None and self.end is not None and self.end <= self.start:
             raise ValueError(f"end {self.end} is not after start {self.start}")
+        if self.fps is not None and self.fps <= 0:
+            raise ValueError(f"fps {self.fps} is not above 0")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 
 Number = TypeVar("Number", int, float)
-_COLUMNS = ("path", "label", "start", "end")
+_COLUMNS = ("path", "label", "start", "end", "fps")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class VideoList:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list: CSV with the header `path[,label][,start][,end]`, `classes.txt` and `root.txt` beside it.
+    """Read a list: CSV with the header `path[,label][,start][,end][,fps]`, `classes.txt` and `root.txt` beside it.
 
     Paths are relative to `root`, else to the folder named in root.txt, else to the list's own folder.
 
@@ -75,7 +75,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         or any(column not in _COLUMNS for column in header)
         or len({*header}) != len(header)
     ):
-        raise DataError(f"{path}:1: header {','.join(header)!r} is not path[,label][,start][,end]")
+        raise DataError(f"{path}:1: header {','.join(header)!r} is not path[,label][,start][,end][,fps]")
     names: list[str] = []
     records: list[VideoRecord] = []
     seen: dict[tuple[str, ...], int] = {}
@@ -157,11 +157,11 @@ def _record(
     if label < -1 or (num_classes and label >= num_classes):
         known = f"classes.txt has {num_classes} classes, from 0" if num_classes else "labels count from 0"
         raise DataError(f"{place}: label {label} is out of range; {known}; -1 is unknown")
-    start, end = (_number(row[c], float, c, place) if row.get(c) else None for c in ("start", "end"))
-    if any(seconds is not None and not 0 <= seconds < math.inf for seconds in (start, end)):
-        raise DataError(f"{place}: start {start}, end {end}: seconds of the video are 0 or more")
+    start, end, fps = (_number(row[c], float, c, place) if row.get(c) else None for c in _COLUMNS[2:])
+    if any(number is not None and not 0 <= number < math.inf for number in (start, end, fps)):
+        raise DataError(f"{place}: start {start}, end {end}, fps {fps}: seconds of the video are 0 or more")
     try:
-        return VideoRecord(str(full), label, start, end)
+        return VideoRecord(str(full), label, start, end, fps)
     except ValueError as error:
         raise DataError(f"{place}: {error}") from None
 

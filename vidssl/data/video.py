@@ -1,50 +1,37 @@
 """Open a video and fetch frames by number: the i-th frame in presentation order of the first video stream."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
+import difflib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
-from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from vidssl.data.borrowed import open_decord, open_opencv, open_torchcodec
+from vidssl.data.decoders import Decoder, Image, PyAV
+from vidssl.data.frame_folder import FrameFolder
+from vidssl.data.packets import Packets, open_container, read_packets, remembered
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.types import Frames, VideoMeta
 
 MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, before anything is decoded
 
-# AVI stores no pts, and what FFmpeg makes up can be out of order; a seek in an MPEG stream can land too late.
-_COUNTED = ("avi", "mpeg", "mpegts")
-
-# Decoders that heed skip_frame packet by packet; dav1d, for one, goes by what was set when it was opened.
-_SKIPPING = ("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4", "vp8")
-
-# FFmpeg's names. Playlists (hls, concat, dash, …) are not among them: they name other files.
-_FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv,ogg,gif"
-
-
-@dataclass(frozen=True)
-class _Index:
-    """What one pass over the packets (no decoding) tells of a file."""
-
-    meta: VideoMeta
-    pts: NDArray[np.int64]  # (num_frames,) ascending: frame i is shown at pts[i]
-    keys: NDArray[np.int64]  # frames at which decoding can start, ascending
-    seekable: bool  # whether pts name frames reliably; otherwise frames are counted from the first
+BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
+    "pyav": PyAV,
+    "decord": open_decord,
+    "torchcodec": open_torchcodec,
+    "opencv": open_opencv,
+}
 
 
 class Video:
     """An open video. Made by `open_video`; close it, or use it as a context manager."""
 
-    def __init__(self, path: str, container: Any, index: _Index) -> None:
+    def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
         self.path = path
-        self.meta = index.meta
-        self._container = container
-        self._index = index
+        self.meta = meta
+        self._decoder = decoder
 
     def __enter__(self) -> "Video":
         return self
@@ -54,7 +41,7 @@ class Video:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._container.close()
+        self._decoder.close()
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
         """Decode frames by number in one forward pass.
@@ -68,187 +55,102 @@ class Video:
         Raises:
             DecodeError: An index is out of range, or the file fails before the last wanted frame.
         """
-        wanted = [int(i) for i in indices]
+        numbers = np.asarray(indices, dtype=np.int64)
         limit = self.meta.num_frames
-        if not wanted or min(wanted) < 0 or max(wanted) >= limit:
-            shown = f"frames {min(wanted)}-{max(wanted)}" if wanted else "no frame"
+        if not numbers.size or numbers.min() < 0 or numbers.max() >= limit:
+            shown = f"frames {numbers.min()}-{numbers.max()}" if numbers.size else "no frame"
             raise DecodeError(f"{self.path}: {shown} asked for, the video has frames 0-{limit - 1}")
-        found = dict(self._seeking(set(wanted)) if self._index.seekable else self._counting(set(wanted)))
-        missing = sorted(set(wanted) - set(found))
-        if missing:
+        wanted, rows = np.unique(numbers, return_inverse=True)
+        row_of = {number: row for row, number in enumerate(wanted.tolist())}
+        found: NDArray[np.uint8] | None = None
+        missing = set(row_of)
+        for number, image in self._decoder.fetch(list(row_of)):
+            if found is None:
+                found = np.empty((len(wanted), *image.shape), np.uint8)
+            if image.shape != found.shape[1:]:
+                sizes = " and ".join(
+                    f"{width}x{height}" for height, width, _ in (found.shape[1:], image.shape)
+                )
+                raise DecodeError(f"{self.path}: its frames have several sizes: {sizes}")
+            found[row_of[number]] = image
+            missing.discard(number)
+        if missing or found is None:
             raise DecodeError(
-                f"{self.path}: frame {missing[0]} of {limit} cannot be decoded; the file is damaged"
+                f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged"
             )
-        return np.stack([found[i] for i in wanted]).transpose(0, 3, 1, 2)
+        if not np.array_equal(numbers, wanted):  # repeated, or in another order
+            found = found[rows]
+        return found.transpose(0, 3, 1, 2)
 
-    def _seeking(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Go to the key frame before each run of wanted frames; decode no group of pictures without a wanted frame."""
-        stream = self._container.streams.video[0]
-        number = {int(p): i for i, p in enumerate(self._index.pts)}
-        ordered = np.array(sorted(wanted))
-        starts = self._index.keys[np.searchsorted(self._index.keys, ordered, side="right") - 1]
-        reformatter = VideoReformatter()
-        left = set(wanted)
-        for start in np.unique(starts):
-            here = {int(i) for i in ordered[starts == start]}
-            if not here & left:
-                continue  # the group before gave them all
-            self._seek(int(self._index.pts[start]))
-            for packet in self._packets(stream):
-                # An unwanted frame that no other frame refers to need not be decoded.
-                if stream.codec_context.name in _SKIPPING:
-                    mine = packet.pts is None or number.get(packet.pts) in wanted
-                    stream.codec_context.skip_frame = "DEFAULT" if mine else "NONREF"
-                for frame in self._decode(packet):
-                    i = number.get(frame.pts)
-                    if i in left:
-                        left.discard(i)
-                        yield i, self._pixels(frame, reformatter)
-                if not here & left:
-                    break
+    def every(self) -> Iterator[Image]:
+        """Decode the whole video in one go: its frames (H, W, 3) in order.
 
-    def _counting(self, wanted: set[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Decode from the first frame on and count: right also where pts are not monotonic, as in some AVI files."""
-        self._rewind()
-        reformatter, last, i = VideoReformatter(), max(wanted), 0
-        for packet in self._packets(self._container.streams.video[0]):
-            for frame in self._decode(packet):
-                if i in wanted:
-                    yield i, self._pixels(frame, reformatter)
-                i += 1
-                if i > last:
-                    return
-
-    def _rewind(self) -> None:
-        """Go to the first packet; a seek can fail or land later where that is not marked as a key frame."""
-        self._container.close()
-        self._container = _open(Path(self.path))
-
-    def _seek(self, pts: int) -> None:
-        try:
-            self._container.seek(pts, stream=self._container.streams.video[0], backward=True, any_frame=False)
-        except av.FFmpegError as error:
-            raise DecodeError(f"{self.path}: cannot seek: {error.strerror}") from None
-
-    def _packets(self, stream: Any) -> Iterator[Any]:
-        try:
-            yield from self._container.demux(stream)
-        except av.FFmpegError as error:
-            raise DecodeError(f"{self.path}: cannot read: {error.strerror}") from None
-
-    def _decode(self, packet: Any) -> list[Any]:
-        try:
-            return list(packet.decode())
-        except av.FFmpegError as error:
-            raise DecodeError(f"{self.path}: cannot decode: {error.strerror}; the file is damaged") from None
-
-    def _pixels(self, frame: Any, reformatter: VideoReformatter) -> NDArray[np.uint8]:
-        # One reformatter for the clip: a fresh one per frame costs 2-3 ms.
-        rgb = reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
-        turns = _quarter_turns(frame)
-        return np.ascontiguousarray(np.rot90(rgb, turns)) if turns else rgb
+        Raises:
+            DecodeError: The file is damaged, or holds more or fewer frames than its packets say.
+        """
+        count = 0
+        for image in self._decoder.every():
+            yield image
+            count += 1
+        if count != self.meta.num_frames:
+            raise DecodeError(
+                f"{self.path}: {count} frames come out of {self.meta.num_frames} packets; the file is damaged"
+            )
 
 
-def open_video(path: str | Path, backend: str = "pyav", max_pixels: int = MAX_PIXELS) -> Video:
+def open_video(
+    path: str | Path,
+    backend: str = "pyav",
+    *,
+    max_pixels: int = MAX_PIXELS,
+    fps: float | None = None,
+    cache: str | Path | None = None,
+) -> Video:
     """Open a video and learn its shape without decoding a pixel of it.
 
     Args:
-        path: A local file.
-        backend: "pyav".
+        path: A local file, or a folder of images whose names end in the number of the frame.
+        backend: "pyav", "decord", "torchcodec" or "opencv"; folders do not need one.
         max_pixels: Largest height x width; a larger one is refused from the header.
+        fps: Frames per second of a folder of images; a file says its own.
+        cache: Folder in which to remember where the frames of a file are, for the next process.
 
     Raises:
-        DecodeError: The file is missing, damaged, too large, or has no video stream.
-        ConfigError: There is no such backend.
+        DecodeError: The file is missing, damaged, too large, has no video stream, or is not one that the
+            backend gives right frames of.
+        ConfigError: There is no such backend, it is not installed, or the cache cannot be written to.
     """
-    if backend != "pyav":
-        raise ConfigError(f"no video backend '{backend}'; there are: pyav")
+    if backend not in BACKENDS:
+        raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
     path = Path(path)
     try:
         status = path.stat()
+    except FileNotFoundError:
+        raise DecodeError(f"{path}: No such file{_nearest(path)}") from None
     except OSError as error:
         raise DecodeError(f"{path}: {error.strerror}") from None
+    if path.is_dir():
+        images = FrameFolder(path, fps, max_pixels)
+        return Video(str(path), images.meta, images)
     if status.st_size == 0:
         raise DecodeError(f"{path}: the file is empty")
-    container = _open(path)
+    container = open_container(path, max_pixels)
     try:
-        return Video(str(path), container, _index(path, status.st_size, status.st_mtime_ns, max_pixels))
+        key = (str(path.absolute()), status.st_size, status.st_mtime_ns)
+        folder = None if cache is None else Path(cache)
+        packets = remembered(key, folder, lambda: read_packets(container, path, max_pixels))
+        return Video(str(path), packets.meta, BACKENDS[backend](path, packets, container, max_pixels))
     except BaseException:
         container.close()
         raise
 
 
-def _open(path: Path) -> Any:
+def _nearest(path: Path) -> str:
+    """Name what is there instead: the same name in other letters, or the nearest one."""
     try:
-        # "file:" keeps FFmpeg from reading a protocol out of the name; the whitelist, out of what the file
-        # says.
-        container = av.open(
-            f"file:{path}", options={"protocol_whitelist": "file", "format_whitelist": _FORMATS}
-        )
-    except av.ArgumentError:
-        raise DecodeError(f"{path}: not a video of a format that is read ({_FORMATS})") from None
-    except (av.FFmpegError, OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DecodeError(f"{path}: not a video: {reason}") from None
-    if not container.streams.video:
-        container.close()
-        raise DecodeError(f"{path}: there is no video stream in it")
-    # Slice threads deadlock with torch's in a worker, and several workers share the cores anyway.
-    container.streams.video[0].thread_type = "NONE"
-    container.streams.video[0].codec_context.thread_count = 1
-    return container
-
-
-@lru_cache(maxsize=100_000)
-def _index(path: Path, size: int, mtime_ns: int, max_pixels: int) -> _Index:
-    """Read all packets of a file once per process. Size and time are in the key so that a changed file is read anew."""
-    with _open(path) as container:
-        stream = container.streams.video[0]
-        height, width = stream.codec_context.height, stream.codec_context.width
-        if height * width > max_pixels:
-            raise DecodeError(
-                f"{path}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant"
-            )
-        pts: list[int] = []
-        keys: list[int] = []
-        reliable = container.format.name not in _COUNTED
-        try:
-            for packet in container.demux(stream):
-                if packet.size == 0 or packet.is_discard:
-                    continue
-                if packet.pts is None:
-                    reliable = False
-                    continue
-                pts.append(packet.pts)
-                if packet.is_keyframe:
-                    keys.append(packet.pts)
-        except av.FFmpegError as error:
-            raise DecodeError(f"{path}: cannot read: {error.strerror}; the file is damaged") from None
-        order = np.unique(np.array(pts, np.int64))
-        reliable = reliable and order.size == len(pts) and bool(keys) and keys[0] == order[0]
-        rate = stream.average_rate or stream.guessed_rate or Fraction(25)
-        if not reliable:
-            pts = []
-        count = order.size if reliable else _count(path)
-    if count == 0:
-        raise DecodeError(f"{path}: the video stream has no frames")
-    meta = VideoMeta(count, float(rate), height, width)
-    starts = np.searchsorted(order, np.sort(np.array(keys, np.int64))) if reliable else np.zeros(1, np.int64)
-    return _Index(meta, order if reliable else np.zeros(0, np.int64), starts.astype(np.int64), reliable)
-
-
-def _count(path: Path) -> int:
-    """Count the frames of a file whose packets do not tell, by decoding it once without converting."""
-    count = 0
-    with _open(path) as container:
-        try:
-            for _ in container.decode(container.streams.video[0]):
-                count += 1
-        except av.FFmpegError as error:
-            raise DecodeError(f"{path}: frame {count} cannot be decoded: {error.strerror}") from None
-    return count
-
-
-def _quarter_turns(frame: Any) -> int:
-    """Number of counter-clockwise quarter turns that the display matrix of the file asks for."""
-    return round(getattr(frame, "rotation", 0) / 90) % 4
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:
+        return ""
+    same = [name for name in names if name.casefold() == path.name.casefold()]
+    near = same or difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -1,0 +1,92 @@
+"""Videos kept as a folder of images, one file a frame, as UCF101, HMDB51 and TrackingNet often are."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image as header  # only headers are read with it
+
+from vidssl.errors import DecodeError
+from vidssl.types import VideoMeta
+
+_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
+_NUMBERED = re.compile(r"(.*?)(\d+)")  # what stands before the number, and the number
+
+
+class FrameFolder:
+    """The images of a folder in the order of the numbers that their names end in, however they are padded.
+
+    Args:
+        path: The folder.
+        fps: Frames per second; images do not say.
+        max_pixels: Largest height x width of an image.
+
+    Raises:
+        DecodeError: There are no images, their names do not give one order, they are too large, or no fps.
+    """
+
+    def __init__(self, path: Path, fps: float | None, max_pixels: int) -> None:
+        self._files = _in_order(path)
+        first = self._files[0]
+        try:
+            with header.open(first) as image:
+                width, height = image.size
+        except (OSError, ValueError) as error:
+            raise DecodeError(f"{first}: not an image: {error}") from None
+        if height * width > max_pixels:
+            raise DecodeError(
+                f"{first}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant"
+            )
+        if fps is None:
+            raise DecodeError(
+                f"{path}: a folder of images does not say how many frames make a second: "
+                "give data.fps, or a column fps in the list"
+            )
+        self.meta = VideoMeta(len(self._files), fps, height, width)
+
+    def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Give (number, image) of the wanted frames."""
+        for number in wanted:
+            yield number, self._read(self._files[number])
+
+    def every(self) -> Iterator[NDArray[np.uint8]]:
+        """Give all images."""
+        for file in self._files:
+            yield self._read(file)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _read(self, file: Path) -> NDArray[np.uint8]:
+        # Not cv2.imread: it cannot say why, and on Windows it does not know all names.
+        try:
+            content = np.fromfile(file, np.uint8)
+        except OSError as error:
+            raise DecodeError(f"{file}: {error.strerror}") from None
+        image = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB) if content.size else None
+        if image is None:
+            raise DecodeError(f"{file}: not an image, or damaged")
+        return np.asarray(image, np.uint8)
+
+
+def _in_order(path: Path) -> list[Path]:
+    numbered: dict[int, Path] = {}
+    names: set[str] = set()
+    for file in path.iterdir():
+        match = _NUMBERED.fullmatch(file.stem)
+        if file.suffix.lower() not in _SUFFIXES or match is None or file.name.startswith("."):
+            continue
+        names.add(match[1])
+        if len(names) > 1:
+            shown = " and ".join(f"{name}N" for name in sorted(names))
+            raise DecodeError(f"{path}: images are named {shown}: keep one kind in a folder")
+        number = int(match[2])
+        if number in numbered:
+            raise DecodeError(f"{path}: {numbered[number].name} and {file.name} are both frame {number}")
+        numbered[number] = file
+    if not numbered:
+        raise DecodeError(f"{path}: a folder without numbered images ({', '.join(sorted(_SUFFIXES))})")
+    return [numbered[number] for number in sorted(numbered)]

@@ -28,7 +28,9 @@ setup(
         "pytorchvideo==0.1.5",
         "fvcore",
         "opencv-contrib-python-headless",
+        "decord; platform_system == 'Linux' and platform_machine == 'x86_64'",
         "numpy",
+        "pillow",
         "pydantic>=2.6",
         "ruamel.yaml>=0.18",
         "scikit-learn",
@@ -37,5 +39,9 @@ setup(
         "tqdm",
         "jinja2",
     ],
-    extras_require={"dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm"]},
+    extras_require={
+        "torchcodec": ["torchcodec"],
+        "bench": ["torchcodec"],
+        "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec"],
+    },
 )

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,7 +72,7 @@ class Borrowed:
 
 def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
     """Open a file with decord."""
-    decord = _package("decord", "pip install decord (Linux on x86-64 only)")
+    decord = decord_package()
     name, streams = container.format.name, len(container.streams.video)
     container.close()
 
@@ -88,8 +89,7 @@ def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder
 
 def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
     """Open a file with torchcodec, on the CPU."""
-    remedy = "pip install torchcodec, and install FFmpeg for its libraries (apt install ffmpeg)"
-    decoders = _package("torchcodec.decoders", remedy)
+    decoders = torchcodec_package()
     name, stream = container.format.name, container.streams.video[0].index
     container.close()
 
@@ -140,9 +140,36 @@ def _same_number(count: int, packets: Packets) -> None:
         raise ValueError(f"it sees {count} frames of {packets.meta.num_frames}")
 
 
+def decord_package() -> Any:
+    """Import decord, or raise a ConfigError that says what to do."""
+    return _package("decord", "pip install decord (Linux on x86-64 only)")
+
+
+def torchcodec_package() -> Any:
+    """Import torchcodec's decoders, or raise a ConfigError that says what to do."""
+    remedy = "pip install torchcodec, and install FFmpeg for its libraries (apt install ffmpeg)"
+    decoders = _package("torchcodec.decoders", remedy)
+    if not _finds_ffmpeg(decoders):
+        raise _missing("torchcodec", remedy)
+    return decoders
+
+
+@cache
+def _finds_ffmpeg(decoders: Any) -> bool:
+    """Whether torchcodec finds FFmpeg's libraries. Releases of 2026 look for them at the first video only."""
+    try:
+        decoders.VideoDecoder(b"")
+    except Exception as error:  # no video: that is another error
+        return "libtorchcodec" not in str(error)
+    return True
+
+
 def _package(name: str, remedy: str) -> Any:
     try:
         return importlib.import_module(name)
     except (ImportError, OSError, RuntimeError):  # the latter two: torchcodec without FFmpeg
-        backend = name.partition(".")[0]
-        raise ConfigError(f"backend {backend} cannot be loaded: {remedy}; or use backend pyav") from None
+        raise _missing(name.partition(".")[0], remedy) from None
+
+
+def _missing(backend: str, remedy: str) -> ConfigError:
+    return ConfigError(f"backend {backend} cannot be loaded: {remedy}; or use backend pyav")

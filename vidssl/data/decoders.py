@@ -148,8 +148,8 @@ class PyAV:
     def _packets_from(self, start: int) -> Iterator[tuple[int, Any]]:
         """Number the packets from the key frame `start`, or from one before it."""
         packets, container = self._packets, self._container
-        if packets.keys is not None and packets.stamps is not None and packets.targets is not None:
-            target = int(packets.targets[np.searchsorted(packets.keys, start)])
+        if packets.keys is not None and packets.stamps is not None:
+            target = int(packets.stamps[np.searchsorted(packets.keys, start)])
             places = dict(zip(packets.stamps.tolist(), packets.keys.tolist(), strict=True))
             with contextlib.suppress(av.FFmpegError):
                 container.seek(target, stream=container.streams.video[0], backward=True, any_frame=False)

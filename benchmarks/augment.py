@@ -1,0 +1,210 @@
+"""Time one view against other pipelines: `python benchmarks/augment.py [--rounds N] [--json FILE]`.
+
+One process, one thread, milliseconds for a view, mean over strong_alpha and strong_beta. All pipelines run in
+turn in each round (A B C A B C ...), so that a slow moment of the machine hits all of them; printed are
+medians, and the median of the ratios within rounds. All get the same frames in their own memory layout and do
+the same operations, in the same order, by the same amounts.
+"""
+
+import argparse
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+import torchvision
+import torchvision.transforms.functional as F1
+import torchvision.transforms.v2.functional as F
+from numpy.typing import NDArray
+from PIL import Image, ImageFilter
+from torch import Tensor
+
+from vidssl.randomness import generator
+from vidssl.transforms import RECIPES, Box, crop_resize, random_box
+from vidssl.transforms.recipes import ViewRecipe
+from vidssl.types import Frames
+
+NAMES = ("strong_alpha", "strong_beta")
+CLIPS = {"8 x 224": (8, 224), "16 x 112": (16, 112)}  # frames, side; from 340x256
+
+
+class View(NamedTuple):
+    """What a recipe has drawn."""
+
+    size: int
+    box: Box
+    jitter: list[tuple[str, float]]  # operation, amount
+    gray: bool
+    kernel: int
+    sigma: float  # 0: no blur
+    solarize: bool
+    flip: bool
+
+    def cut(self) -> int:
+        """The kernel as vidssl cuts it, at 3.5 sigma."""
+        return min(self.kernel, 2 * math.ceil(3.5 * self.sigma) + 1)
+
+
+def draw(frames: Frames, config: ViewRecipe.Config, rng: np.random.Generator) -> View:
+    """Draw what the recipe draws from the same generator."""
+    box = random_box(*frames.shape[2:], config.area, config.ratio, rng)
+    jitter = []
+    if rng.random() < config.jitter_probability:
+        *ranges, hue = config.ranges
+        amounts = [rng.uniform(max(0.0, 1 - r), 1 + r) for r in ranges] + [rng.uniform(-hue, hue)]
+        names = ("brightness", "contrast", "saturation", "hue")
+        jitter = [(names[n], amounts[n]) for n in rng.permutation(4)]
+    gray = rng.random() < config.gray_probability
+    sigma = rng.uniform(*config.sigma) if rng.random() < config.blur_probability else 0.0
+    solarize = rng.random() < config.solarize_probability
+    flip = rng.random() < config.flip_probability
+    return View(config.size, box, jitter, gray, config.blur_kernel, sigma, solarize, flip)
+
+
+def opencv_view(frames: Frames, view: View, cut: bool) -> Frames:
+    """Frame by frame and operation by operation, with the OpenCV function that does each."""
+    out, box = [], view.box
+    for image in frames.transpose(0, 2, 3, 1):
+        x = cv2.resize(image[box.y : box.y + box.h, box.x : box.x + box.w], (view.size, view.size))
+        for name, amount in view.jitter:
+            if name == "brightness":
+                x = cv2.convertScaleAbs(x, alpha=amount)
+            elif name == "contrast":
+                mean = cv2.mean(cv2.cvtColor(x, cv2.COLOR_RGB2GRAY))[0]
+                x = cv2.addWeighted(x, amount, x, 0, (1 - amount) * mean)
+            elif name == "saturation":
+                gray = cv2.cvtColor(cv2.cvtColor(x, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+                x = cv2.addWeighted(x, amount, gray, 1 - amount, 0)
+            else:
+                hue, saturation, value = cv2.split(cv2.cvtColor(x, cv2.COLOR_RGB2HSV))
+                turned = ((np.arange(256) + round(180 * amount)) % 180).astype(np.uint8)
+                x = cv2.merge([cv2.LUT(hue, turned), saturation, value])
+                x = cv2.cvtColor(x, cv2.COLOR_HSV2RGB)
+        if view.gray:
+            x = cv2.cvtColor(cv2.cvtColor(x, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+        if view.sigma:
+            kernel = view.cut() if cut else view.kernel
+            x = cv2.GaussianBlur(x, (kernel, kernel), view.sigma)
+        if view.solarize:
+            values = np.arange(256, dtype=np.uint8)
+            x = cv2.LUT(x, np.where(values < 128, values, 255 - values))
+        out.append(cv2.flip(x, 1) if view.flip else x)
+    return np.stack(out).transpose(0, 3, 1, 2)
+
+
+def torchvision_view(planes: Tensor, view: View, as_float: bool, cut: bool) -> Tensor:
+    """With torchvision v2 on (T, C, H, W), uint8 or float32."""
+    x = F.to_dtype(planes, torch.float32, scale=True) if as_float else planes
+    box = view.box
+    x = F.resized_crop(x, box.y, box.x, box.h, box.w, [view.size, view.size], antialias=False)
+    for name, amount in view.jitter:
+        x = getattr(F, f"adjust_{name}")(x, amount)
+    if view.gray:
+        x = F.rgb_to_grayscale(x, 3)
+    if view.sigma:
+        kernel = view.cut() if cut else view.kernel
+        x = F.gaussian_blur(x, [kernel, kernel], [view.sigma, view.sigma])
+    if view.solarize:
+        x = F.solarize(x, 0.5 if as_float else 128)
+    return F.horizontal_flip(x) if view.flip else x
+
+
+def pil_view(frames: Frames, view: View) -> Tensor:
+    """As SlowFast: colour and blur on the whole frames, as one high PIL image; then crop and flip as float."""
+    images = frames.transpose(0, 2, 3, 1)
+    x = Image.fromarray(images.reshape(-1, *images.shape[2:]))
+    for name, amount in view.jitter:
+        x = getattr(F1, f"adjust_{name}")(x, amount)
+    if view.gray:
+        x = F1.to_grayscale(x, 3)
+    if view.sigma:
+        x = x.filter(ImageFilter.GaussianBlur(view.sigma))
+    if view.solarize:
+        x = F1.solarize(x, 128)
+    clip = F1.to_tensor(x).unflatten(1, images.shape[:2]).transpose(0, 1)
+    box = view.box
+    clip = clip[:, :, box.y : box.y + box.h, box.x : box.x + box.w]
+    clip = torch.nn.functional.interpolate(clip, (view.size, view.size), mode="bilinear")
+    return clip.flip(-1) if view.flip else clip
+
+
+def floor_view(frames: Frames, view: View) -> Frames:
+    """Only what every view needs."""
+    return crop_resize(frames, view.box, view.size, view.size)
+
+
+# None is vidssl. The blur kernel is the papers' 23, or cut where vidssl cuts it.
+PIPELINES: dict[str, Callable[..., Any] | None] = {
+    "vidssl": None,
+    "OpenCV op by op, kernel 23": partial(opencv_view, cut=False),
+    "OpenCV op by op, kernel cut": partial(opencv_view, cut=True),
+    "torchvision v2 float, kernel 23": partial(torchvision_view, as_float=True, cut=False),
+    "torchvision v2 uint8, kernel 23": partial(torchvision_view, as_float=False, cut=False),
+    "torchvision v2 uint8, kernel cut": partial(torchvision_view, as_float=False, cut=True),
+    "PIL as in SlowFast": pil_view,
+    "crop and resize only": floor_view,
+}
+
+
+def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
+    """Time all pipelines: milliseconds a view, (rounds, pipelines)."""
+    small = generator(0).integers(0, 256, (length, 32, 43, 3), dtype=np.uint8)
+    images = np.stack([cv2.resize(image, (340, 256), interpolation=cv2.INTER_CUBIC) for image in small])
+    frames = images.transpose(0, 3, 1, 2)
+    planes = torch.from_numpy(np.ascontiguousarray(frames))
+    recipes = [RECIPES[name](RECIPES[name].Config(size=size)) for name in NAMES]
+    seconds = np.zeros((rounds + 2, len(PIPELINES)))
+    for key in range(len(seconds)):
+        for recipe in recipes:
+            view = draw(frames, recipe.config, generator(1, key))
+            for n, pipeline in enumerate(PIPELINES.values()):
+                start = time.perf_counter()
+                if pipeline is None:
+                    recipe(frames, generator(1, key))
+                else:
+                    pipeline(planes if "torchvision" in list(PIPELINES)[n] else frames, view)
+                seconds[key, n] += time.perf_counter() - start
+    return 1000 * seconds[2:] / len(recipes)  # the first two warm up
+
+
+def machine() -> dict[str, str]:
+    """Name the processor and the versions."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown")
+    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__, "opencv": cv2.__version__}
+    return {"cpu": model, "python": platform.python_version(), **versions}
+
+
+def main() -> None:
+    """Print the table, write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=30, help="clips for each recipe")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    cv2.setNumThreads(1)
+    rows = []
+    print("| clip | pipeline | ms a view | times vidssl |\n|---|---|---|---|")
+    for clip, (length, size) in CLIPS.items():
+        times = measure(length, size, arguments.rounds)
+        median, ratio = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
+        for n, pipeline in enumerate(PIPELINES):
+            print(f"| {clip} | {pipeline} | {median[n]:.2f} | {ratio[n]:.2f} |", flush=True)
+            rows.append({"clip": clip, "pipeline": pipeline, "ms": median[n], "ratio": ratio[n]})
+    if arguments.json:
+        result = {"machine": machine(), "rounds": arguments.rounds, "rows": rows}
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ DATA := $(OUT)/data
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test check format golden clean
+.PHONY: demo test check format bench golden clean
 
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -42,6 +42,13 @@ check: .venv/.installed-dev
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Side by side with other libraries: make bench VIDEOS=/folder/of/videos
+bench: .venv/.installed-dev
+	@test -n "$(VIDEOS)" || { echo "make bench VIDEOS=FOLDER: name a folder of videos to make the clips from"; exit 2; }
+	$(BIN)/python benchmarks/decode.py --videos $(VIDEOS) --json output/bench/decode.json
+	$(BIN)/python benchmarks/augment.py --json output/bench/augment.json
+	$(BIN)/python benchmarks/loader.py --videos $(VIDEOS) --json output/bench/loader.json
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

@@ -7,9 +7,7 @@ the same operations, in the same order, by the same amounts.
 """
 
 import argparse
-import json
 import math
-import platform
 import time
 from collections.abc import Callable
 from functools import partial
@@ -19,9 +17,9 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 import torch
-import torchvision
 import torchvision.transforms.functional as F1
 import torchvision.transforms.v2.functional as F
+from measure import finish, one_thread, table
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from torch import Tensor
@@ -174,15 +172,6 @@ def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
     return 1000 * seconds[2:] / len(recipes)  # the first two warm up
 
 
-def machine() -> dict[str, str]:
-    """Name the processor and the versions."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "unknown")
-    versions = {"torch": torch.__version__, "torchvision": torchvision.__version__, "opencv": cv2.__version__}
-    return {"cpu": model, "python": platform.python_version(), **versions}
-
-
 def main() -> None:
     """Print the table, write the figures."""
     parser = argparse.ArgumentParser(
@@ -191,19 +180,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="clips for each recipe")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-    rows = []
-    print("| clip | pipeline | ms a view | times vidssl |\n|---|---|---|---|")
+    one_thread()
+    figures, rows = {}, []
     for clip, (length, size) in CLIPS.items():
         times = measure(length, size, arguments.rounds)
         median, ratio = np.median(times, axis=0), np.median(times / times[:, :1], axis=0)
         for n, pipeline in enumerate(PIPELINES):
-            print(f"| {clip} | {pipeline} | {median[n]:.2f} | {ratio[n]:.2f} |", flush=True)
-            rows.append({"clip": clip, "pipeline": pipeline, "ms": median[n], "ratio": ratio[n]})
-    if arguments.json:
-        result = {"machine": machine(), "rounds": arguments.rounds, "rows": rows}
-        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+            figures[f"{clip}, {pipeline}"] = {"ms": float(median[n]), "to_vidssl": float(ratio[n])}
+            rows.append([clip, pipeline, f"{median[n]:.2f}", f"{ratio[n]:.2f}"])
+    print(table(["clip", "pipeline", "ms a view", "times vidssl"], rows))
+    finish({"rounds": arguments.rounds, "augment": figures}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def load(path, *overrides):
     return bind(Outer, read(path, overrides), str(path))
 
 
-def test_yaml_1_2(write):
+def test_15_yaml_1_2(write):
     tree = read(write("a: 1e-6\nb: 1E3\nc: no\nd: on\ne: 0o17\nf: 017\ng: 12:30:45\nh: ~\ni: true\nj: 2.\n"))
     assert tree == {
         "a": 1e-6, "b": 1000.0, "c": "no", "d": "on", "e": 15, "f": 17, "g": "12:30:45", "h": None, "i": True, "j": 2.0
@@ -134,21 +134,21 @@ def test_a_file_that_is_missing(tmp_path):
     "tag",
     ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:os.system", "!!python/name:os.system"],
 )
-def test_fault_15_tags_make_no_objects(tag, write, tmp_path):
+def test_15_tags_make_no_objects(tag, write, tmp_path):
     target = tmp_path / "executed"
     told = message(read, write(f"a: {tag} ['{target}']\n"))
     assert "is not YAML" in told and not target.exists()
     assert "is not YAML" in message(read, write(GOOD), [f"steps={tag} ['{target}']"]) and not target.exists()
 
 
-def test_fault_15_a_python_file_is_not_run(write, tmp_path):
+def test_15_a_python_file_is_not_run(write, tmp_path):
     target = tmp_path / "executed"
     script = write(f"from pathlib import Path\nPath({str(target)!r}).touch()\n_base_ = 'x'\n", "config.py")
     told = message(read, script)
     assert "config.py" in told and not target.exists()
 
 
-def test_fault_15_an_unknown_key_and_the_nearest_one(write):
+def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
     told = message(load, path)
     assert (
@@ -163,7 +163,7 @@ def test_fault_15_an_unknown_key_and_the_nearest_one(write):
     assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
 
 
-def test_fault_15_all_mistakes_at_once(write):
+def test_15_all_mistakes_at_once(write):
     path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
     head, *lines = message(load, path).splitlines()
     assert head == f"{path}: 6 mistakes"
@@ -186,7 +186,7 @@ def test_fault_15_all_mistakes_at_once(write):
         ("inner.rate.x=1", "inner.rate: Input should be a valid number"),
     ],
 )
-def test_fault_15_wrong_types(override, said, write):
+def test_15_wrong_types(override, said, write):
     assert said in message(load, write(GOOD), override)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "comm", "randomness", "errors", "progress"},
+    {"types", "registry", "comm", "randomness", "errors", "progress", "workers"},
     {"config"},
     {"schedule", "losses", "transforms", "models"},
     {"data"},

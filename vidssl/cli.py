@@ -3,19 +3,23 @@
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import vidssl
+from vidssl.data.video import MAX_PIXELS
 from vidssl.engine import train as engine
 from vidssl.engine.run import load_run
 from vidssl.engine.run import schema as run_schema
 from vidssl.errors import VidsslError
+from vidssl.jobs import check as checking
+from vidssl.jobs import shrink as shrinking
 from vidssl.jobs.backbones import Options
 from vidssl.jobs.extract import extract_features
 from vidssl.jobs.report import report
-from vidssl.jobs.retrieve import retrieve, table
+from vidssl.jobs.retrieve import retrieve, share, table
 
 
 def guarded(command: Callable[[], None]) -> None:
@@ -57,7 +61,33 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
+    parser.add_argument(
+        "--allow-missing", action="store_true", help="leave out videos that cannot be read, and say how many"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of --cfg")
+
+
+def _above_zero(text: str) -> float:
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return float(text)
+
+
+def _add_file_options(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of what reads every file of a list to its end."""
+    parser.add_argument("list", type=Path, help="list of videos")
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
+    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
+    parser.add_argument("--fps", type=_above_zero, help="of folders of images whose list does not say it")
+    parser.add_argument(
+        "--max-pixels", type=_at_least(1), default=MAX_PIXELS, help=f"of a frame (default {MAX_PIXELS})"
+    )
+    parser.add_argument(
+        "--timeout", type=_above_zero, default=120.0, help="seconds without a frame that mean it hangs (120)"
+    )
+    parser.add_argument(
+        "--workers", type=_at_least(1), default=os.cpu_count() or 1, help="processes (default: one a CPU)"
+    )
 
 
 def _options(arguments: argparse.Namespace) -> Options:
@@ -108,8 +138,46 @@ def extract(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--list", type=Path, required=True, help="list of videos")
     parser.add_argument("--out", type=Path, required=True, help="npz file")
     parsed = parser.parse_intermixed_args(arguments)
-    videos, numbers = extract_features(_options(parsed), parsed.list, parsed.out)
-    print(f"{videos} videos x {numbers} features in {parsed.out}")
+    found = extract_features(_options(parsed), parsed.list, parsed.out)
+    videos, numbers = found.x.shape
+    print(f"{share(videos, found.missing)} videos x {numbers} features in {parsed.out}")
+
+
+def check(arguments: Sequence[str] | None = None) -> None:
+    """Check the videos of a list, and write the list of the sound ones; exits with 1 if something was found."""
+    parser = argparse.ArgumentParser(prog="check_videos.py", description=check.__doc__)
+    _add_file_options(parser)
+    parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
+    parser.add_argument("--min-frames", type=_at_least(1), help="leave out what has fewer frames")
+    parser.add_argument("--min-seconds", type=_above_zero, help="leave out what is shorter")
+    options = vars(parser.parse_args(arguments))
+    checked = checking.check(options.pop("list"), options.pop("out"), checking.Options(**options))
+    print(checked)
+    if checked.findings:
+        sys.exit(1)
+
+
+def shrink(arguments: Sequence[str] | None = None) -> None:
+    """Copy the videos of a list into a form made for training; exits with 1 if some cannot be decoded."""
+    parser = argparse.ArgumentParser(prog="shrink_videos.py", description=shrink.__doc__)
+    _add_file_options(parser)
+    parser.add_argument(
+        "--short-side", type=_at_least(2), default=128, help="pixels; nothing is enlarged (default 128)"
+    )
+    parser.add_argument(
+        "--quality",
+        type=int,
+        choices=range(52),
+        metavar="CRF",
+        default=18,
+        help="0 lossless … 51 (default 18)",
+    )
+    options = vars(parser.parse_args(arguments))
+    settings = shrinking.Settings(**{name: options.pop(name) for name in ("short_side", "quality", "fps")})
+    shrunk = shrinking.shrink(options.pop("list"), options.pop("out"), settings, shrinking.Options(**options))
+    print(shrunk)
+    if shrunk.left_out:
+        sys.exit(1)
 
 
 def compare(arguments: Sequence[str] | None = None) -> None:
@@ -132,7 +200,15 @@ def schema(arguments: Sequence[str] | None = None) -> None:
     print(json.dumps(run_schema().model_json_schema(), indent=2))
 
 
-_COMMANDS = {"train": train, "retrieval": retrieval, "extract": extract, "report": compare, "schema": schema}
+_COMMANDS = {
+    "train": train,
+    "retrieval": retrieval,
+    "extract": extract,
+    "check": check,
+    "shrink": shrink,
+    "report": compare,
+    "schema": schema,
+}
 
 
 def main() -> None:

@@ -17,6 +17,14 @@ class DecodeError(DataError):
     """A video cannot be opened or decoded."""
 
 
+class NoVideoError(DecodeError):
+    """A file can be read, but there is no video stream in it."""
+
+
+class TooLargeError(DecodeError):
+    """The frames of a video are larger than the limit."""
+
+
 class CheckpointError(VidsslError):
     """A checkpoint is missing, damaged, or not the kind that was asked for."""
 

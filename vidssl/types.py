@@ -54,10 +54,10 @@ class VideoMeta:
 class Sample:
     """The views of one video, as a worker makes them."""
 
-    views: tuple[Frames, ...]  # each (T, C, S, S) uint8
+    views: tuple[Frames, ...]  # each (T, C, S, S) uint8; none where the video is broken and was to be skipped
     label: int
     index: int  # of the record in its list
-    replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one stands in for
+    replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of the broken videos in whose place it is
 
     def __post_init__(self) -> None:
         for view in self.views:
@@ -69,7 +69,7 @@ class Sample:
 class Batch:
     """B samples: uint8 views (B, T, C, S, S) from the loader, normalised float (B, C, T, S, S) on the device."""
 
-    views: tuple[Tensor, ...]
+    views: tuple[Tensor, ...]  # none where all videos of the batch were skipped
     label: Tensor  # (B,) int64
     index: Tensor  # (B,) int64
     replaced: tuple[tuple[str, str], ...] = field(default=())
@@ -85,11 +85,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Features:
-    """One row for each video, each video exactly once, sorted by index."""
+    """One row for each video that could be read, each exactly once, sorted by index."""
 
     x: Tensor  # (N, D) float32
     label: Tensor  # (N,) int64
     index: Tensor  # (N,) int64, of the record in its list
+    missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be read
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):

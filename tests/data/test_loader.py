@@ -1,6 +1,10 @@
 """Batches: a function of seed and step alone, each video as often as it should be, broken ones named."""
 
 import logging
+import multiprocessing
+import os
+import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -8,13 +12,22 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.data import video as video_module
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, collate, eval_loader, keys_of_step, to_device, train_loader
+from vidssl.data.loader import (
+    Loader,
+    StepSampler,
+    collate,
+    eval_loader,
+    keys_of_step,
+    to_device,
+    train_loader,
+)
 from vidssl.data.records import read_list, write_lists
 from vidssl.data.samplers import Random, Uniform
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.transforms import RECIPES
 from vidssl.types import Batch, Sample
 
@@ -30,11 +43,10 @@ def training_set(path, seed=0, replace=0):
     return ClipDataset(read_list(path), sampler, recipes, seed, replace)
 
 
-def test_set(path):
+def test_set(path, skip=False):
     sampler = Uniform(Uniform.Config(frames=2, sampling_rate=2, clips=2))
-    return ClipDataset(
-        read_list(path), sampler, [RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))]
-    )
+    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
+    return ClipDataset(read_list(path), sampler, [recipe], skip=skip)
 
 
 test_set.__test__ = False
@@ -158,8 +170,8 @@ def test_28_evaluation_sees_each_video_once(digits, batch_size, world):
     seen = Counter()
     for rank in range(world):
         loader = eval_loader(dataset, batch_size, 0, rank, world)
-        keys = [key for chunk in loader.batch_sampler for key in chunk]
-        assert all(1 <= len(chunk) <= batch_size for chunk in loader.batch_sampler)
+        keys = [key for chunk in loader.batches for key in chunk]
+        assert all(1 <= len(chunk) <= batch_size for chunk in loader.batches)
         assert {epoch for epoch, _ in keys} <= {0}
         seen.update(index for _, index in keys)
     assert seen == Counter(range(16))
@@ -269,6 +281,187 @@ def test_4_so_is_one_that_is_too_short(digits):
     dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
     with pytest.raises(DataError, match=r"00002\.mp4: the clip needs 50 frames"):
         dataset[0, 2]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_4_allow_missing_leaves_broken_videos_out_and_names_them(spoiled, workers):
+    path = spoiled(4, 5, 6, 7, 9)
+    Path(read_list(path).records[20].path).unlink()
+    found = list(eval_loader(test_set(path, skip=True), 4, workers))
+    sizes = [len(batch.index) for batch in found]
+    assert sizes == [4, 0, 3, 4, 4, 3, 4, 4, 4, 4]
+    whole = [n for n in range(40) if n not in (4, 5, 6, 7, 9, 20)]
+    assert torch.cat([batch.index for batch in found]).tolist() == whole
+    assert found[1].views == () and found[1].index.dtype == found[1].label.dtype == torch.int64
+    missing = [pair for batch in found for pair in batch.replaced]
+    assert [Path(name).stem for name, _ in missing] == ["04", "05", "06", "07", "09", "20"]
+    assert all(reason.startswith(f"{name}: ") for name, reason in missing)
+    assert "not a video" in missing[0][1] and "No such file" in missing[-1][1]
+    (straight,) = eval_loader(test_set(spoiled()), 40, 0)
+    for n in range(2):
+        views = torch.cat([batch.views[n] for batch in found if batch.views])
+        assert torch.equal(views, straight.views[n][whole])
+
+
+# Videos that hang or kill their worker ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def spell(monkeypatch):
+    """Have something happen whenever one of the named videos is opened: `spell(hang, "07.mp4")`."""
+    real = video_module.open_video
+
+    def cast(what, *names):
+        def opened(path, *arguments, **settings):
+            if Path(path).name in names:
+                what(path)
+            return real(path, *arguments, **settings)
+
+        monkeypatch.setattr(video_module, "open_video", opened)
+
+    return cast
+
+
+def hang(path):
+    time.sleep(100)
+
+
+def kill(path):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def break_(path):
+    raise DecodeError(f"{path}: broken")
+
+
+def weights(path):
+    method = torch.load(path, weights_only=True)["method"]
+    return {key: value for key, value in method.items() if isinstance(value, torch.Tensor)}
+
+
+def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog, *overrides):
+    """Train where something happens to videos, and where they are simply broken: the same comes out."""
+    path = spoiled()
+    spell(break_, *names)
+    broken = weights(train(toy(path, tmp_path / "broken", "steps=10", "data.workers=0")))
+    caplog.clear()
+    spell(how, *names)
+    start = time.monotonic()
+    last = train(toy(path, tmp_path / "run", "steps=10", "data.timeout=1", *overrides))  # 80 samples
+    assert time.monotonic() - start < 30 and not multiprocessing.active_children()
+    found = weights(last)
+    assert len(found) > 20 and found.keys() == broken.keys()
+    assert all(torch.equal(found[key], broken[key]) for key in found)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    for name in names:
+        first, second = (text for text in told if name in text)  # once when it happens, once when replaced
+        number = int(name[:2])
+        assert f"{name}: {said}; it was read for the batch of the records [" in first
+        assert number in map(int, first[first.index("[") + 1 : -1].split(","))
+        assert "the next one takes its place" in second and f"{name}: {said}" in second
+    return told
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
+    said = "nothing came of it within 1 s"
+    names = ["07.mp4", "22.mp4"]
+    told = train_beside_a_broken_one(
+        spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}"
+    )
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
+    said = "the process that read it was killed by signal 9: out of memory?"
+    names = ["07.mp4", "22.mp4"]
+    told = train_beside_a_broken_one(
+        spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}"
+    )
+    assert len(told) == 4
+
+
+def test_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled, tmp_path, caplog):
+    def kill_once(path):
+        try:
+            (tmp_path / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        kill(path)
+
+    said = "the process that read it was killed by signal 9: out of memory?"
+    train_beside_a_broken_one(spell, spoiled, tmp_path, kill_once, ["07.mp4"], said, caplog)
+    assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.parametrize(("how", "said"), [(hang, "nothing came of it within 0.3 s"), (kill, "signal 9")])
+def test_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_path):
+    spell(how, *(f"{n:02d}.mp4" for n in range(0, 40, 3)))
+    with pytest.raises(DataError) as caught:
+        train(toy(spoiled(), tmp_path / "run", "steps=10", "data.timeout=0.3", "data.workers=2"))
+    message = str(caught.value)
+    assert sum(f"{n:02d}.mp4: " in message for n in range(0, 40, 3)) == message.count(said) == 3
+    assert "3 of 40 videos hung or ended a worker, 2 may: mend the list or raise data.max_broken" in message
+    assert "\n" not in message and not multiprocessing.active_children()
+
+
+def test_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_path):
+    spell(hang, "00003.mp4")
+    run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3")  # 5 % of 16 videos is none
+    with pytest.raises(
+        DataError, match=r"00003\.mp4: nothing came .* 1 of 16 .*, 0 may: .*raise data.max_broken"
+    ):
+        train(run)
+
+
+def test_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, caplog):
+    """Record 3 is broken, 4 hangs: 5 takes both places, and the batch that lost a worker is known."""
+    path = spoiled(3)
+    spell(hang, "04.mp4")
+    dataset = training_set(path, replace=5)
+    loader = Loader(dataset, [[(0, 3), (0, 9)], [(0, 10), (0, 4)], [(0, 12)]], 2, timeout=0.5, max_lost=5)
+    found = list(loader)
+    assert [batch.index.tolist() for batch in found] == [[5, 9], [10, 5], [12]]
+    assert [[Path(name).stem for name, _ in batch.replaced] for batch in found] == [["03", "04"], ["04"], []]
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert warning.endswith("of the records [3, 9]") or warning.endswith("of the records [10, 4]")
+
+
+@pytest.mark.parametrize(("how", "said"), [(hang, "nothing came of it"), (kill, "was killed by signal 9")])
+def test_4_a_video_that_hangs_or_kills_in_evaluation(how, said, spell, spoiled):
+    path = spoiled(8)
+    spell(how, "09.mp4", "30.mp4")
+    with pytest.raises(
+        DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*--allow-missing[^\n]*$|08\.mp4: not"
+    ):
+        list(eval_loader(test_set(path), 4, 2, timeout=0.3))
+    found = list(eval_loader(test_set(path, skip=True), 4, 2, timeout=0.3))
+    assert torch.cat([batch.index for batch in found]).tolist() == [
+        n for n in range(40) if n not in (8, 9, 30)
+    ]
+    missing = [pair for batch in found for pair in batch.replaced]
+    assert [Path(name).stem for name, _ in missing] == ["08", "09", "30"]
+    assert said in missing[1][1] and said in missing[2][1]
+
+
+def test_closing_a_loader_ends_its_workers(digits):
+    dataset = test_set(digits / "motion/test.csv")
+    found = iter(eval_loader(dataset, 2, 2))
+    assert next(found).index.tolist() == [0, 1] and len(multiprocessing.active_children()) == 2
+    found.close()
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_are_writable_and_stay_when_the_loader_is_gone(digits, workers):
+    dataset = test_set(digits / "motion/test.csv")
+    found = list(eval_loader(dataset, 4, workers))
+    copies = [batch.views[1].clone() for batch in found]
+    found[0].views[0].zero_()
+    assert all(torch.equal(batch.views[1], copy) for batch, copy in zip(found, copies, strict=True))
+    assert all(batch.views[0].permute(0, 1, 3, 4, 2).is_contiguous() for batch in found)
+    assert len(eval_loader(dataset, 3, workers)) == 6
 
 
 def test_batch_size_above_the_number_of_records(digits, tmp_path):

@@ -60,7 +60,7 @@ def refusal(path, **settings):
     ],
     ids=["plain", "bom", "crlf", "empty lines", "columns in another order", "quoted"],
 )
-def test_the_same_rows_in_all_spellings(write, content, tmp_path):
+def test_14_the_same_rows_in_all_spellings(write, content, tmp_path):
     found = read_list(write(content, "no\nyes\n"))
     assert found.names == ("a.mp4", "b.mp4")
     assert [(r.path, r.label) for r in found.records] == [
@@ -117,7 +117,7 @@ def test_start_and_end(write):
         ('path,label\n"open' + "\nx,0" * 50_000, None, "not CSV"),
     ],
 )
-def test_each_refusal_names_file_and_line(write, content, line, reason):
+def test_14_each_refusal_names_file_and_line(write, content, line, reason):
     path = write(content, "no\nyes\n")
     message = refusal(path)
     assert reason in message
@@ -125,7 +125,7 @@ def test_each_refusal_names_file_and_line(write, content, line, reason):
     assert len(message) < 1000
 
 
-def test_files_that_are_no_lists(write, tmp_path):
+def test_14_files_that_are_no_lists(write, tmp_path):
     assert "cannot read list" in refusal(tmp_path / "none.csv")
     assert "cannot read list" in refusal(tmp_path)
     assert "no rows" in refusal(write("path,label\n"))

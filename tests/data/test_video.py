@@ -15,7 +15,7 @@ import pytest
 from av.video.frame import PictureType
 
 from vidssl.data import decoders
-from vidssl.data.video import open_video
+from vidssl.data.video import BACKENDS, open_video
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.randomness import generator
 
@@ -106,7 +106,7 @@ def test_parity_with_a_plain_decode(path):
             assert fetched(video, [i]) == [expected[i]]
 
 
-def test_meta_of_known_files(real):
+def test_7_meta_of_known_files_and_the_first_of_two_streams(real):
     known = {
         "containers/nasa_13013.mp4": (325, 25, 180, 320),  # the first of two streams
         "containers/testsrc2_odd_height_and_width_mpeg2.mp4": (10, 25, 81, 121),
@@ -123,7 +123,7 @@ def test_meta_of_known_files(real):
             assert video.meta.duration == count / video.meta.fps
 
 
-def test_rotated_videos_come_out_upright(real):
+def test_7_rotated_videos_come_out_upright(real):
     shapes = {}
     for name in ("video_0.mov", "video_90.mov", "video_180.mov", "video_270.mov"):
         with open_video(real / "containers" / name) as video:
@@ -284,11 +284,33 @@ def test_b_frames_packed_into_other_packets(tmp_path, write_video, numbered, num
                 assert fetched(video, [i, j]) == [expected[i], expected[j]]
 
 
-def test_file_of_one_frame(tmp_path, write_video, numbered, number_of):
+def test_7_file_of_one_frame(tmp_path, write_video, numbered, number_of):
     path = write_video(tmp_path / "one.mp4", numbered(6)[5:])
     with open_video(path) as video:
         assert video.meta.num_frames == 1
         assert number_of(video.frames([0, 0, 0])) == [5, 5, 5]
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_7_a_variable_frame_rate(tmp_path, numbered, number_of, suffix):
+    """Frames are numbered in the order in which they are shown, whatever lies between them."""
+    ticks = np.cumsum(generator(3).integers(1, 9, 40)) + 100
+    with av.open(str(tmp_path / f"vfr.{suffix}"), "w") as container:
+        stream = container.add_stream("libx264", rate=1000)
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
+        stream.options = {"crf": "12", "x264-params": "keyint=9:scenecut=0:bframes=2:b-adapt=0"}
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for tick, pixels in zip(ticks.tolist(), numbered(40), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = 10 * tick, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with open_video(tmp_path / f"vfr.{suffix}") as video:
+        assert video.meta.num_frames == 40
+        assert abs(video.meta.duration - (ticks[-1] - ticks[0]) / 100) < 0.2
+        assert number_of(video.frames(range(40))) == list(range(40))
+        for i in range(40):
+            assert number_of(video.frames([i, 39 - i])) == [i, 39 - i]
 
 
 def audio_only(path):
@@ -379,7 +401,7 @@ def test_8_too_many_pixels_are_refused_from_the_header(digits):
 
 GROWTH = """
 import sys
-from vidssl.data.video import open_video
+from vidssl.data.video import BACKENDS, open_video
 from vidssl.errors import DecodeError
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
@@ -530,17 +552,19 @@ def test_13_playlists_are_refused_and_nothing_is_fetched(tmp_path, server, digit
         for suffix in ("mp4", "m3u8", "ts", "avi"):
             path = tmp_path / f"{name}.{suffix}"
             path.write_text(content)
-            with pytest.raises(DecodeError, match="not a video"):
-                open_video(path)
+            for backend in BACKENDS:
+                with pytest.raises(DecodeError, match="not a video"):
+                    open_video(path, backend)
     assert hits == []
     with open_video(tmp_path / "other.mp4") as video:
         assert video.meta.num_frames == 24
 
 
-def test_an_address_is_no_file(server):
+def test_12_an_address_is_no_file(server):
     address, hits = server
-    with pytest.raises(DecodeError, match="No such file"):
-        open_video(f"{address}/a.mp4")
+    for backend in BACKENDS:
+        with pytest.raises(DecodeError, match="No such file"):
+            open_video(f"{address}/a.mp4", backend)
     assert hits == []
 
 

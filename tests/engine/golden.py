@@ -8,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 
@@ -40,6 +42,7 @@ def losses(name: str, folder: Path) -> list[float]:
 
 def main() -> None:
     """Write the losses of all toy configs, or of those that are named."""
+    torch.set_num_threads(1)  # as the tests do
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or TOYS:
             path = golden_file(name)

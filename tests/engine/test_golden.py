@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 GOLDEN = runpy.run_path(str(Path(__file__).with_name("golden.py")))
-PLACES = 2e-3  # relative: processors differ in the last bits, and 12 steps make more of it
+# Relative. Processors, and numbers of threads, differ in the last bits, and training multiplies that: each step about
+# threefold at the high rates of the toy configs. The first steps tell whether numbers have changed.
+PLACES = [min(1e-4 * 3**step, 0.2) for step in range(12)]
 
 
 @pytest.mark.parametrize("name", GOLDEN["TOYS"])
@@ -16,7 +18,8 @@ def test_losses_are_those_of_the_golden_file(name, toy_folder):
     assert path.exists(), f"run: python tests/engine/golden.py {name}"
     expected = json.loads(path.read_text())["loss"]
     assert len(expected) == 12 and len(set(expected)) == 12
-    assert GOLDEN["losses"](name, toy_folder) == pytest.approx(expected, rel=PLACES)
+    for found, wanted, places in zip(GOLDEN["losses"](name, toy_folder), expected, PLACES, strict=True):
+        assert found == pytest.approx(wanted, rel=places)
 
 
 def test_every_golden_file_has_its_config():

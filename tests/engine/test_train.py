@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from vidssl.config import read
+from vidssl.data import packets
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run import bind_run, load_run
 from vidssl.engine.train import train
@@ -329,3 +330,14 @@ def test_a_run_that_collapses_says_so(collapsed, toy_run, caplog, monkeypatch):
         monkeypatch.setattr(METHODS["moco"], "__init__", one_direction)
     train(toy_run("moco", "a", "steps=1"))
     assert ("the keys have collapsed: effective rank 1.0" in caplog.text) is collapsed
+
+
+def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
+    monkeypatch.setattr(packets, "_remembered", type(packets._remembered)())  # as in a new process
+    cache = tmp_path / "cache"
+    cached, plain = (
+        state(train(toy_run("supervised", name, *more)))
+        for name, more in (("cached", (f"data.cache={cache}",)), ("plain", ()))
+    )
+    same(cached["method"], plain["method"])
+    assert len(list(cache.rglob("*.npz"))) == 40

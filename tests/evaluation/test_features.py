@@ -1,10 +1,13 @@
 """Extraction: the average over all crops of all clips, once for each video, and no trace left behind."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from vidssl import comm
 from vidssl.data.records import read_list
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video import open_video
@@ -128,3 +131,69 @@ def test_4_a_broken_video_is_an_error(digits, tmp_path):
     for workers in (0, 2):
         with pytest.raises(DataError, match=r"^\S+broken\.mp4: not a video[^\n]*$"):
             extract(Pixels(), read_list(tmp_path / "list.csv"), clips(workers=workers, clips=1), CPU)
+
+
+@pytest.fixture
+def gaps(digits, tmp_path):
+    """A list of nine videos of which the first, three in a row, and one that is not there are missing."""
+    sources = read_list(digits / "motion/test.csv").records[:9]
+    rows = ["path,label"]
+    for n, record in enumerate(sources):
+        content = Path(record.path).read_bytes()
+        if n != 7:
+            (tmp_path / f"{n}.mp4").write_bytes(content[:900] if n in (0, 3, 4, 5) else content)
+        rows.append(f"{n}.mp4,{record.label}")
+    (tmp_path / "gaps.csv").write_text("\n".join(rows) + "\n")
+    return read_list(tmp_path / "gaps.csv")
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])
+def test_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
+    settings = {"clips": 2, "batch_size": batch_size, "workers": workers}
+    found = extract(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
+    there = [1, 2, 6, 8]
+    assert found.index.tolist() == there
+    assert found.label.tolist() == [gaps.records[n].label for n in there]
+    whole = extract(Pixels(), read_list(digits / "motion/test.csv"), clips(clips=2), CPU)
+    torch.testing.assert_close(found.x, whole.x[there], rtol=1e-5, atol=1e-6)
+    assert [Path(path).name for path, _ in found.missing] == ["0.mp4", "3.mp4", "4.mp4", "5.mp4", "7.mp4"]
+    assert "not a video" in found.missing[0][1] and "No such file" in found.missing[-1][1]
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"left out: {reason}" for _, reason in found.missing]
+    assert whole.missing == ()
+    with pytest.raises(DataError, match=r"^\S+0\.mp4: not a video[^\n]*$"):
+        extract(Pixels(), gaps, clips(**settings), CPU)
+
+
+@pytest.mark.parametrize("world", [2, 4, 9, 12])
+def test_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
+    settings = clips(clips=2, allow_missing=True, batch_size=2)
+    alone = extract(Pixels(), gaps, settings, CPU)
+    monkeypatch.setattr(comm, "world", lambda: world)
+    parts = []
+
+    def give(part):
+        parts.append(part)
+        raise InterruptedError
+
+    monkeypatch.setattr(comm, "gather_objects", give)
+    for rank in range(world):
+        monkeypatch.setattr(comm, "rank", lambda rank=rank: rank)
+        with pytest.raises(InterruptedError):
+            extract(Pixels(), gaps, settings, CPU)
+    assert len(parts) == world
+    monkeypatch.setattr(comm, "gather_objects", lambda part: parts)
+    together = extract(Pixels(), gaps, settings, CPU)
+    assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
+    torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
+    assert together.missing == alone.missing
+
+
+def test_4_nothing_that_can_be_read(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.mp4").write_text("<html>")
+    (tmp_path / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
+    with pytest.raises(
+        DataError, match=r"none of the 2 videos of \S+list\.csv can be read; .*a\.mp4: not a video"
+    ):
+        extract(Pixels(), read_list(tmp_path / "list.csv"), clips(clips=1, allow_missing=True), CPU)

@@ -443,6 +443,77 @@ def test_4_a_broken_video_in_evaluation(refused, checkpoint, digits, tmp_path, w
     assert not (tmp_path / "x.npz").exists() and not (tmp_path / "out").exists()
 
 
+@pytest.fixture
+def with_gaps(digits, tmp_path):
+    """Two lists of which some videos are broken, and the same without them: ["gallery", "query", …]."""
+    lists = {}
+    for name, number, broken in (("gallery", 18, {0, 6, 7}), ("query", 8, {2, 3})):
+        source = read_list(digits / "motion/train.csv")
+        rows = []
+        for n in range(number):
+            record = source.records[n]
+            content = Path(record.path).read_bytes()
+            video = tmp_path / "videos" / ("both" if n < 5 else name) / f"{n}.mp4"
+            video.parent.mkdir(parents=True, exist_ok=True)
+            if n in broken:  # those of the query list that are broken are in the gallery with another name
+                video = video.with_name(f"{name}-{n}.mp4")
+            video.write_bytes(content[:900] if n in broken else content)
+            rows.append((str(video.relative_to(tmp_path)), record.label))
+        lists[name] = rows
+        lists[f"{name}_whole"] = [row for n, row in enumerate(rows) if n not in broken]
+    write_lists(tmp_path / "lists", tmp_path, lists, source.classes)
+    return {name: tmp_path / "lists" / f"{name}.csv" for name in lists}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_4_allow_missing_measures_the_others_and_says_so(
+    with_gaps, checkpoint, tmp_path, capsys, refused, workers
+):
+    rest = ("--checkpoint", checkpoint, "--workers", workers)
+    lists = ("--gallery", with_gaps["gallery"], "--query", with_gaps["query"])
+    assert "not a video" in refused(cli.retrieval, *rest, *lists, "--out", tmp_path / "none")
+    told = [*rest, *lists, "--out", tmp_path / "out", "--allow-missing"]
+    cli.retrieval([str(word) for word in told])
+    out = capsys.readouterr().out
+    found = json.loads((tmp_path / "out/results.json").read_text())
+    assert (found["num_queries"], found["num_gallery"]) == (6, 15)
+    missing = {side: found[f"missing_{side}"] for side in ("queries", "gallery")}
+    assert [Path(video["path"]).name for video in missing["queries"]] == ["query-2.mp4", "query-3.mp4"]
+    assert {Path(video["path"]).name for video in missing["gallery"]} == {
+        f"gallery-{n}.mp4" for n in (0, 6, 7)
+    }
+    assert all("not a video" in video["reason"] for side in missing.values() for video in side)
+    assert "6 of 8 (2 missing) queries, 15 of 18 (3 missing) in the gallery" in out
+    page = (tmp_path / "out/index.html").read_text()
+    assert "2 queries, 3 of the gallery" in page and "query-2.mp4" not in page and "gallery-6.mp4" not in page
+    # The numbers, and the neighbours on the page, are those of lists that never had the broken ones.
+    whole = ("--gallery", with_gaps["gallery_whole"], "--query", with_gaps["query_whole"])
+    cli.retrieval([str(word) for word in (*rest, *whole, "--out", tmp_path / "whole")])
+    assert "6 queries, 15 in the gallery" in capsys.readouterr().out
+    other = json.loads((tmp_path / "whole/results.json").read_text())
+    for name in (*RANKS, "knn", "chance", "num_queries", "num_gallery", "centered_features"):
+        assert found[name] == other[name], name
+    assert other["missing_queries"] == other["missing_gallery"] == []
+    rows = [
+        (tmp_path / name / "index.html").read_text().partition('id="rows"')[2].partition("</ol>\n<p")[0]
+        for name in ("out", "whole")
+    ]
+    assert rows[0] == rows[1] and "both/1.mp4" in rows[0]
+
+
+def test_4_allow_missing_in_extract(with_gaps, checkpoint, tmp_path, capsys):
+    told = ["--checkpoint", checkpoint, "--list", with_gaps["gallery"], "--out", tmp_path / "x.npz"]
+    cli.extract([str(word) for word in (*told, "--allow-missing")])
+    with np.load(tmp_path / "x.npz") as found:
+        arrays = dict(found)
+    whole = [n for n in range(18) if n not in (0, 6, 7)]
+    names = read_list(with_gaps["gallery"]).names
+    assert arrays["index"].tolist() == whole and arrays["path"].tolist() == [names[n] for n in whole]
+    assert len(arrays["features"]) == len(arrays["label"]) == 15
+    assert [Path(path).name for path, _ in arrays["missing"]] == [f"gallery-{n}.mp4" for n in (0, 6, 7)]
+    assert f"15 of 18 (3 missing) videos x {arrays['features'].shape[1]} features" in capsys.readouterr().out
+
+
 def test_lists_with_different_classes(refused, checkpoint, digits, tmp_path):
     message = refused(
         cli.retrieval,

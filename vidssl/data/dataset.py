@@ -6,12 +6,13 @@ import cv2
 
 from vidssl.data.records import VideoList
 from vidssl.data.samplers import Sampler
-from vidssl.data.video import open_video
+from vidssl.data.video import Reading
 from vidssl.data.views import make_views
 from vidssl.errors import DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe
 from vidssl.types import Sample
+from vidssl.workers import Desk
 
 
 class ClipDataset:
@@ -24,7 +25,8 @@ class ClipDataset:
         seed: Every random choice of a sample is a function of (seed, epoch, index, view).
         replace: How many broken videos in a row the next ones may stand in for. 0, for evaluation: a broken
             video is an error.
-        backend: Of the decoder.
+        reading: How videos are read.
+        skip: Instead of an error, a broken video gives a sample without views; `replaced` names it.
     """
 
     def __init__(
@@ -34,33 +36,50 @@ class ClipDataset:
         recipes: Sequence[Recipe],
         seed: int = 0,
         replace: int = 0,
-        backend: str = "pyav",
+        reading: Reading | None = None,
+        skip: bool = False,
     ) -> None:
         self.videos = videos
+        self.replace = replace
+        self.skip = skip
         self._sampler = sampler
         self._recipes = list(recipes)
         self._seed = seed
-        self._replace = replace
-        self._backend = backend
+        self._reading = reading or Reading()
 
     def __len__(self) -> int:
         return len(self.videos.records)
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
+        """Make the sample of (epoch, index), as `sample` does."""
+        return self.sample(key, Desk())
+
+    def sample(self, key: tuple[int, int], desk: Desk) -> Sample:
         """Make the sample of (epoch, index).
+
+        Args:
+            key: Epoch and index.
+            desk: Hears of each record that is opened. A record that was lost there, for it hung or killed its
+                process, counts as a broken video.
 
         Raises:
             DataError: The video, and `replace` more after it, cannot be used.
         """
         epoch, index = key
         broken: list[tuple[str, str]] = []
-        for step in range(min(self._replace, len(self) - 1) + 1):
+        for step in range(min(self.replace, len(self) - 1) + 1):
             # By rule, not by chance: the next video of the list takes the place.
             at = (index + step) % len(self)
+            path = self.videos.records[at].path
             try:
+                if at in desk.lost:
+                    raise DataError(f"{path}: {desk.lost[at]}")
+                desk.at(at)
                 return self._sample(epoch, at, tuple(broken))
             except DataError as error:
-                broken.append((self.videos.records[at].path, str(error)))
+                broken.append((path, str(error)))
+        if self.skip:
+            return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
             raise DataError(broken[0][1])
         shown = "; ".join(reason for _, reason in broken[:5])
@@ -72,7 +91,7 @@ class ClipDataset:
         cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would fight them
         record = self.videos.records[index]
         generators = [generator(self._seed, epoch, index, view) for view in range(len(self._recipes))]
-        with open_video(record.path, self._backend) as video:
+        with self._reading.open(record) as video:
             try:
                 views = make_views(video, record, self._sampler, self._recipes, generators)
             except DecodeError:

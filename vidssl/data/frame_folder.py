@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as header  # only headers are read with it
 
-from vidssl.errors import DecodeError
+from vidssl.errors import DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 
 _SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
@@ -37,7 +37,7 @@ class FrameFolder:
         except (OSError, ValueError) as error:
             raise DecodeError(f"{first}: not an image: {error}") from None
         if height * width > max_pixels:
-            raise DecodeError(
+            raise TooLargeError(
                 f"{first}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant"
             )
         if fps is None:
@@ -66,7 +66,10 @@ class FrameFolder:
             content = np.fromfile(file, np.uint8)
         except OSError as error:
             raise DecodeError(f"{file}: {error.strerror}") from None
-        image = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB) if content.size else None
+        try:
+            image = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB) if content.size else None
+        except cv2.error:  # by its header it has more pixels than OpenCV reads at all
+            image = None
         if image is None:
             raise DecodeError(f"{file}: not an image, or damaged")
         return np.asarray(image, np.uint8)

@@ -1,20 +1,24 @@
 """Batches in an order that is a function of the step alone, on any number of workers and processes."""
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, Sampler
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.errors import ConfigError, VidsslError
+from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
-from vidssl.types import Batch, Frames, Sample
+from vidssl.types import Batch, Sample
+from vidssl.workers import Desk, ordered
+
+_log = logging.getLogger(__name__)
 
 Key = tuple[int, int]  # (epoch, index)
+_AHEAD = 4  # batches that each worker has before it: videos take unequally long
 
 
 def keys_of_step(step: int, batch_size: int, num_records: int, seed: int) -> list[Key]:
@@ -34,7 +38,7 @@ def _order(seed: int, epoch: int, num_records: int) -> NDArray[np.int64]:
     return generator(seed, epoch).permutation(num_records)
 
 
-class StepSampler(Sampler[list[Key]]):
+class StepSampler:
     """The micro-batches of one process for the steps start … stop - 1.
 
     Args:
@@ -82,88 +86,119 @@ class StepSampler(Sampler[list[Key]]):
                 yield mine[first : first + self._micro]
 
 
-def train_loader(dataset: ClipDataset, sampler: StepSampler, workers: int) -> DataLoader[Batch]:
-    """Make the loader of a run; its whole state is the step that the sampler starts from."""
-    return _loader(dataset, sampler, workers)
+def train_loader(
+    dataset: ClipDataset, sampler: StepSampler, workers: int, timeout: float | None = None
+) -> "Loader":
+    """Make the loader of a run; its whole state is the step that the sampler starts from.
+
+    As many videos may hang or kill a worker as the data set replaces.
+    """
+    return Loader(dataset, sampler, workers, timeout, dataset.replace)
 
 
 def eval_loader(
-    dataset: ClipDataset, batch_size: int, workers: int, rank: int = 0, world: int = 1
-) -> DataLoader[Batch]:
+    dataset: ClipDataset,
+    batch_size: int,
+    workers: int,
+    rank: int = 0,
+    world: int = 1,
+    timeout: float | None = None,
+) -> "Loader":
     """Make a loader that gives each video exactly once, in order: this process's every world-th video."""
     mine = range(rank, len(dataset), world)
     chunks = [
         [(0, index) for index in mine[first : first + batch_size]]
         for first in range(0, len(mine), batch_size)
     ]
-    return _loader(dataset, chunks, workers)
+    return Loader(dataset, chunks, workers, timeout, len(dataset) if dataset.skip else 0)
 
 
-def _loader(
-    dataset: ClipDataset, batches: Sampler[list[Key]] | Sequence[list[Key]], workers: int
-) -> DataLoader[Batch]:
-    return _Loader(
-        _Carrying(dataset),  # type: ignore[arg-type]  # keys are (epoch, index), which the stubs do not know
-        batch_sampler=batches,
-        num_workers=workers,
-        collate_fn=_collate,
-        pin_memory=False,
-        prefetch_factor=4 if workers else None,
-        worker_init_fn=_one_thread,
-        # Fork: workers share the list and the settings, and start at once. They never touch the device.
-        multiprocessing_context="fork" if workers else None,
-        generator=torch.Generator(),  # else the loader draws its seed from the global state, which resume restores
-    )
+class Loader:
+    """Batches, made by worker processes that survive the videos they read.
 
+    Args:
+        dataset: Of the samples.
+        batches: The keys of each batch.
+        workers: Processes; with 0 this one makes the batches, and neither hangs nor crashes are survived.
+        timeout: Seconds that one video may take before its worker is stopped and it counts as broken.
+        max_lost: Videos that may hang or kill their worker; one more is an error.
+    """
 
-class _Carrying:
-    """Carries a user's error out of a worker as a value: raised there, torch would wrap it in a traceback."""
-
-    def __init__(self, dataset: ClipDataset) -> None:
-        self._dataset = dataset
+    def __init__(
+        self,
+        dataset: ClipDataset,
+        batches: StepSampler | Sequence[list[Key]],
+        workers: int,
+        timeout: float | None = None,
+        max_lost: int = 0,
+    ) -> None:
+        self.batches = batches
+        self._dataset, self._workers, self._timeout, self._max_lost = dataset, workers, timeout, max_lost
 
     def __len__(self) -> int:
-        return len(self._dataset)
+        return len(self.batches)
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | VidsslError:
-        try:
-            return [self._dataset[key] for key in keys]
-        except VidsslError as error:
-            return error
+    def __iter__(self) -> Generator[Batch, None, None]:
+        lost: list[str] = []
+        begun: deque[list[Key]] = deque(maxlen=self._workers * _AHEAD)  # all that workers have before them
+
+        def keys() -> Iterator[list[Key]]:
+            for batch in self.batches:
+                begun.append(batch)
+                yield batch
+
+        def on_loss(item: int, reason: str) -> None:
+            num_records = len(self._dataset)
+            lost.append(f"{self._dataset.videos.records[item].path}: {reason}")
+            # The batch asked for this record, or for one shortly before it whose place it takes.
+            batch = min(begun, key=lambda keys: min((item - index) % num_records for _, index in keys))
+            _log.warning("%s; it was read for the batch of the records %s", lost[-1], [n for _, n in batch])
+            if len(lost) > self._max_lost:
+                raise DataError(
+                    f"{'; '.join(lost)}; {len(lost)} of {num_records} videos hung or ended a worker, "
+                    f"{self._max_lost} may: mend the list or raise data.max_broken (evaluation: --allow-missing)"
+                )
+
+        # No name here holds a batch: its memory is the consumer's to free.
+        yield from map(
+            _batch,
+            ordered(self._make, keys(), self._workers, timeout=self._timeout, ahead=_AHEAD, on_loss=on_loss),
+        )
+
+    def _make(self, keys: list[Key], desk: Desk) -> "_Stacked":
+        if self._workers:
+            torch.set_num_threads(1)  # in a worker: they share the cores already
+        return _stack([self._dataset.sample(key, desk) for key in keys])
 
 
-class _Loader(DataLoader[Batch]):
-    """Raises the error that a worker carried, when its batch has its turn."""
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # an iterator is all that is used
-        for batch in super().__iter__():
-            if isinstance(batch, VidsslError):
-                raise batch
-            yield batch
-
-
-def _collate(samples: Sequence[Sample] | VidsslError) -> Batch | VidsslError:
-    return samples if isinstance(samples, VidsslError) else collate(samples)
-
-
-def _one_thread(worker: int) -> None:
-    torch.set_num_threads(1)
+# What a worker sends: the views (B, T, S, S, C), labels, indices, what was replaced.
+_Stacked = tuple[list[NDArray[np.uint8]], list[int], list[int], tuple[tuple[str, str], ...]]
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Stack samples; views stay uint8 and channels last in memory."""
-    views = tuple(_stack([sample.views[n] for sample in samples]) for n in range(len(samples[0].views)))
-    return Batch(
-        views,
-        torch.tensor([sample.label for sample in samples]),
-        torch.tensor([sample.index for sample in samples]),
+    """Stack samples; views stay uint8 and channels last in memory. Samples without views are left out."""
+    return _batch(_stack(samples))
+
+
+def _stack(samples: Sequence[Sample]) -> _Stacked:
+    whole = [sample for sample in samples if sample.views]
+    clips = zip(*(sample.views for sample in whole), strict=True)
+    return (
+        [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # contiguous
+        [sample.label for sample in whole],
+        [sample.index for sample in whole],
         tuple(pair for sample in samples for pair in sample.replaced),
     )
 
 
-def _stack(clips: Sequence[Frames]) -> Tensor:
-    pixels = np.stack([clip.transpose(0, 2, 3, 1) for clip in clips])  # (B, T, H, W, C), contiguous
-    return torch.from_numpy(pixels).permute(0, 1, 4, 2, 3)
+def _batch(stacked: _Stacked) -> Batch:
+    views, label, index, replaced = stacked
+    return Batch(
+        tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
+        torch.tensor(label, dtype=torch.int64),
+        torch.tensor(index, dtype=torch.int64),
+        replaced,
+    )
 
 
 def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:

@@ -17,7 +17,7 @@ import numpy as np
 from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
-from vidssl.errors import ConfigError, DecodeError
+from vidssl.errors import ConfigError, DecodeError, NoVideoError, TooLargeError
 from vidssl.types import VideoMeta
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are not among them: they name other files.
@@ -116,7 +116,7 @@ def open_container(path: Path, max_pixels: int) -> Any:
             else "the size of a frame is not known, or it is"
         )
         container.close()
-        raise DecodeError(f"{path}: {size} more than {max_pixels} pixels; raise the limit if meant")
+        raise TooLargeError(f"{path}: {size} more than {max_pixels} pixels; raise the limit if meant")
     # Slice threads deadlock with torch's in a worker, and several workers share the cores anyway.
     stream.thread_type = "NONE"
     codec.thread_count = 1
@@ -141,7 +141,7 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
         raise DecodeError(f"{path}: not a video: {reason}") from None
     if not container.streams.video:
         container.close()
-        raise DecodeError(f"{path}: there is no video stream in it")
+        raise NoVideoError(f"{path}: there is no video stream in it")
     return container
 
 
@@ -206,11 +206,22 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     frame_of = order(np.array(stamps), np.frombuffer(kinds, np.uint8), stream.codec_context) if told else None
     if frame_of is None or not keys or keys[0] != 0:
         return Packets(VideoMeta(_at_least_one(_count(path, max_pixels), path), rate, height, width))
-    meta = VideoMeta(_at_least_one(int(frame_of.max(initial=-1)) + 1, path), rate, height, width)
+    count = _at_least_one(int(frame_of.max(initial=-1)) + 1, path)
+    if name != "avi":  # its stamps are numbers of frames
+        rate = _rate(np.array(stamps)[frame_of >= 0], float(stream.time_base), rate)
+    meta = VideoMeta(count, rate, height, width)
     places = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
     if name in _NO_SEEK:
         return Packets(meta, frame_of, places)
     return Packets(meta, frame_of, places, np.array(stamps)[places])
+
+
+def _rate(pts: NDArray[np.int64], seconds: float, said: float) -> float:
+    """Frames per second: as the header says, unless the time stamps say otherwise, as with a variable rate."""
+    if len(pts) < 2:
+        return said
+    measured = (len(pts) - 1) / (float(pts.max() - pts.min()) * seconds)
+    return said if abs(measured / said - 1) < 0.01 else measured
 
 
 def _at_least_one(count: int, path: Path) -> int:

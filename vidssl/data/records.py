@@ -118,9 +118,64 @@ def write_lists(
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["path", "label"] if labelled else ["path"])
             writer.writerows([video, label] if labelled else [video] for video, label in kept)
-    if classes:
-        (out / "classes.txt").write_text("".join(f"{name}\n" for name in classes), encoding="utf-8")
-    (out / "root.txt").write_text(f"{root.resolve()}\n", encoding="utf-8")
+    for name, text in _beside(root, classes).items():
+        (out / name).write_text(text, encoding="utf-8")
+
+
+def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
+    """Where `copy_list` writes to; to be asked before long work.
+
+    Raises:
+        DataError: It would be written over the list itself, or beside lists with other classes or another root.
+    """
+    path = out / videos.path.name
+    if path.exists() and path.samefile(videos.path):
+        raise DataError(f"{path} is the list that is read: choose another folder to write to")
+    for name, text in _beside(root, videos.classes).items():
+        if (out / name).exists() and (out / name).read_text(encoding="utf-8") != text:
+            raise DataError(f"{out / name} belongs to other lists: choose another folder to write to")
+    if not videos.classes and (out / "classes.txt").exists():
+        raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
+    return path
+
+
+def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
+    """Write a list again, with all its columns, and `classes.txt` and `root.txt` beside it.
+
+    Args:
+        videos: The list.
+        out: Folder for the files, made where it is missing.
+        root: Folder that the new names are relative to.
+        names: New name of each row; None leaves the row out.
+
+    Returns:
+        The list that was written; it is called as the old one.
+
+    Raises:
+        DataError: As `place_of_copy` says, or it cannot be written.
+    """
+    path = place_of_copy(videos, out, root)
+    rows = [row for _, row in _rows(videos.path, videos.path.read_text(encoding="utf-8-sig")) if row]
+    column = [name.strip() for name in rows[0]].index("path")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in _beside(root, videos.classes).items():
+            (out / name).write_text(text, encoding="utf-8")
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(rows[0])
+            for row, new in zip(rows[1:], names, strict=True):
+                if new is not None:
+                    writer.writerow([*row[:column], new, *row[column + 1 :]])
+    except OSError as error:
+        raise DataError(f"cannot write list {path}: {error.strerror}") from None
+    return path
+
+
+def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
+    """The files that lie beside a list, and what is in them."""
+    named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
+    return {**named, "root.txt": f"{root.resolve()}\n"}
 
 
 def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:

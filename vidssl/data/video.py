@@ -3,19 +3,34 @@
 import difflib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from vidssl.config import Settings
 from vidssl.data.borrowed import open_decord, open_opencv, open_torchcodec
 from vidssl.data.decoders import Decoder, Image, PyAV
 from vidssl.data.frame_folder import FrameFolder
 from vidssl.data.packets import Packets, open_container, read_packets, remembered
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.types import Frames, VideoMeta
+from vidssl.types import Frames, VideoMeta, VideoRecord
 
 MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, before anything is decoded
+
+
+class Reading(Settings):
+    """How videos are read."""
+
+    backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
+    fps: float | None = Field(default=None, gt=0)  # of folders of images whose list does not say
+    cache: str | None = None  # folder in which to remember where the frames of a file are
+
+    def open(self, record: VideoRecord) -> "Video":
+        """Open the video of a record, as `open_video` does."""
+        return open_video(record.path, self.backend, fps=record.fps or self.fps, cache=self.cache)
+
 
 BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
     "pyav": PyAV,

@@ -63,14 +63,10 @@ def resume(
 
 
 def _comparable(key: str, value: Any) -> Any:
-    if key == "data" and isinstance(
-        value, dict
-    ):  # where the videos lie and how many workers read them is free
-        return {
-            k: v
-            for k, v in value.items()
-            if k not in ("train", "root", "workers", "max_broken", "moving_digits")
-        }
+    if key == "data" and isinstance(value, dict):
+        # Where the videos lie, and who reads them how fast, is free.
+        free = ("train", "root", "workers", "timeout", "max_broken", "cache", "moving_digits")
+        return {k: v for k, v in value.items() if k not in free}
     if key == "evaluate":
         return None
     return value

@@ -12,6 +12,7 @@ from vidssl import comm
 from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.moving_digits import MovingDigits
 from vidssl.data.samplers import SAMPLERS
+from vidssl.data.video import Reading
 from vidssl.engine.optim import OptimizerConfig
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import METHODS
@@ -25,15 +26,16 @@ class Embedded(MovingDigits):
     out: str
 
 
-class Data(Settings):
+class Data(Reading):
     """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
 
     train: str  # a list
     root: str | None = None  # folder that overrides the list's root.txt
     allow_external: bool = False  # accept paths that leave the root
     moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
-    backend: Literal["pyav"] = "pyav"
     workers: int = Field(default=2, ge=0)
+    # Seconds that one video may take before its worker is stopped and it counts as broken.
+    timeout: float = Field(default=120.0, gt=0)
     max_broken: float = Field(
         default=0.05, ge=0, le=1
     )  # share of videos that may be broken before the run stops

@@ -1,9 +1,8 @@
 """The one training loop."""
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +11,11 @@ from torch.nn.parallel import DistributedDataParallel
 from vidssl import comm
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, to_device, train_loader
+from vidssl.data.loader import Loader, StepSampler, to_device, train_loader
 from vidssl.data.moving_digits import ensure
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
+from vidssl.data.video import Reading
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.engine.resume import only_run_in, resume, save
@@ -57,7 +57,7 @@ def train(run: Run, until: int | None = None) -> Path:
         method: Method = build(METHODS, run.method, build_backbone(run)).to(device)
         optimizer = build_optimizer(run.optimizer, method)
         step = resume(run, output, videos, method, optimizer)
-        loader = iter(_loader(run, videos, step, stop))
+        loader = stack.enter_context(closing(iter(_loader(run, videos, step, stop))))
         parallel: nn.Module = _parallel(method, run, device)
         if comm.is_main():
             output.mkdir(parents=True, exist_ok=True)
@@ -139,26 +139,25 @@ def test_clips(run: Run) -> TestClips:
         size=run.test_size,
         mean=run.data.mean,
         std=run.data.std,
-        backend=run.data.backend,
+        **run.data.model_dump(include=set(Reading.model_fields)),
         batch_size=run.evaluate.batch_size,
         workers=run.data.workers,
+        timeout=run.data.timeout,
     )
 
 
 test_clips.__test__ = False  # type: ignore[attr-defined]  # no test, whatever pytest thinks of the name
 
 
-def _loader(run: Run, videos: VideoList, step: int, stop: int) -> Any:
+def _loader(run: Run, videos: VideoList, step: int, stop: int) -> Loader:
     recipes = [build(RECIPES, view) for view in run.data.views]
     limit = int(run.data.max_broken * len(videos.records))
-    dataset = ClipDataset(
-        videos, build(SAMPLERS, run.data.sampler), recipes, run.seed, limit, run.data.backend
-    )
+    dataset = ClipDataset(videos, build(SAMPLERS, run.data.sampler), recipes, run.seed, limit, run.data)
     micro = _micro_batch_size(run)
     sampler = StepSampler(
         len(dataset), run.batch_size, micro, step, stop, run.seed, comm.rank(), comm.world()
     )
-    return train_loader(dataset, sampler, run.data.workers)
+    return train_loader(dataset, sampler, run.data.workers, run.data.timeout)
 
 
 def _micro_batch_size(run: Run) -> int:

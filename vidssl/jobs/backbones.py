@@ -36,6 +36,7 @@ class Options:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     root: Path | None = None
     allow_external: bool = False
+    allow_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Subject:
     def describe(self) -> dict[str, Any]:
         """Tell the protocol, the weights, the config and the versions, as plain data."""
         return {
-            "protocol": self.test.model_dump(mode="json", exclude={"batch_size", "workers"}),
+            "protocol": self.test.model_dump(mode="json", exclude={"batch_size", "workers", "timeout"}),
             "checkpoint": self.origin,
             "config": self.run.model_dump(mode="json"),
             "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
@@ -88,6 +89,10 @@ def load_subject(options: Options) -> Subject:
     render(run)
     told = {name: getattr(options, name) for name in ("clips", "crops", "size", "batch_size", "workers")}
     test = TestClips(
-        **{**dict(test_clips(run)), **{name: value for name, value in told.items() if value is not None}}
+        **{
+            **dict(test_clips(run)),
+            "allow_missing": options.allow_missing,
+            **{name: value for name, value in told.items() if value is not None},
+        }
     )
     return Subject(backbone.to(device).eval(), run, test, device, origin)

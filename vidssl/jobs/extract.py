@@ -8,13 +8,14 @@ from vidssl.data.records import read_list
 from vidssl.errors import DataError
 from vidssl.evaluation.features import extract
 from vidssl.jobs.backbones import Options, load_subject
+from vidssl.types import Features
 
 
-def extract_features(options: Options, videos: Path, out: Path) -> tuple[int, int]:
+def extract_features(options: Options, videos: Path, out: Path) -> Features:
     """Write the features of a list as an npz file.
 
     Its arrays: `features` (N, D) float32, `label` (N,) and `index` (N,) int64, `path` (N,) strings as in the
-    list.
+    list, `missing` (M, 2) strings: path and reason of the videos that were left out.
 
     Args:
         options: Which backbone, which clips.
@@ -22,7 +23,7 @@ def extract_features(options: Options, videos: Path, out: Path) -> tuple[int, in
         out: The file; its folder is made.
 
     Returns:
-        (N, D).
+        What is in the file.
 
     Raises:
         DataError: A video cannot be used, or the file cannot be written.
@@ -39,7 +40,8 @@ def extract_features(options: Options, videos: Path, out: Path) -> tuple[int, in
                 label=features.label.numpy(),
                 index=features.index.numpy(),
                 path=np.array([listed.names[i] for i in features.index.tolist()]),
+                missing=np.array(features.missing, dtype=np.str_).reshape(-1, 2),
             )
     except OSError as error:
         raise DataError(f"cannot write {out}: {error.strerror}") from None
-    return len(features.x), features.x.shape[1]
+    return features

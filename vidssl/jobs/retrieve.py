@@ -1,6 +1,8 @@
 """Retrieval: extract, search, measure, and a page to look at."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from vidssl.evaluation.metrics import Neighbours
 from vidssl.evaluation.protocols import KNN, Retrieval, own_rows
 from vidssl.jobs.backbones import Options, Subject, load_subject
 from vidssl.progress import progress
-from vidssl.types import Frames
+from vidssl.types import Features, Frames
 from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
 
 RANKS = (1, 5, 10, 20)
@@ -57,6 +59,7 @@ def retrieve(
     subject = load_subject(options)
     g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
     q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
+    lists = [_measured(*pair) for pair in zip(lists, (g, q), strict=True)]
     own = own_rows(*lists)
     search = Retrieval(Retrieval.Config(ks=RANKS, center=center))
     neighbours = search.search(g, q, own)
@@ -73,6 +76,8 @@ def retrieve(
         **numbers,
         "num_queries": len(q.x),
         "num_gallery": len(g.x),
+        "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+        "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.missing],
         "centered": center,
         "knn_k": k,
         "gallery": str(gallery),
@@ -101,10 +106,28 @@ def table(results: dict[str, Any]) -> str:
     ]
     test = results["protocol"]
     protocol = (
-        f"{results['num_queries']} queries, {results['num_gallery']} in the gallery, {test['clips']} clips x "
+        f"{_counts(results)}, {test['clips']} clips x "
         f"{test['crops']} crops of {test['size']}², {'centred' if results['centered'] else 'plain'} cosine, percent"
     )
     return "\n".join([protocol, *lines])
+
+
+def share(found: int, missing: Sequence[object]) -> str:
+    """Say how many were found, and of how many where some are missing: `58 of 60 (2 missing)`."""
+    return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
+
+
+def _counts(results: dict[str, Any]) -> str:
+    queries = share(results["num_queries"], results["missing_queries"])
+    return f"{queries} queries, {share(results['num_gallery'], results['missing_gallery'])} in the gallery"
+
+
+def _measured(videos: VideoList, features: Features) -> VideoList:
+    """Leave out of a list what could not be read: its rows are those of the features then."""
+    rows = features.index.tolist()
+    return replace(
+        videos, names=tuple(videos.names[n] for n in rows), records=tuple(videos.records[n] for n in rows)
+    )
 
 
 def video_preview(path: str) -> Preview:
@@ -114,7 +137,7 @@ def video_preview(path: str) -> Preview:
 
 def _middle(path: str) -> Frames:
     """Eight frames of the middle of a video, three seconds at most."""
-    with open_video(path) as video:
+    with open_video(path, fps=25) as video:  # that of a folder of images; any does, for a preview
         sampler = Uniform(
             Uniform.Config(frames=8, seconds=min(3.0, video.meta.duration), clips=1, short="hold")
         )
@@ -175,6 +198,7 @@ def _write_page(
         video for row in queries for video in (row.video, *(hit.video for hit in row.hits))
     )
     test, origin = subject.test, subject.origin
+    lacking = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
     write_retrieval_page(
         path,
         title=f"Retrieval: {_title(query)} in {_title(gallery)}",
@@ -193,6 +217,11 @@ def _write_page(
             (
                 "Protocol",
                 f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
+            ),
+            *(
+                [("Cannot be read", f"{lacking[0]} queries, {lacking[1]} of the gallery")]
+                if any(lacking)
+                else []
             ),
         ],
         total_queries=len(query.records),

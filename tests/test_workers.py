@@ -1,0 +1,459 @@
+"""Work of several processes: in order, each task once, and no item that hangs or kills takes more than itself."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vidssl.errors import DataError, DecodeError
+from vidssl.workers import Desk, ordered
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def children():
+    """Processes that this one started and has not waited for, zombies too."""
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+
+def alive(pid):
+    """Whether there is such a process that is not dead already."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """No test leaves a process, a zombie or an open file."""
+    before = open_files(), children()
+    yield
+    gc.collect()
+    assert (open_files(), children()) == before and not multiprocessing.active_children()
+
+
+@pytest.fixture
+def losses():
+    """What was lost: a list of (item, reason), which is an `on_loss` too."""
+
+    class Losses(list):
+        def __call__(self, item, reason):
+            self.append((item, reason))
+
+    return Losses()
+
+
+def once(path):
+    """Whether this is the first time that any process asks so."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+# Order ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+@pytest.mark.parametrize("number", [0, 1, 2, 25])
+def test_results_are_in_the_order_of_the_tasks(workers, number):
+    def slow_at_first(task, desk):
+        desk.at(task)
+        time.sleep(0.03 if task % 3 == 0 else 0.0)  # others overtake it
+        return task, os.getpid()
+
+    found = list(ordered(slow_at_first, iter(range(number)), workers))
+    assert [task for task, _ in found] == list(range(number))
+    processes = {pid for _, pid in found}
+    assert (os.getpid() in processes) == (workers == 0 and number > 0)
+    assert len(processes) <= max(1, workers) and (number < 25 or len(processes) == max(1, workers))
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (2, 2), (3, 4)])
+def test_no_more_tasks_are_drawn_than_may_be_ahead(workers, ahead):
+    drawn = []
+
+    def tasks():
+        for number in range(40):
+            drawn.append(number)
+            yield number
+
+    for number, result in enumerate(ordered(lambda task, desk: task, tasks(), workers, ahead=ahead)):
+        assert result == number
+        assert len(drawn) <= number + workers * ahead
+    assert len(drawn) == 40
+
+
+def test_workers_do_not_wait_for_a_slow_consumer(tmp_path):
+    def mark(task, desk):
+        (tmp_path / str(task)).touch()
+
+    results = ordered(mark, range(20), 2, ahead=3)
+    next(results)
+    assert until(lambda: len(list(tmp_path.iterdir())) == 6)
+    time.sleep(0.05)
+    assert len(list(tmp_path.iterdir())) == 6  # and no further
+    results.close()
+
+
+def test_two_at_once():
+    pairs = zip(
+        ordered(lambda task, desk: task, range(12), 2),
+        ordered(lambda task, desk: -task, range(12), 2),
+        strict=True,
+    )
+    assert list(pairs) == [(n, -n) for n in range(12)]
+
+
+# Values -----------------------------------------------------------------------------------------------------
+
+
+def test_arrays_of_any_size_and_order():
+    def make(task, desk):
+        random = np.random.Generator(np.random.PCG64(task))
+        return {
+            "large": random.integers(0, 255, (task + 1, 3, 500, 700), np.uint8),
+            "none": np.empty((0, 4)),
+            "columns": np.asfortranarray(random.normal(size=(5, 7))),
+            "steps": random.normal(size=(9, 6))[::2, ::-1],
+            "turned": random.integers(0, 9, (4, 5, 6)).transpose(2, 0, 1),
+            "words": ["é", task],
+        }
+
+    for task, found in enumerate(ordered(make, range(5), 2)):
+        wanted = make(task, Desk())
+        assert found.pop("words") == wanted.pop("words") and {*found} == {*wanted}
+        for name, array in found.items():
+            assert np.array_equal(array, wanted[name]) and array.dtype == wanted[name].dtype
+            assert array.flags.writeable and array.ctypes.data % 8 == 0
+            array[...] = 1
+        assert found["large"].ctypes.data % 64 == 0
+        assert (found["large"] == 1).all() and (found["turned"] == 1).all()
+
+
+def test_more_than_containers_have_of_shared_memory():
+    (result,) = ordered(lambda task, desk: np.full(100 << 20, task, np.uint8), [7], 1)
+    assert result.nbytes == 100 << 20 and result[0] == result[-1] == 7
+
+
+def test_large_tasks_and_small_results():
+    tasks = [np.full(1 << 20, n, np.uint8) for n in range(6)]
+    assert list(ordered(lambda task, desk: int(task.sum()), tasks, 2)) == [n << 20 for n in range(6)]
+
+
+def test_results_that_are_kept_cost_no_open_files():
+    before = open_files()
+    results = ordered(lambda task, desk: np.full(1000, task), range(200), 2)
+    kept = [next(results) for _ in range(150)]
+    assert open_files() < before + 10
+    results.close()
+    assert [int(array[-1]) for array in kept] == list(range(150))  # they outlive the workers
+
+
+def test_pages_are_freed_with_the_arrays():
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("memfd:vidssl")
+
+    results = ordered(lambda task, desk: np.zeros(1 << 20, np.uint8), range(30), 1, ahead=1)
+    for array in results:
+        part = array[5:9]
+        del array
+        assert mapped() <= 2
+    del part
+    assert mapped() == 0
+
+
+# Errors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_users_error_is_itself_when_its_task_has_its_turn(workers):
+    def fail(task, desk):
+        if task == 3:
+            raise DecodeError("a.mp4: not a video")
+        time.sleep(0.02)
+        return task
+
+    found = []
+    with pytest.raises(DecodeError) as caught:
+        found += ordered(fail, range(9), workers)
+    assert found == [0, 1, 2] and str(caught.value) == "a.mp4: not a video"
+    assert caught.value.__cause__ is None and type(caught.value) is DecodeError
+
+
+def test_any_other_error_is_a_bug_with_its_traceback():
+    def a_bug(task, desk):
+        return 1 / task
+
+    with pytest.raises(RuntimeError, match=r"(?s)in a_bug.*ZeroDivisionError: division by zero"):
+        list(ordered(a_bug, [1, 0], 2))
+    with pytest.raises(RuntimeError, match=r"(?s)a worker failed.*[Pp]ickle"):
+        list(ordered(lambda task, desk: lambda: task, [1], 1))
+
+
+def test_an_error_of_the_tasks_themselves():
+    def tasks():
+        yield 1
+        raise DataError("no more")
+
+    with pytest.raises(DataError, match="no more"):
+        list(ordered(lambda task, desk: task, tasks(), 2))
+
+
+# Losses -----------------------------------------------------------------------------------------------------
+
+
+def pairs_less(how, bad):
+    """A function of pairs of items that gives those that are not lost; `how()` happens at a bad one."""
+
+    def function(task, desk):
+        found = []
+        for item in task:
+            if item not in desk.lost:
+                desk.at(item)
+                time.sleep(0.001)
+                if item in bad:
+                    how()
+                found.append(item)
+        return found, dict(desk.lost)
+
+    return function
+
+
+PAIRS = [(n, n + 1) for n in range(0, 40, 2)]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by signal 9: out of memory?"),
+        (lambda: os.kill(os.getpid(), signal.SIGUSR1), "was killed by signal 10: User defined signal 1"),
+        (lambda: os._exit(3), "ended with exit code 3"),
+        (lambda: sys.exit(4), "ended with exit code 4"),
+    ],
+    ids=["killed", "crashed", "left", "exit"],
+)
+def test_a_worker_that_dies_costs_the_item_at_its_desk(workers, how, said, losses, capfd):
+    bad = {5, 6, 11}
+    found = list(ordered(pairs_less(how, bad), PAIRS, workers, on_loss=losses))
+    assert [items for items, _ in found] == [[n for n in pair if n not in bad] for pair in PAIRS]
+    assert sorted(losses) == [(n, f"the process that read it {said}") for n in sorted(bad)]
+    assert found[-1][1] == dict(losses) and found[2][1].keys() >= {5}  # later tasks know of it
+    assert capfd.readouterr() == ("", "")
+
+
+def test_an_item_that_hangs_is_lost_after_the_timeout(losses):
+    start = time.monotonic()
+    found = list(ordered(pairs_less(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_loss=losses))
+    assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
+    assert losses == [(8, "nothing came of it within 0.5 s")]
+    assert 0.5 < time.monotonic() - start < 5
+
+
+def test_each_item_has_the_timeout_for_itself(losses):
+    def slow(task, desk):
+        for item in range(5):
+            desk.at(item)
+            time.sleep(0.15)
+        return task
+
+    assert list(ordered(slow, [1, 2], 2, timeout=0.5, on_loss=losses)) == [1, 2] and not losses
+
+
+def test_waiting_for_the_consumer_is_no_hanging(losses):
+    pids = set()
+    results = ordered(
+        lambda task, desk: (desk.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_loss=losses
+    )
+    for number, pid in enumerate(results):
+        pids.add(pid)
+        if number in (0, 5):
+            time.sleep(0.6)
+    assert number == 11 and len(pids) == 2 and not losses
+
+
+def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(losses):
+    def slow(task, desk):
+        if 3 not in desk.lost:
+            desk.at(task)
+            time.sleep(100 if task == 3 else 0.001)
+        return task
+
+    results = ordered(slow, range(8), 2, timeout=0.4, ahead=4, on_loss=losses)
+    assert [next(results) for _ in range(2)] == [0, 1]
+    time.sleep(1.0)
+    assert not losses
+    start = time.monotonic()
+    assert list(results) == [2, 3, 4, 5, 6, 7] and losses == [(3, "nothing came of it within 0.4 s")]
+    assert time.monotonic() - start < 0.4  # it was stopped long ago
+
+
+def test_a_loss_without_anybody_to_hear_of_it_is_an_error():
+    with pytest.raises(DataError, match=r"^item 8: the process that read it ended with exit code 3$"):
+        list(ordered(pairs_less(lambda: os._exit(3), {8}), PAIRS, 2))
+
+
+def test_what_on_loss_raises_stops_everything():
+    def stop(item, reason):
+        raise DataError(f"enough: {item}")
+
+    with pytest.raises(DataError, match="enough: 8"):
+        list(ordered(pairs_less(lambda: os._exit(3), {8}), PAIRS, 3, on_loss=stop))
+
+
+@pytest.mark.parametrize("how", ["die", "hang"])
+def test_processes_that_end_before_they_get_to_an_item(how, losses):
+    def never(task, desk):
+        if task > 2:
+            os._exit(5) if how == "die" else time.sleep(100)
+        return task
+
+    found = []
+    said = "ended with exit code 5" if how == "die" else "nothing came of it within 0.2 s"
+    with pytest.raises(
+        DataError, match=f"3 worker processes in a row ended with nothing done; .*{said}; .*fewer"
+    ):
+        found += ordered(never, range(9), 2, timeout=0.2, on_loss=losses)
+    assert found == list(range(len(found))) and not losses
+
+
+def test_a_function_that_does_not_look_at_what_is_lost(losses):
+    def stubborn(task, desk):
+        desk.at(task)
+        os._exit(5)
+
+    with pytest.raises(DataError, match="3 worker processes in a row"):
+        list(ordered(stubborn, [6], 1, on_loss=losses))
+    assert [item for item, _ in losses] == [6]
+
+
+def test_a_process_that_was_told_to_end_has_lost_nothing(losses, tmp_path):
+    """A batch system sends SIGTERM to every process of a job: no video is to blame."""
+
+    def told(task, desk):
+        desk.at(task)
+        if task in (2, 7) and once(tmp_path / str(task)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(100)
+        return task
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: pytest.fail("the parent's handler ran"))
+    try:
+        assert list(ordered(told, range(10), 2, on_loss=losses)) == list(range(10)) and not losses
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_alarms_of_the_parent_stay_its_own(losses):
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        hang = pairs_less(lambda: time.sleep(100), {2})
+        assert len(list(ordered(hang, PAIRS[:3], 1, timeout=0.3, on_loss=losses))) == 3
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rung == [signal.SIGALRM] and [item for item, _ in losses] == [2]
+
+
+# The end ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["close", "forget", "exhaust", "error"])
+def test_all_workers_end_with_the_results(end):
+    def busy(task, desk):
+        desk.at(task)
+        time.sleep(0.001 if task < 3 or end == "exhaust" else 100)
+        return os.getpid()
+
+    results = ordered(busy, range(6), 3)
+    pids = {next(results) for _ in range(3)}
+    assert all(alive(pid) for pid in pids)
+    if end == "close":
+        results.close()
+    elif end == "forget":
+        del results
+    elif end == "exhaust":
+        assert len(list(results)) == 3
+    else:
+        with pytest.raises(KeyError):
+            results.throw(KeyError())
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_nothing_is_started_before_the_first_result_is_asked_for():
+    results = ordered(lambda task, desk: task, range(6), 3)
+    assert not multiprocessing.active_children()
+    results.close()
+
+
+SCRIPT = """
+import os, signal, sys, time
+from vidssl.workers import ordered
+def work(task, desk):
+    desk.at(task)
+    if task > 3:
+        time.sleep({sleep})
+    return os.getpid()
+# The workers of the second were forked while the first was there, and hold what it had open.
+both = [ordered(work, range(99), 2, timeout={timeout}) for _ in range(2)]
+print(*{{next(results) for results in both for _ in range(4)}}, flush=True)
+{end}
+"""
+
+
+def script(sleep=0.0, timeout=None, end="time.sleep(100)"):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(sleep=sleep, timeout=timeout, end=end)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    pids = [int(pid) for pid in process.stdout.readline().split()]
+    assert len(pids) >= 2
+    return process, pids
+
+
+@pytest.mark.parametrize(("sleep", "timeout"), [(0.0, None), (0.05, None), (100.0, 0.5)])
+def test_workers_do_not_outlive_their_parent(sleep, timeout):
+    process, pids = script(sleep, timeout)
+    process.kill()
+    process.communicate()
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_nor_a_parent_that_just_ends():
+    process, pids = script(sleep=100.0, end="")
+    assert process.communicate()[1] == "" and process.returncode == 0
+    assert until(lambda: not any(alive(pid) for pid in pids))
+
+
+def test_ctrl_c_is_the_parents_alone():
+    process, pids = script(sleep=0.2, end="list(both[0])")
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate()[1]
+    assert process.returncode == -signal.SIGINT
+    assert errors.count("Traceback") == 1 and errors.count("KeyboardInterrupt") == 1
+    assert until(lambda: not any(alive(pid) for pid in pids))

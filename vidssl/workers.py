@@ -1,0 +1,335 @@
+"""Work done by several processes, its results in order. A process that hangs or dies costs one item, not the run."""
+
+import ctypes
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import struct
+import tempfile
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from itertools import count, islice
+from multiprocessing.connection import wait
+from typing import IO, Any, Generic, TypeVar
+
+from vidssl.errors import DataError, VidsslError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+_Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
+
+_NOTHING = -1  # on a desk
+_TRIES = 3  # processes in a row that may end at one place without a result or a loss
+_HEADER = struct.Struct("<QQ")  # of a message: where the pickle starts in its memory file, and where it ends
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+
+# This process's ends of all connections: a worker closes its copies of them, for as long as any copy is open
+# the others do not see that this process is gone.
+_ends: set[socket.socket] = set()
+
+
+class Desk:
+    """What a job sees of the place it is done at."""
+
+    def __init__(self) -> None:
+        self.lost: Mapping[int, str] = {}  # items that took a process with them, and how: item -> reason
+
+    def at(self, item: int) -> None:
+        """Say which item, a number from 0, is worked on now; the clock of the timeout starts anew."""
+
+
+def ordered(
+    function: Callable[[Task, Desk], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    *,
+    timeout: float | None = None,
+    ahead: int = 2,
+    on_loss: Callable[[int, str], None] | None = None,
+) -> Generator[Result, None, None]:
+    """Apply a function to tasks in other processes; give the results in the order of the tasks.
+
+    A task may be about several items; the function says at its desk which one it is about to touch. Where the
+    process dies then, or nothing happens for too long, the item is lost: `on_loss` hears of it, a fresh
+    process takes the place and does the unfinished tasks again, and the function finds the item in
+    `desk.lost`. Arrays in results are not copied on this side, whatever their size.
+
+    Args:
+        function: Of a task and a desk. The processes are forks: it need not be picklable; results must be.
+        tasks: Picklable; drawn only as far ahead as there are hands.
+        workers: Processes; with 0 all is done in this one, and a hanging or crashing item is not survived.
+        timeout: Seconds that an item may take.
+        ahead: Tasks that a process has at a time; `workers * ahead` are begun before their turn at most.
+        on_loss: Called with a lost item and the reason; what it raises stops everything. Without it a loss
+            is an error.
+
+    Raises:
+        DataError: An item was lost and there is no `on_loss`, or processes end before they get to any item.
+        VidsslError: What the function raised, when its task has its turn.
+        RuntimeError: The function raised anything else, which is a bug; the message holds the traceback.
+    """
+    if not workers:
+        desk = Desk()
+        for task in tasks:
+            yield function(task, desk)
+        return
+    owner = os.getpid()
+    numbered, drawn = enumerate(tasks), 0
+    crew: list[_Worker[Task, Result]] = []
+    answers: dict[int, _Answer[Result]] = {}  # by number of the task, of those that wait for their turn
+    lost: dict[int, str] = {}
+    try:
+        for _ in range(workers):
+            crew.append(_Worker(function, timeout))
+            crew[-1].start(lost)
+        for turn in count():
+            waiting = True
+            while waiting:
+                for number, task in islice(numbered, turn + workers * ahead - drawn):
+                    min(crew, key=lambda worker: len(worker.tasks)).give(number, task, lost)
+                    drawn = number + 1
+                if turn == drawn:
+                    return
+                # All that is there is taken, even when it is not its turn yet: its worker gets a new task.
+                ready = wait([worker.end for worker in crew], timeout=0 if turn in answers else None)
+                for worker in crew:
+                    if worker.end in ready:
+                        try:
+                            worker.receive(answers)
+                        except (EOFError, ConnectionError):
+                            _bury(worker, lost, on_loss)
+                            worker.start(lost)
+                waiting = bool(ready) or turn not in answers
+            yield _unpacked(answers.pop(turn))  # held by no name here: its memory is the consumer's to free
+    finally:
+        if os.getpid() == owner:  # a fork that tidies up its copy of this must not touch the processes
+            for worker in crew:
+                worker.stop()
+
+
+def _unpacked(answer: "_Answer[Result]") -> Result:
+    result, error = answer
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]  # without an error it is one
+
+
+class _WatchedDesk(Desk):
+    """The desk of a worker process; its parent can still read it when the process is dead."""
+
+    def __init__(self, timeout: float | None) -> None:
+        super().__init__()
+        self.timeout = timeout
+        self._shared = mmap.mmap(-1, 8)
+        self._put(_NOTHING)
+
+    def at(self, item: int) -> None:
+        self._put(item)
+        if self.timeout is not None:
+            # The kernel ends the process when this rings. It does so inside of a decoder that never returns,
+            # while the parent is busy, and when the parent is dead.
+            signal.setitimer(signal.ITIMER_REAL, self.timeout)
+
+    def rest(self) -> None:
+        """Nothing is worked on: the clock stands still."""
+        self._put(_NOTHING)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    @property
+    def item(self) -> int:
+        """What is worked on."""
+        return int.from_bytes(self._shared[:], "little", signed=True)
+
+    def _put(self, item: int) -> None:
+        self._shared[:] = item.to_bytes(8, "little", signed=True)
+
+
+class _Worker(Generic[Task, Result]):
+    """A place where tasks are done: a process, the next one when it is dead, and a connection to it.
+
+    No process shares a lock or a queue with another, so one that is killed hurts nobody else.
+    """
+
+    def __init__(self, function: Callable[[Task, Desk], Result], timeout: float | None) -> None:
+        self.tasks: deque[tuple[int, Task]] = deque()  # numbered; given and not answered, oldest first
+        self.failures = 0  # processes in a row that ended for nothing
+        self._function, self._timeout = function, timeout
+        self._process: multiprocessing.process.BaseProcess | None = None
+
+    def start(self, lost: Mapping[int, str]) -> None:
+        """Start a process and give it the tasks that are not done."""
+        self.desk = _WatchedDesk(self._timeout)
+        self.end, theirs = socket.socketpair()
+        _ends.add(self.end)
+        with theirs:
+            # Fork: workers share the list and the settings, and start at once. They never touch the device.
+            process = self._process = multiprocessing.get_context("fork").Process(
+                target=_work, args=(self._function, theirs, self.desk), daemon=True
+            )
+            # Held back until the worker has decided what they mean to it.
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for _, task in self.tasks:
+            self._send(task, lost)
+
+    def give(self, number: int, task: Task, lost: Mapping[int, str]) -> None:
+        """Have a task done after those before it."""
+        self.tasks.append((number, task))
+        self._send(task, lost)
+
+    def receive(self, answers: dict[int, _Answer[Result]]) -> None:
+        """Put the answer to the oldest task to the others; EOFError or ConnectionError when the process is dead."""
+        answer = _receive(self.end)
+        answers[self.tasks.popleft()[0]] = answer
+        self.failures = 0
+
+    def stop(self) -> int:
+        """End the process, whatever it does; give its exit code, which is its own if it had ended already."""
+        if self._process is None:
+            return 0
+        process, self._process, code = self._process, None, 0
+        _ends.discard(self.end)
+        self.end.close()
+        if process.pid is not None:  # else it could not be started
+            process.kill()
+            process.join()
+            code = process.exitcode or 0
+            process.close()
+        return code
+
+    def _send(self, task: Task, lost: Mapping[int, str]) -> None:
+        with suppress(ConnectionError):  # it is dead: that is noticed where its answer is awaited
+            _send(self.end, _packed((task, lost)))
+
+
+def _bury(
+    worker: _Worker[Task, Result], lost: dict[int, str], on_loss: Callable[[int, str], None] | None
+) -> None:
+    """Find out what a process died of, and of which item."""
+    item, code = worker.desk.item, worker.stop()
+    reason = _reason(code, worker.desk.timeout)
+    # SIGTERM is somebody's wish (a batch system's, say), nothing that a video does.
+    if item == _NOTHING or item in lost or code == -signal.SIGTERM:
+        worker.failures += 1
+        if worker.failures == _TRIES:
+            raise DataError(
+                f"{_TRIES} worker processes in a row ended with nothing done; of the last: {reason}; "
+                "is there memory enough? fewer workers need less of it"
+            )
+        return
+    if on_loss is None:
+        raise DataError(f"item {item}: {reason}")
+    on_loss(item, reason)
+    lost[item] = reason
+    worker.failures = 0
+
+
+def _reason(code: int, timeout: float | None) -> str:
+    if code == -signal.SIGALRM and timeout is not None:
+        return f"nothing came of it within {timeout:g} s"
+    if code == -signal.SIGKILL:
+        return "the process that read it was killed by signal 9: out of memory?"
+    if code < 0:
+        return f"the process that read it was killed by signal {-code}: {signal.strsignal(-code)}"
+    return f"the process that read it ended with exit code {code}"
+
+
+def _work(function: Callable[[Task, Desk], Result], end: socket.socket, desk: _WatchedDesk) -> None:
+    """Do tasks until there are no more: the life of a worker process."""
+    # Ctrl-C reaches the whole group, and the parent ends its workers. Other handlers of the parent are not
+    # meant for a worker.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    for other in _ends:
+        other.close()
+    with suppress(EOFError, ConnectionError):  # the parent is gone, or has all it wants
+        while True:
+            desk.rest()
+            task, desk.lost = _receive(end)
+            desk.at(_NOTHING)
+            _send(end, _done(function, task, desk))
+
+
+def _done(function: Callable[[Task, Desk], Result], task: Task, desk: Desk) -> tuple[IO[bytes], int]:
+    """Do a task, and write its answer."""
+    try:
+        result = function(task, desk)
+        desk.at(_NOTHING)
+        return _packed((result, None))
+    except VidsslError as error:
+        return _packed((None, error))
+    except Exception:
+        return _packed((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")))
+
+
+# Messages: a value of any size is pickled into a file without a name whose pages are memory, and the file's
+# descriptor is sent. A sender never waits for its reader, there is no limit by /dev/shm (64 MB in containers),
+# and the receiver's arrays lie in those pages, which are freed with the arrays.
+
+
+def _packed(value: object) -> tuple[IO[bytes], int]:
+    """Write a value into a memory file; give the file and where in it the pickle starts."""
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    spans: list[tuple[int, int]] = []
+    file = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    for buffer in buffers:
+        file.seek(-(-file.tell() // 64) * 64)  # aligned, as vector instructions like it
+        spans.append((file.tell(), buffer.raw().nbytes))
+        file.write(buffer.raw())
+    start = file.tell()
+    pickle.dump((pickled, spans), file, protocol=5)
+    file.flush()
+    return file, start
+
+
+def _send(end: socket.socket, message: tuple[IO[bytes], int]) -> None:
+    with message[0] as file:
+        socket.send_fds(end, [_HEADER.pack(message[1], file.tell())], [file.fileno()])
+
+
+def _receive(end: socket.socket) -> Any:
+    header, files, _, _ = socket.recv_fds(end, _HEADER.size, 1)
+    if not header:
+        raise EOFError
+    if not files:
+        raise OSError("this process has too many open files to receive one more; raise `ulimit -n`")
+    start, stop = _HEADER.unpack(header)
+    try:
+        pages = _mapped(files[0], stop)
+    finally:
+        os.close(files[0])
+    pickled, spans = pickle.loads(pages[start:])
+    return pickle.loads(pickled, buffers=[pages[first : first + size] for first, size in spans])
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def _mapped(file: int, size: int) -> memoryview:
+    """Map a file, writable; it is unmapped when the last view of it dies.
+
+    Python's own mmap keeps a descriptor open for each mapping: a consumer that keeps a thousand results would
+    run out of them.
+    """
+    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes")
+    pages = (ctypes.c_char * size).from_address(address)
+    # Not at exit: arrays may outlive that.
+    weakref.finalize(pages, _libc.munmap, address, size).atexit = False
+    return memoryview(pages).cast("B")

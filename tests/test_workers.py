@@ -346,22 +346,23 @@ def test_a_function_that_does_not_look_at_what_is_lost(losses):
     assert [item for item, _ in losses] == [6]
 
 
-def test_a_process_that_was_told_to_end_has_lost_nothing(losses, tmp_path):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_path):
     """A batch system sends SIGTERM to every process of a job: no video is to blame."""
 
     def told(task, desk):
         desk.at(task)
-        if task in (2, 7) and once(tmp_path / str(task)):
+        if task in (2, 4, 7, 9) and once(tmp_path / str(task)):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(100)
         return task
 
     before = signal.signal(signal.SIGTERM, lambda number, frame: pytest.fail("the parent's handler ran"))
     try:
-        assert list(ordered(told, range(10), 2, on_loss=losses)) == list(range(10)) and not losses
+        assert list(ordered(told, range(10), workers, on_loss=losses)) == list(range(10)) and not losses
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_alarms_of_the_parent_stay_its_own(losses):

@@ -17,6 +17,7 @@ from vidssl.errors import VidsslError
 from vidssl.jobs import check as checking
 from vidssl.jobs import shrink as shrinking
 from vidssl.jobs.backbones import Options
+from vidssl.jobs.doctor import describe, examine
 from vidssl.jobs.extract import extract_features
 from vidssl.jobs.report import report
 from vidssl.jobs.retrieve import retrieve, share, table
@@ -200,6 +201,12 @@ def schema(arguments: Sequence[str] | None = None) -> None:
     print(json.dumps(run_schema().model_json_schema(), indent=2))
 
 
+def doctor(arguments: Sequence[str] | None = None) -> None:
+    """Say what of vidssl works on this machine, and what to do about the rest."""
+    argparse.ArgumentParser(prog="vidssl doctor", description=doctor.__doc__).parse_args(arguments)
+    print(describe(examine()))
+
+
 _COMMANDS = {
     "train": train,
     "retrieval": retrieval,
@@ -207,6 +214,7 @@ _COMMANDS = {
     "check": check,
     "shrink": shrink,
     "report": compare,
+    "doctor": doctor,
     "schema": schema,
 }
 

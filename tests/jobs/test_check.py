@@ -473,8 +473,9 @@ def test_1_3_the_clean_list_trains(tmp_path, digits):
 
 def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsys):
     def status(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vidssl", "check", *map(str, arguments)])
         try:
-            cli.guarded(lambda: cli.check([str(argument) for argument in arguments]))
+            cli.main()
         except SystemExit as end:
             return end.code
         return 0

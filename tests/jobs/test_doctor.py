@@ -16,7 +16,7 @@ def test_what_works_is_named():
     parts = by_name()
     assert parts["decoding with pyav"].works and parts["decoding with opencv"].works
     assert cv2.__version__ in parts["selective search"].detail
-    text = doctor.report(doctor.examine())
+    text = doctor.describe(doctor.examine())
     assert len(text.splitlines()) == len(parts) and all(
         line[:3] in ("yes", "no ") for line in text.splitlines()
     )

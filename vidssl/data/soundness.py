@@ -4,9 +4,9 @@ How a file that was cut off is told from one whose header lies: MP4, MOV, AVI, M
 outermost header how many bytes there are. A file that has fewer, and fewer frames or less time than it says
 or a fault in decoding, is truncated. One that has all its bytes and decodes to its end, but not the frames or
 the time that it says, has a lying header. **Where the two cannot be told apart:** FLV says a time and no
-bytes, so one that is cut between two frames is called a lying header. MPEG, transport streams, ASF and GIF
-say neither: cut within a frame they are garbled, if their decoder notices; cut between two frames they are a
-shorter sound video, and nothing is found. The times in the headers of MP4 and MOV are not read by FFmpeg,
+bytes, so one that is cut between two frames is called a lying header. Of MPEG, transport streams, ASF and GIF
+neither is learned: cut within a frame they are garbled, if their decoder notices; cut between two frames they
+are a shorter sound video, and nothing is found. The times in the headers of MP4 and MOV are not read by FFmpeg,
 which adds up those of the frames, so there only a wrong number of frames is found.
 """
 

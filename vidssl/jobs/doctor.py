@@ -39,7 +39,7 @@ def examine() -> list[Part]:
     ]
 
 
-def report(parts: list[Part]) -> str:
+def describe(parts: list[Part]) -> str:
     """Write the parts as a table for a terminal."""
     width = max(len(part.name) for part in parts)
     return "\n".join(

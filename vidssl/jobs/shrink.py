@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from pathlib import Path, PurePosixPath
@@ -19,6 +20,7 @@ from vidssl.data.decoders import Image
 from vidssl.data.packets import open_container, packets_left
 from vidssl.data.records import VideoList, copy_list, place_of_copy, read_list
 from vidssl.data.video import MAX_PIXELS, Video, open_video
+from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
 from vidssl.workers import Desk, ordered
@@ -95,32 +97,32 @@ def shrink(videos: Path, out: Path, settings: Settings, options: Options) -> Shr
         raise DataError(f"{out} is where the videos are: choose another folder for the copies")
     place_of_copy(listed, out, out)
     tasks = _tasks(listed, settings)
-    _agree(out, settings)
-    made = kept = before = after = 0
-    left_out: dict[str, str] = {}
-    copies = ordered(
-        lambda task, desk: _copy(task, desk, listed.root, out, settings, options.max_pixels),
-        tasks,
-        options.workers,
-        timeout=options.timeout,
-        on_loss=lambda number, reason: None,  # it comes back as the reason why its file is left out
-    )
-    for task, copy in zip(
-        tasks, progress(copies, title="shrink", unit="file", total=len(tasks)), strict=True
-    ):
-        if copy.failure is not None:
-            left_out[task.name] = copy.failure
-            continue
-        made, kept = made + copy.new, kept + (not copy.new)
-        before, after = before + copy.before, after + copy.after
-    names = [None if name in left_out else name for name in listed.names]
-    path = copy_list(listed, out, out, names)
+    with only_run_in(out):  # two runs would write to the same files
+        _agree(out, settings)
+        made = kept = before = after = 0
+        left_out: dict[str, str] = {}
+        copies = ordered(
+            lambda task, desk: _copy(task, desk, listed.root, out, settings, options.max_pixels),
+            tasks,
+            options.workers,
+            timeout=options.timeout,
+            on_loss=lambda number, reason: None,  # it comes back as the reason why its file is left out
+        )
+        bar = progress(copies, title="shrink", unit="file", total=len(tasks))
+        for task, copy in zip(tasks, bar, strict=True):
+            if copy.failure is not None:
+                left_out[task.name] = copy.failure
+                continue
+            made, kept = made + copy.new, kept + (not copy.new)
+            before, after = before + copy.before, after + copy.after
+        names = [None if _plain(name) in left_out else name for name in listed.names]
+        path = copy_list(listed, out, out, names)
     return Shrunk(path, made, kept, left_out, before, after, time.monotonic() - started)
 
 
 class _Task(NamedTuple):
     number: int
-    name: str  # as the list writes it
+    name: str
     fps: float | None  # of a folder of images
 
 
@@ -136,8 +138,8 @@ class _Copy(NamedTuple):
 def _tasks(listed: VideoList, settings: Settings) -> list[_Task]:
     """One task for each file."""
     rates: dict[str, float | None] = {}
-    for name, record in zip(listed.names, listed.records, strict=True):
-        path, rate = PurePosixPath(name), None
+    for written, record in zip(listed.names, listed.records, strict=True):
+        path, name, rate = PurePosixPath(written), _plain(written), None
         # Such a name means the same file whatever the root is, or one beside the copies.
         if path.is_absolute() or ".." in path.parts:
             raise DataError(
@@ -153,11 +155,15 @@ def _tasks(listed: VideoList, settings: Settings) -> list[_Task]:
     return [_Task(number, name, rate) for number, (name, rate) in enumerate(rates.items())]
 
 
+def _plain(name: str) -> str:
+    """A name without `./` and the like: two spellings are one file."""
+    return str(PurePosixPath(name))
+
+
 def _agree(out: Path, settings: Settings) -> None:
     """Write the settings down, or hold them against those of the copies that are there."""
     file, asked = out / "shrink.json", asdict(settings)
     try:
-        out.mkdir(parents=True, exist_ok=True)
         if not file.exists():
             file.with_suffix(".part").write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")
             os.replace(file.with_suffix(".part"), file)
@@ -190,7 +196,7 @@ def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, ma
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")
         size, changed = _state(source)
-        if changed and target.exists() and int(target.stat().st_mtime) == changed // 10**9:
+        if changed >= 0 and target.exists() and int(target.stat().st_mtime) == changed // 10**9:
             return _Copy(False, size, target.stat().st_size)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -211,15 +217,17 @@ def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, ma
         os.replace(part, target)
         return _Copy(True, size, target.stat().st_size)
     except (OSError, av.FFmpegError) as error:
+        with suppress(OSError):
+            part.unlink()
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None
 
 
 def _state(path: Path) -> tuple[int, int]:
-    """Bytes of a file or a folder of images, and when it was changed, in nanoseconds; 0 where there is none."""
+    """Bytes of a file or a folder of images, and when it was changed, in nanoseconds; -1: it is not there."""
     try:
         parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
     except OSError:
-        return 0, 0
+        return 0, -1
     return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 
 
@@ -238,9 +246,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
         base = container.streams.video[0].time_base
         shown = (packet for packet in packets_left(container, path) if not packet.is_discard)
         stamps = sorted({packet.pts for packet in shown if packet.pts is not None})
-    finer = max(
-        1, round(90_000 * base)
-    )  # for the end of the last frame, which need not be a multiple of the base
+    finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
     base /= finer
     ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
     end = round(count / rate / base)
@@ -287,7 +293,7 @@ def _write(
                 raise DecodeError(f"its frames have several sizes: {width}x{height} and {other}")
             if number == len(ticks) - 1:
                 raise DecodeError(f"more frames come out of it than the {number} of its packets")
-            frame = av.VideoFrame.from_ndarray(_resized(image, codec.height, codec.width), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(resized(image, settings.short_side), format="rgb24")
             frame.pts, frame.time_base = ticks[number], base
             _mux(stream.encode(frame), spans, container)
         _mux(stream.encode(), spans, container)
@@ -300,17 +306,18 @@ def _mux(packets: list[Any], spans: Iterator[tuple[int, int]], container: Any) -
         container.mux(packet)
 
 
-def _size(height: int, width: int, short_side: int) -> tuple[int, int]:
-    """Even height and width of a copy: not larger than the original, but of at least 2 pixels."""
-    scale = min(1.0, short_side / min(height, width))
-    sides = (min(2 * round(side * scale / 2), side // 2 * 2) for side in (height, width))
-    height, width = (max(2, side) for side in sides)
-    return height, width
-
-
-def _resized(image: Image, height: int, width: int) -> Image:
-    """Shrink an image, or only cut off the odd row and column; an image of one pixel is enlarged."""
+def resized(image: Image, short_side: int) -> Image:
+    """Shrink an image to what a copy holds; where it is small already, only cut off an odd row and column."""
+    height, width = _size(image.shape[0], image.shape[1], short_side)
     if height <= image.shape[0] < height + 2 and width <= image.shape[1] < width + 2:
         return np.ascontiguousarray(image[:height, :width])
     # Averages all pixels: of all methods it came closest to a single step from the original to a training crop.
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
+
+
+def _size(height: int, width: int, short_side: int) -> tuple[int, int]:
+    """Even sides, not larger than those of the original, but of at least 2 pixels."""
+    scale = min(1.0, short_side / min(height, width))
+    sides = (min(2 * round(side * scale / 2), side // 2 * 2) for side in (height, width))
+    height, width = (max(2, side) for side in sides)
+    return height, width

@@ -108,14 +108,15 @@ class PyAV:
         frame_of = self._packets.frame_of
         assert frame_of is not None  # or frames are counted
         asked = set(wanted.tolist())
-        codec = self._container.streams.video[0].codec_context
+        codec, set_mode = self._container.streams.video[0].codec_context, None
+        skipping = skip and codec.name in _SKIPPING
         feed: Iterator[tuple[int, Any]] = iter(())  # numbered packets, from where the file stands
         last = -_READ_ON - 1  # the packet that was read last
         for start, end in spans:
             codec.flush_buffers()
             if start - last > _READ_ON:
                 feed = self._packets_from(start)
-                codec = self._container.streams.video[0].codec_context
+                codec, set_mode = self._container.streams.video[0].codec_context, None
             first, last = int(frame_of[start]), end
             for place, packet in feed:
                 number = int(frame_of[place])
@@ -123,12 +124,15 @@ class PyAV:
                 if place < start or (skip and 0 <= number < first):
                     continue
                 packet.pts = number if number >= 0 else None
-                if codec.name in _SKIPPING:
-                    codec.skip_frame = "NONREF" if skip and number not in asked else "DEFAULT"
-                yield from ((frame.pts, frame) for frame in self._decode(packet))
+                mode = "NONREF" if skipping and number not in asked else "DEFAULT"
+                if mode != set_mode:
+                    codec.skip_frame = set_mode = mode
+                for frame in self._decode(packet):
+                    yield frame.pts, frame
                 if place == end:
                     break
-            yield from ((frame.pts, frame) for frame in self._decode(None))
+            for frame in self._decode(None):
+                yield frame.pts, frame
 
     def _spans(self, wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The runs of packets, first and last, that the wanted frames need; each begins with a key frame."""
@@ -146,24 +150,22 @@ class PyAV:
         return spans
 
     def _packets_from(self, start: int) -> Iterator[tuple[int, Any]]:
-        """Number the packets from the key frame `start`, or from one before it."""
+        """Go to the key frame `start`, or to one before it, and number the packets from there on."""
         packets, container = self._packets, self._container
         if packets.keys is not None and packets.stamps is not None:
-            target = int(packets.stamps[np.searchsorted(packets.keys, start)])
+            stamp = int(packets.stamps[np.searchsorted(packets.keys, start)])
             places = dict(zip(packets.stamps.tolist(), packets.keys.tolist(), strict=True))
             with contextlib.suppress(av.FFmpegError):
-                container.seek(target, stream=container.streams.video[0], backward=True, any_frame=False)
+                container.seek(stamp, stream=container.streams.video[0], backward=True, any_frame=False)
                 left = frame_packets(container, self._path)
                 for packet in left:
                     place = places.get(packet.dts if container.format.name == "avi" else packet.pts)
                     if packet.is_keyframe and place is not None:
                         if place > start:
                             break  # too far
-                        yield place, packet
-                        yield from enumerate(left, place + 1)
-                        return
+                        return itertools.chain(((place, packet),), enumerate(left, place + 1))
         self._rewind()
-        yield from enumerate(frame_packets(self._container, self._path))
+        return enumerate(frame_packets(self._container, self._path))
 
     def _rewind(self) -> None:
         """Go to the first packet; a seek can fail, or land later where that is not marked as a key frame."""

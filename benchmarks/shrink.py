@@ -6,8 +6,8 @@ Copies every video of the list with several settings and compares the copies wit
 * Size of the files and time to decode one window of 2.56 s, 8 frames: CPU time of one thread, file opened each time,
   original and copies in turn.
 * Cosine between the features of a copy and of its original: mean over videos, and the lowest. Beside it, for scale,
-  the cosine between the originals of different videos: mean over all pairs, and mean of that to the nearest one; and the
-  share of copies whose nearest original is their own.
+  the cosine between the originals of different videos: mean over all pairs, and mean of that to the nearest one; and
+  the share of copies whose nearest original is their own.
 """
 
 import argparse

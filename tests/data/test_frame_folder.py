@@ -1,5 +1,7 @@
 """Folders of images as videos: any padding, numeric order, and a reason for every folder that is refused."""
 
+import zlib
+
 import cv2
 import numpy as np
 import pytest
@@ -82,6 +84,22 @@ def test_what_is_refused(tmp_path):
             video.frames([0])
             with pytest.raises(DecodeError, match=reason):
                 video.frames([0, 1])
+
+
+def test_8_every_image_is_held_against_the_limit(tmp_path):
+    folder = write(tmp_path / "bomb", ["0.png"])
+    cv2.imwrite(str(folder / "1.png"), np.zeros((64, 100, 3), np.uint8))
+    with (
+        open_video(folder, fps=25, max_pixels=32 * 64) as video,
+        pytest.raises(DecodeError, match="100x64 is more"),
+    ):
+        video.frames([1])
+    header = bytearray((folder / "0.png").read_bytes())
+    header[16:24] = (40_000).to_bytes(4, "big") * 2  # what it says of its size
+    header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
+    (folder / "0.png").write_bytes(header)
+    with pytest.raises(DecodeError, match=r"0\.png"):
+        open_video(folder, fps=25)
 
 
 def test_lists_of_folders(tmp_path):

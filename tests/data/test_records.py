@@ -133,6 +133,18 @@ def test_14_files_that_are_no_lists(write, tmp_path):
     assert "UTF-8" in refusal(write(b"path,label\n\xff\xfe.mp4,0\n"))
 
 
+def test_14_roots_and_classes_that_are_no_text(write, tmp_path):
+    path = write("path\na.mp4\n")
+    (tmp_path / "root.txt").write_bytes("\ufeff/data\r\n\n".encode())
+    assert str(read_list(path).root) == "/data"
+    for content, reason in ((b"", "is empty"), (b"/d\xe9j\xe0\n", "not UTF-8")):
+        (tmp_path / "root.txt").write_bytes(content)
+        assert reason in refusal(path) and "root.txt" in refusal(path)
+    (tmp_path / "root.txt").unlink()
+    (tmp_path / "classes.txt").write_text("a\u2028b\nc\n")
+    assert read_list(path).classes == ("a\u2028b", "c")
+
+
 ADDRESSES = [
     "http://127.0.0.1/a.mp4",
     "https://example.org/a.mp4",

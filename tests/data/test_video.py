@@ -208,6 +208,8 @@ ALT_REF = {"auto-alt-ref": "1", "lag-in-frames": "12", "b": "400k", "arnr-maxfra
         ("avi", "ffv1", 1, 0, None),
         ("avi", "msmpeg4v3", 5, 0, None),
         ("avi", "libx264", 5, 2, None),
+        ("asf", "libx264", 5, 2, None),
+        ("flv", "libx264", 5, 2, None),
         ("mpg", "mpeg2video", 6, 2, None),
         ("webm", "libvpx", 9, 0, ALT_REF),
         ("webm", "libvpx-vp9", 9, 0, ALT_REF),
@@ -230,6 +232,35 @@ def test_every_pair_of_frames(
         for i in range(count):
             for j in range(count):
                 assert number_of(video.frames([i, j])) == [i, j]
+
+
+def test_an_avi_that_calls_every_frame_a_key_frame(tmp_path, write_video, numbered, number_of):
+    """As one does whose index is missing: the recording was cut off."""
+    path = write_video(tmp_path / "a.avi", numbered(40), codec="msmpeg4v3", gop=12)
+    content = bytearray(path.read_bytes())
+    place = content.rindex(b"idx1")
+    content[place : place + 4] = b"JUNK"
+    path.write_bytes(content)
+    with open_video(path) as video:
+        for i in range(video.meta.num_frames):
+            assert number_of(video.frames([i])) == [i]
+
+
+def test_a_stream_cut_at_an_open_group_of_pictures(tmp_path, write_video, numbered):
+    """Frames that refer to what was cut off are shown by no decoder, and have no number."""
+    whole = write_video(tmp_path / "whole.mkv", numbered(40), codec="libx265", options=HEVC)
+    with av.open(str(whole)) as container, av.open(str(tmp_path / "cut.mkv"), "w") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        start = [number for number, packet in enumerate(packets) if packet.is_keyframe][2]
+        for packet in packets[start:]:
+            packet.stream = stream
+            out.mux(packet)
+    expected = plain_decode(tmp_path / "cut.mkv")
+    with open_video(tmp_path / "cut.mkv") as video:
+        assert 10 < video.meta.num_frames == len(expected)
+        for i in range(len(expected)):
+            assert fetched(video, [i]) == [expected[i]]
 
 
 def packed(source, path):

@@ -30,16 +30,8 @@ class FrameFolder:
 
     def __init__(self, path: Path, fps: float | None, max_pixels: int) -> None:
         self._files = _in_order(path)
-        first = self._files[0]
-        try:
-            with header.open(first) as image:
-                width, height = image.size
-        except (OSError, ValueError) as error:
-            raise DecodeError(f"{first}: not an image: {error}") from None
-        if height * width > max_pixels:
-            raise TooLargeError(
-                f"{first}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant"
-            )
+        self._max_pixels = max_pixels
+        width, height = self._size(self._files[0])
         if fps is None:
             raise DecodeError(
                 f"{path}: a folder of images does not say how many frames make a second: "
@@ -60,7 +52,23 @@ class FrameFolder:
     def close(self) -> None:
         """Nothing is held open."""
 
+    def _size(self, file: Path) -> tuple[int, int]:
+        """Read width and height from the header of an image, and hold them against the limit."""
+        try:
+            with header.open(file) as image:
+                width, height = image.size
+        except header.DecompressionBombError as error:
+            raise TooLargeError(f"{file}: {error}") from None
+        except (OSError, ValueError):
+            raise DecodeError(f"{file}: not an image, or damaged") from None
+        if height * width > self._max_pixels:
+            raise TooLargeError(
+                f"{file}: {width}x{height} is more than {self._max_pixels} pixels; raise the limit if meant"
+            )
+        return width, height
+
     def _read(self, file: Path) -> NDArray[np.uint8]:
+        self._size(file)
         # Not cv2.imread: it cannot say why, and on Windows it does not know all names.
         try:
             content = np.fromfile(file, np.uint8)

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import tempfile
+import zipfile
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -191,7 +192,9 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stamps = array("q")
     kinds = bytearray()
     keys: list[int] = []
-    told = name not in ("mpeg", "mpegts")
+    codec = stream.codec_context
+    # What FFmpeg makes up for the pts of MPEG streams, and of ASF, which has none, can be out of order.
+    told = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     for packet in frame_packets(container, path):
         stamp = packet.dts if name == "avi" else packet.pts
         if stamp is None or packet.size == 0:
@@ -204,12 +207,15 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     height, width = stream.codec_context.height, stream.codec_context.width
     frame_of = order(np.array(stamps), np.frombuffer(kinds, np.uint8), stream.codec_context) if told else None
-    if frame_of is None or not keys or keys[0] != 0:
+    # A file that was cut may begin with frames that refer to what is gone: no decoder shows them.
+    if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         return Packets(VideoMeta(_at_least_one(_count(path, max_pixels), path), rate, height, width))
     count = _at_least_one(int(frame_of.max(initial=-1)) + 1, path)
     if name != "avi":  # its stamps are numbers of frames
         rate = _rate(np.array(stamps)[frame_of >= 0], float(stream.time_base), rate)
     meta = VideoMeta(count, rate, height, width)
+    if len(keys) == len(stamps) and not codec.codec.intra_only and codec.name not in _TELLING:
+        keys = keys[:1]  # without an index, files call every packet a key frame
     places = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
     if name in _NO_SEEK:
         return Packets(meta, frame_of, places)
@@ -317,7 +323,7 @@ def _load(file: Path) -> Packets | None:
             count, fps, height, width = saved["meta"].tolist()
             arrays = {name: saved[name] for name in _ARRAYS if name in saved}
         return Packets(VideoMeta(int(count), fps, int(height), int(width)), **arrays)
-    except (OSError, ValueError, KeyError, EOFError):
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
         return None  # written by halves, or not by us: it is written again
 
 
@@ -327,8 +333,13 @@ def _save(file: Path, packets: Packets) -> None:
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
-            np.savez(temporary, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
-        os.replace(temporary.name, file)
+            try:
+                shape = np.array([meta.num_frames, meta.fps, meta.height, meta.width])
+                np.savez(temporary, meta=shape, **arrays)
+                os.replace(temporary.name, file)
+            except BaseException:
+                Path(temporary.name).unlink()
+                raise
     except OSError as error:
         raise ConfigError(f"cannot write to data.cache {file.parent}: {error.strerror}") from None
 

@@ -53,19 +53,14 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         DataError: `file:line`, the value and the rule, for the first row that breaks one.
     """
     path = Path(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")  # -sig: a byte-order mark is no part of the header
-    except OSError as error:
-        raise DataError(
-            f"cannot read list {path}: {error.strerror}; the scripts in datasets/ write lists"
-        ) from None
-    except UnicodeDecodeError:
-        raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
+    text = _text(path, "the scripts in datasets/ write lists")
     if "\0" in text:
         raise DataError(f"list {path} holds a NUL byte: it is no text file")
     beside = path.parent / "root.txt"
     if root is None:
-        root = beside.read_text(encoding="utf-8").removesuffix("\n") if beside.exists() else path.parent
+        root = _text(beside, "name the root otherwise").rstrip("\r\n") if beside.exists() else path.parent
+        if not str(root):
+            raise DataError(f"{beside} is empty: write the folder of the videos into it, or delete it")
     root = Path(root)
     classes = _read_classes(path.parent / "classes.txt")
     rows = _rows(path, text)
@@ -189,7 +184,17 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8-sig").splitlines()) if path.exists() else ()
+    return tuple(_text(path, "delete it").rstrip("\r\n").split("\n")) if path.exists() else ()
+
+
+def _text(path: Path, remedy: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # -sig: a byte-order mark is no part of the text
+    except OSError as error:
+        raise DataError(f"cannot read list {path}: {error.strerror}; {remedy}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
+    return text
 
 
 def _record(

@@ -79,18 +79,20 @@ def extract(
     rows: list[Tensor] = []
     indices: list[Tensor] = []
     missing: list[tuple[str, str]] = []
-    with closing(iter(loader)) as batches:
-        for raw in progress(
-            batches, total=len(loader), title=title, unit="batch", disable=not comm.is_main(), leave=False
-        ):
-            missing += raw.replaced
-            if len(raw.index):
-                batch = to_device(raw, device, test.mean, test.std)
-                total = sum(backbone(view).float() for view in batch.views)
-                assert isinstance(total, Tensor)  # there is at least one view
-                rows.append((total / len(batch.views)).cpu())
-                indices.append(raw.index)
-    backbone.train(training)
+    try:
+        with closing(iter(loader)) as batches:
+            for raw in progress(
+                batches, total=len(loader), title=title, unit="batch", disable=not comm.is_main(), leave=False
+            ):
+                missing += raw.replaced
+                if len(raw.index):
+                    batch = to_device(raw, device, test.mean, test.std)
+                    total = sum(backbone(view).float() for view in batch.views)
+                    assert isinstance(total, Tensor)  # there is at least one view
+                    rows.append((total / len(batch.views)).cpu())
+                    indices.append(raw.index)
+    finally:
+        backbone.train(training)
     parts = comm.gather_objects((rows, indices, missing))
     every = sorted(pair for part in parts for pair in part[2])
     for _, reason in every if comm.is_main() else ():

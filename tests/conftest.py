@@ -75,6 +75,23 @@ def write_video() -> Callable[..., Path]:
     return _write_video
 
 
+def _write_sound(path: Path) -> Path:
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("aac", rate=8000, layout="mono")
+        for number in range(8):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts, frame.time_base = 8000, number * 1024, Fraction(1, 8000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_sound() -> Callable[[Path], Path]:
+    """Write a file with sound and no picture, and give the path."""
+    return _write_sound
+
+
 @pytest.fixture(scope="session")
 def numbered() -> Callable[[int], np.ndarray]:
     """Give frames (T, 32, 64, 3) that show their number: eight stripes, white where its bit is 1."""

@@ -344,22 +344,11 @@ def test_7_a_variable_frame_rate(tmp_path, numbered, number_of, suffix):
             assert number_of(video.frames([i, 39 - i])) == [i, 39 - i]
 
 
-def audio_only(path):
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000, layout="mono")
-        for number in range(8):
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
-            frame.sample_rate, frame.pts, frame.time_base = 8000, number * 1024, Fraction(1, 8000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path
-
-
-def test_1_7_files_that_are_no_videos(tmp_path):
+def test_1_7_files_that_are_no_videos(tmp_path, write_sound):
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "page.mp4").write_text("<!doctype html><html><body>404: not found</body></html>\n" * 50)
     (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
-    audio_only(tmp_path / "sound.mp4")
+    write_sound(tmp_path / "sound.mp4")
     for name, reason in {
         "none.mp4": "No such file",
         "empty.mp4": "empty",

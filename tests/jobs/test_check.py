@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import time
-from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -78,18 +77,6 @@ def remuxed(source, path):
             if packet.size:
                 packet.stream = stream
                 out.mux(packet)
-    return path
-
-
-def silent(path):
-    """A file with sound and no picture."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("aac", rate=8000, layout="mono")
-        for number in range(8):
-            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
-            frame.sample_rate, frame.pts, frame.time_base = 8000, number * 1024, Fraction(1, 8000)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
     return path
 
 
@@ -233,11 +220,11 @@ def test_6_awkward_names(tmp_path, digits):
     assert read_list(result.list).names == tuple(names)
 
 
-def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, numbered, noisy):
+def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_sound, numbered, noisy):
     write_video(tmp_path / "one.mp4", numbered(1))
     write_video(tmp_path / "ten.mp4", numbered(10), fps=5)
     write_video(tmp_path / "fifty.mp4", numbered(50))
-    silent(tmp_path / "sound.mp4")
+    write_sound(tmp_path / "sound.mp4")
     rows = [[name, 0, "", ""] for name in ("one.mp4", "ten.mp4", "fifty.mp4", "sound.mp4")]
     rows += [["fifty.mp4", 1, 0.4, 0.8], ["fifty.mp4", 1, 0, 1.9], ["fifty.mp4", 1, 2.5, ""]]
     header = "path,label,start,end"

@@ -187,12 +187,12 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     """
     stream = container.streams.video[0]
     name = container.format.name
-    shows = _SHOWS.get((name if name == "avi" else "", stream.codec_context.name))
+    codec = stream.codec_context
+    shows = _SHOWS.get((name if name == "avi" else "", codec.name))
     order = _order_of_avi if name == "avi" else _order_by_pts
     stamps = array("q")
     kinds = bytearray()
     keys: list[int] = []
-    codec = stream.codec_context
     # What FFmpeg makes up for the pts of MPEG streams, and of ASF, which has none, can be out of order.
     told = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     for packet in frame_packets(container, path):
@@ -205,8 +205,8 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         stamps.append(stamp)
         kinds.append(_HIDDEN if packet.is_discard else shows(packet) if shows else _SHOWN)
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    height, width = stream.codec_context.height, stream.codec_context.width
-    frame_of = order(np.array(stamps), np.frombuffer(kinds, np.uint8), stream.codec_context) if told else None
+    height, width = codec.height, codec.width
+    frame_of = order(np.array(stamps), np.frombuffer(kinds, np.uint8), codec) if told else None
     # A file that was cut may begin with frames that refer to what is gone: no decoder shows them.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         return Packets(VideoMeta(_at_least_one(_count(path, max_pixels), path), rate, height, width))

@@ -42,6 +42,7 @@ setup(
     extras_require={
         "torchcodec": ["torchcodec"],
         "bench": ["torchcodec"],
-        "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec"],
+        "slurm": ["submitit"],
+        "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec", "submitit"],
     },
 )

@@ -1,5 +1,6 @@
 """What all tests share: the real videos, a small rendered set, and a way to write a video."""
 
+import runpy
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,21 @@ REAL = Path(__file__).parents[2] / "shared" / "data"
 def one_thread() -> None:
     """Several threads on a small machine are slower, and sums in another order are other numbers."""
     torch.set_num_threads(1)
+
+
+WORLD = runpy.run_path(str(Path(__file__).parent / "distributed" / "world.py"))
+
+
+@pytest.fixture(scope="session")
+def run_world() -> Callable[..., list]:
+    """Run a function of the file in several processes: `run_world(2, function, *arguments)` lists its results."""
+    return WORLD["run_world"]
+
+
+@pytest.fixture(scope="session")
+def start_world() -> Callable[..., object]:
+    """Start such processes: `start_world(2, function, *arguments)` has `kill`, `wait` and `results`."""
+    return WORLD["World"]
 
 
 @pytest.fixture(scope="session")

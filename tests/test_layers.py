@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "comm", "randomness", "errors", "progress", "workers"},
+    {"types", "registry", "comm", "randomness", "errors", "files", "progress", "workers"},
     {"config"},
     {"schedule", "losses", "transforms", "models"},
     {"data"},
@@ -15,6 +15,7 @@ LAYERS = (
     {"engine"},
     {"jobs"},
     {"cli"},
+    {"launch"},
     {"tools", "datasets", "benchmarks", "examples"},
 )
 LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms}

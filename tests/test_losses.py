@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.losses import info_nce, relations, ressl, sce
 
@@ -139,7 +140,8 @@ def test_proposition_1(coefficient, vectors):
 
 @pytest.mark.parametrize("slot", ["masked", "zero"])
 def test_coefficient_1_is_info_nce(slot, vectors):
-    assert torch.equal(sce(*vectors, TAU, TAU_M, 1.0, slot), info_nce(*vectors, TAU))
+    ours, expected = sce(*vectors, TAU, TAU_M, 1.0, slot), info_nce(*vectors, TAU)
+    torch.testing.assert_close(ours, expected, rtol=1e-14, atol=0)
 
 
 def test_coefficient_0_without_the_positive_is_ressl(vectors):
@@ -190,3 +192,93 @@ def test_extreme_similarities_stay_finite_in_float32(name):
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(query.grad).all()
     assert 900 < loss.item() < 2100  # the second query is 2 / tau from its key
+
+
+# The losses stream over the queue; where keys or negatives ask for gradients they are computed plainly, by the
+# same formulas from (N, K) matrices. The tests of gradients above take that path.
+
+
+def batch(num_negatives, dtype=torch.float64, rows=5, dim=6):
+    source = torch.Generator().manual_seed(num_negatives)
+    query, key, negatives = (
+        normalize(torch.randn(n, dim, generator=source, dtype=torch.float64), dim=1)
+        for n in (rows, rows, num_negatives)
+    )
+    return query.to(dtype), normalize(key + query, dim=1).to(dtype), negatives.to(dtype)
+
+
+def value_and_gradient(ours, query, key, negatives):
+    query = query.clone().requires_grad_()
+    loss = ours(query, key, negatives)
+    return loss.detach(), torch.autograd.grad(loss, query)[0]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("block", [0, 3_000, 2**20])  # chunks of 256, of 300 or 600, and all at once
+@pytest.mark.parametrize("num_negatives", [1, 255, 256, 257, 600, 1000])
+def test_streaming_is_the_plain_form(name, block, num_negatives, monkeypatch):
+    monkeypatch.setitem(losses._BLOCK, "cpu", block)
+    ours, _ = LOSSES[name]
+    query, key, negatives = batch(num_negatives)
+    streamed = value_and_gradient(ours, query, key, negatives)
+    for asks in (key, negatives):
+        plain = value_and_gradient(
+            ours, query, *(x.clone().requires_grad_(x is asks) for x in (key, negatives))
+        )
+        for one, other in zip(streamed, plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_streamed_gradient_is_that_of_the_values(name, monkeypatch):
+    monkeypatch.setitem(losses._BLOCK, "cpu", 0)
+    ours, _ = LOSSES[name]
+    query, key, negatives = batch(300, rows=3)
+    assert torch.autograd.gradcheck(lambda x: ours(x, key, negatives), query.requires_grad_())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_streaming_keeps_nothing_of_the_queue_for_backward(name):
+    ours, _ = LOSSES[name]
+    query, key, negatives = batch(2000, rows=40, dim=10)
+
+    def kept():
+        sizes = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+            ours(query.requires_grad_(), key, negatives)
+        return max(sizes)
+
+    assert kept() <= 2 * 40 * 10  # rows of queries and keys
+    negatives.requires_grad_()
+    assert kept() >= 40 * 2000  # the plain form: what this test looks for is seen
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("tau", [1.0, 1e-2, 1e-4])
+@pytest.mark.parametrize("name", ["info_nce", "ressl", "masked", "zero"])
+def test_streaming_in_float32_is_right_at_any_temperature(name, tau, descending, monkeypatch):
+    monkeypatch.setitem(losses._BLOCK, "cpu", 0)
+    query, key, negatives = batch(1000)
+    # The largest similarity of the first query changes with each chunk, or stays that of the first one.
+    negatives = negatives[(negatives @ query[0]).argsort(descending=descending)]
+    ours = {
+        "info_nce": lambda *v: info_nce(*v, tau),
+        "ressl": lambda *v: ressl(*v, tau, 0.1),
+        "masked": lambda *v: sce(*v, tau, 0.1, LAMBDA),
+        "zero": lambda *v: sce(*v, tau, 0.1, LAMBDA, "zero"),
+    }[name]
+    expected = value_and_gradient(ours, query, key, negatives.clone().requires_grad_())
+    found = value_and_gradient(ours, query.float(), key.float(), negatives.float())
+    for one, other in zip(found, expected, strict=True):
+        assert torch.isfinite(one).all()
+        scale = other.abs().max().item()
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5 * scale)
+
+
+def test_gradients_of_gradients_are_refused():
+    query, key, negatives = batch(20)
+    (gradient,) = torch.autograd.grad(
+        info_nce(query.requires_grad_(), key, negatives, TAU), query, create_graph=True
+    )
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()

@@ -4,33 +4,46 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import vidssl
+from vidssl import comm
 from vidssl.data.video import MAX_PIXELS
 from vidssl.engine import train as engine
 from vidssl.engine.run import load_run
 from vidssl.engine.run import schema as run_schema
-from vidssl.errors import VidsslError
+from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.jobs import check as checking
 from vidssl.jobs import shrink as shrinking
 from vidssl.jobs.backbones import Options
 from vidssl.jobs.doctor import describe, examine
-from vidssl.jobs.extract import extract_features
+from vidssl.jobs.extract import extract_features, merge
 from vidssl.jobs.report import report
-from vidssl.jobs.retrieve import retrieve, share, table
+from vidssl.jobs.retrieve import retrieve, table
+
+INTERRUPTED = 75  # exit status of a run that was told to stop, has saved, and wants to be started again
 
 
 def guarded(command: Callable[[], None]) -> None:
-    """Run a command; print what the user can mend as one line and exit with status 2, on Ctrl-C with 130."""
+    """Run a command; print what the user can mend as one line and exit with status 2.
+
+    Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 where a process is lost or
+    there is a bug.
+    """
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
         command()
+    except PeerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except VidsslError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except Interrupted as request:
+        sys.exit(130 if request.signal == signal.SIGINT else INTERRUPTED)
     except KeyboardInterrupt:
         sys.exit(130)
 
@@ -46,10 +59,17 @@ def _at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Add the arguments that choose a backbone and its clips."""
     parser.add_argument(
-        "--checkpoint", required=True, help="a checkpoint, or 'random' for the untrained backbone of --cfg"
+        "--checkpoint",
+        required=required,
+        help="a checkpoint, or 'random' for the untrained backbone of --cfg",
+    )
+    parser.add_argument(
+        "--trust-checkpoint",
+        action="store_true",
+        help="load a checkpoint that holds more than tensors and plain data; such a file can run any code",
     )
     parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
     parser.add_argument(
@@ -128,20 +148,31 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
         k=parsed.k,
         shown_queries=parsed.page_queries,
     )
-    print(table(results))
-    print(parsed.out / "index.html")
+    if comm.is_main():
+        print(table(results))
+        print(parsed.out / "index.html")
 
 
 def extract(arguments: Sequence[str] | None = None) -> None:
     """Write the features of a list of videos: features, label, index and path in one npz file."""
     parser = argparse.ArgumentParser(prog="extract.py", description=extract.__doc__)
-    _add_options(parser)
-    parser.add_argument("--list", type=Path, required=True, help="list of videos")
+    _add_options(parser, required=False)
+    parser.add_argument("--list", type=Path, help="list of videos")
     parser.add_argument("--out", type=Path, required=True, help="npz file")
+    parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
+    parser.add_argument("--merge", action="store_true", help="write --out from its parts; needs nothing else")
     parsed = parser.parse_intermixed_args(arguments)
-    found = extract_features(_options(parsed), parsed.list, parsed.out)
-    videos, numbers = found.x.shape
-    print(f"{share(videos, found.missing)} videos x {numbers} features in {parsed.out}")
+    told = {name for name, value in vars(parsed).items() if value not in (parser.get_default(name), [])}
+    if parsed.merge and told > {"merge", "out"}:
+        parser.error("--merge goes with --out alone: the parts say what they were made from")
+    if not parsed.merge and not told >= {"checkpoint", "list"}:
+        parser.error("--checkpoint and --list are required; only --merge goes without them")
+    if parsed.merge:
+        found = merge(parsed.out)
+    else:
+        found = extract_features(_options(parsed), parsed.list, parsed.out, parsed.shard)
+    if comm.is_main():
+        print(found)
 
 
 def check(arguments: Sequence[str] | None = None) -> None:

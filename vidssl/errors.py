@@ -31,3 +31,19 @@ class CheckpointError(VidsslError):
 
 class TrainingError(VidsslError):
     """Training cannot go on: the loss is not finite, or the machine cannot do what was asked."""
+
+
+class PeerError(VidsslError):
+    """Another process of the run failed or is gone; that one says why."""
+
+
+class Interrupted(BaseException):
+    """The run was asked to stop by a signal. It is no mistake, so `except Exception` lets it pass.
+
+    Attributes:
+        signal: Its number.
+    """
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal

@@ -3,16 +3,28 @@
 Dimensions, as in the papers: N queries, K negatives, d numbers each. Queries, keys and negatives have unit
 length and are float32 or float64: temperatures of 0.05 leave half precision no room. Gradients flow to the
 queries only, unless keys or negatives ask for them.
+
+Every loss here is a cross-entropy -Σ_k w_k log p_k of targets w that sum to 1 with p_k = softmax(q·z_k / τ), so
+
+    loss = log Σ_k exp(q·z_k / τ) - q·c / τ    with the centre    c = Σ_k w_k z_k.
+
+Of the queue this takes no (N, K) matrix, only the log-sum of each query and the mean of the negatives in the
+relations of each key: `_attend` reads both off in one pass. The gradient of a log-sum is such a mean too.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from vidssl.errors import ConfigError
 
 PositiveSlot = Literal["masked", "zero"]
+
+# Similarities that are held at a time. CPU: 4 MiB stay in its cache. Elsewhere: few kernels, 32 MiB.
+_BLOCK = {"cpu": 2**20}
+_BLOCK_ELSEWHERE = 2**23
 
 
 def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
@@ -27,7 +39,9 @@ def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) 
     Returns:
         Scalar, the mean over the queries.
     """
-    return -_log_softmax(query, key, negatives, temperature)[:, 0].mean()
+    query = query / temperature
+    log_sum, _ = _attend(query, negatives)
+    return (_with_positive(log_sum, query, key) - _dot(query, key)).mean()
 
 
 def ressl(
@@ -45,8 +59,9 @@ def ressl(
     Returns:
         Scalar, the mean over the queries.
     """
-    target = relations(key, negatives, target_temperature)
-    return -(target * torch.log_softmax(query @ negatives.T / temperature, dim=1)).sum(dim=1).mean()
+    query = query / temperature
+    log_sum, _, related = _attend_both(query, key / target_temperature, negatives)
+    return (log_sum - _dot(query, related)).mean()
 
 
 def sce(
@@ -76,16 +91,17 @@ def sce(
     Raises:
         ConfigError: `positive_slot` is neither.
     """
-    log_p = _log_softmax(query, key, negatives, temperature)  # (N, 1 + K), Eq. 9
+    query = query / temperature
+    log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
     if positive_slot == "masked":
-        target = relations(key, negatives, target_temperature)  # (N, K), Eq. 5
-        related = (target * log_p[:, 1:]).sum(dim=1)
+        relations_of_key = related  # Σ_k s_k z_k, Eq. 5
     elif positive_slot == "zero":
-        similarity = torch.cat([key.new_zeros(len(key), 1), key @ negatives.T], dim=1)
-        related = (torch.softmax(similarity / target_temperature, dim=1) * log_p).sum(dim=1)
+        share = torch.sigmoid(-key_log_sum).unsqueeze(1)  # exp(0) / (exp(0) + Σ_k exp(key·z_k / τ_m))
+        relations_of_key = share * key + (1 - share) * related
     else:
         raise ConfigError(f"positive_slot '{positive_slot}' is neither masked nor zero")
-    return -(coefficient * log_p[:, 0] + (1 - coefficient) * related).mean()  # Eq. 8 in Eq. 10
+    centre = coefficient * key + (1 - coefficient) * relations_of_key  # of the targets of Eq. 8
+    return (_with_positive(log_sum, query, key) - _dot(query, centre)).mean()  # Eq. 9 in Eq. 10
 
 
 def relations(key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
@@ -93,7 +109,78 @@ def relations(key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
     return torch.softmax(key @ negatives.T / temperature, dim=1)
 
 
-def _log_softmax(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities (N, 1 + K) of the positive, in column 0, and the negatives (SCE, Eq. 9)."""
-    positive = (query * key).sum(dim=1, keepdim=True)
-    return torch.log_softmax(torch.cat([positive, query @ negatives.T], dim=1) / temperature, dim=1)
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).sum(dim=1)
+
+
+def _with_positive(log_sum: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Let the positive into the log-sum over the negatives (N,): the denominator of Eq. 9."""
+    return torch.logaddexp(log_sum, _dot(query, key))
+
+
+def _attend_both(query: Tensor, key: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-sums of the queries (N,) and the keys (N,), and the means of the keys (N, d), in one pass."""
+    if key.requires_grad:
+        return _attend_plainly(query, negatives)[0], *_attend_plainly(key, negatives)
+    log_sum, mean = _attend(torch.cat([query, key]), negatives)
+    n = len(query)
+    return log_sum[:n], log_sum[n:], mean[n:]
+
+
+def _attend(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    if negatives.requires_grad:
+        return _attend_plainly(rows, negatives)
+    log_sum, mean = _Streamed.apply(rows, negatives)
+    return log_sum, mean
+
+
+def _attend_plainly(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+    """Attend to the negatives z: log Σ_k exp(row·z_k), and the mean of the z_k with weights softmax(row·z_k).
+
+    This is what `_Streamed` computes, as it is written on paper. It holds (M, K) matrices, and is for small K
+    and for gradients to keys and negatives.
+
+    Args:
+        rows: (M, d), divided by their temperature.
+        negatives: (K, d).
+
+    Returns:
+        The log-sums (M,) and the means (M, d).
+    """
+    similarity = rows @ negatives.T
+    return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
+
+
+class _Streamed(torch.autograd.Function):
+    """`_attend_plainly` in one pass over chunks of the negatives: memory does not grow with K.
+
+    The running maximum keeps the exponentials finite at any temperature. Gradients flow through the log-sums to
+    the rows only: there the gradient is the mean, which is known already.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
+        m, k = len(rows), len(negatives)
+        size = min(k, max(256, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // m))
+        block = rows.new_empty(m, size)  # used again for each chunk: fresh memory costs a CPU 20 %
+        top = rows.new_full((m, 1), -torch.inf)
+        total = rows.new_zeros(m, 1)  # Σ exp(row·z - top), over the chunks so far
+        mean = torch.zeros_like(rows)  # Σ exp(row·z - top) z
+        for chunk in torch.split(negatives, size):
+            weight = torch.mm(rows, chunk.T, out=block[:, : len(chunk)])
+            new_top = torch.maximum(top, weight.amax(dim=1, keepdim=True))
+            weight.sub_(new_top).exp_()
+            shrink = (top - new_top).exp_()
+            total.mul_(shrink).add_(weight.sum(dim=1, keepdim=True))
+            mean.mul_(shrink).addmm_(weight, chunk)
+            top = new_top
+        mean /= total
+        ctx.save_for_backward(mean)
+        ctx.mark_non_differentiable(mean)
+        return (top + total.log()).squeeze(1), mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, log_sum_gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
+        (mean,) = ctx.saved_tensors
+        return log_sum_gradient.unsqueeze(1) * mean, None

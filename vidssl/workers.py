@@ -27,7 +27,8 @@ _Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
 _NOTHING = -1  # on a desk
 _TRIES = 3  # processes in a row that may end at one place without a result or a loss
 _HEADER = struct.Struct("<QQ")  # of a message: where the pickle starts in its memory file, and where it ends
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+_ASK_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+_SIGNALS = (*_ASK_TO_STOP, signal.SIGALRM)
 
 # This process's ends of all connections: a worker closes its copies of them, for as long as any copy is open
 # the others do not see that this process is gone.
@@ -217,8 +218,7 @@ def _bury(
     """Find out what a process died of, and of which item."""
     item, code = worker.desk.item, worker.stop()
     reason = _reason(code, worker.desk.timeout)
-    # SIGTERM is somebody's wish (a batch system's, say), nothing that a video does.
-    if item == _NOTHING or item in lost or code == -signal.SIGTERM:
+    if item == _NOTHING or item in lost:
         worker.failures += 1
         if worker.failures == _TRIES:
             raise DataError(
@@ -245,10 +245,10 @@ def _reason(code: int, timeout: float | None) -> str:
 
 def _work(function: Callable[[Task, Desk], Result], end: socket.socket, desk: _WatchedDesk) -> None:
     """Do tasks until there are no more: the life of a worker process."""
-    # Ctrl-C reaches the whole group, and the parent ends its workers. Other handlers of the parent are not
-    # meant for a worker.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Ctrl-C and batch systems reach the whole group. What they ask for is the parent's business, which may need
+    # some more tasks for it; when it ends, so does this process.
+    for number in _ASK_TO_STOP:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in _ends:

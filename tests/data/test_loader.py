@@ -363,7 +363,9 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
+def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
+    workers, spell, spoiled, tmp_path, caplog
+):
     said = "nothing came of it within 1 s"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(
@@ -373,7 +375,7 @@ def test_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, s
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
+def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "the process that read it was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(
@@ -382,7 +384,7 @@ def test_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoile
     assert len(told) == 4
 
 
-def test_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled, tmp_path, caplog):
+def test_fault_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled, tmp_path, caplog):
     def kill_once(path):
         try:
             (tmp_path / "killed").touch(exist_ok=False)
@@ -396,7 +398,7 @@ def test_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled,
 
 
 @pytest.mark.parametrize(("how", "said"), [(hang, "nothing came of it within 0.3 s"), (kill, "signal 9")])
-def test_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_path):
+def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_path):
     spell(how, *(f"{n:02d}.mp4" for n in range(0, 40, 3)))
     with pytest.raises(DataError) as caught:
         train(toy(spoiled(), tmp_path / "run", "steps=10", "data.timeout=0.3", "data.workers=2"))
@@ -406,7 +408,7 @@ def test_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_p
     assert "\n" not in message and not multiprocessing.active_children()
 
 
-def test_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_path):
+def test_fault_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_path):
     spell(hang, "00003.mp4")
     run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3")  # 5 % of 16 videos is none
     with pytest.raises(
@@ -415,7 +417,7 @@ def test_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits, tmp_
         train(run)
 
 
-def test_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, caplog):
+def test_fault_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, caplog):
     """Record 3 is broken, 4 hangs: 5 takes both places, and the batch that lost a worker is known."""
     path = spoiled(3)
     spell(hang, "04.mp4")

@@ -4,18 +4,22 @@ import errno
 import hashlib
 import logging
 import os
+import resource
+import tracemalloc
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 
+from vidssl import files
 from vidssl.engine import checkpoint
 from vidssl.errors import CheckpointError
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import FORMAT, UntrustedError
 
 
 def content(step):
-    return {"format": FORMAT, "step": step, "method": {"w": torch.full((50,), float(step))}}
+    return {"format": FORMAT, "step": step, "config": {}, "method": {"w": torch.full((50,), float(step))}}
 
 
 def names(folder):
@@ -90,7 +94,9 @@ def test_fault_17_with_none_that_is_sound_nothing_starts_again(folder):
     for path in checkpoint.saved(folder):
         DAMAGES["truncated"](path)
     with pytest.raises(
-        CheckpointError, match=r"none of the 2 checkpoints in .* is sound; delete them to start anew"
+        CheckpointError,
+        match=r"none of the 2 checkpoints in \S+ can be used; the newest: checkpoint \S+step-00000008.pt is damaged: "
+        r"[^\n]+; mend that, or delete them to start anew",
     ):
         checkpoint.newest_valid(folder)
 
@@ -107,12 +113,17 @@ class Killed(BaseException):
     """The process ends here."""
 
 
-POINTS = [("fsync", 1), ("replace", 1), ("fsync", 2), ("replace", 2), ("symlink", 1), ("replace", 3)]
+# Of the hash, of the checkpoint, of the folder, of last.pt.
+POINTS = [
+    *(("fsync", 1), ("replace", 1)),
+    *(("fsync", 2), ("replace", 2)),
+    ("fsync", 3),
+    *(("symlink", 1), ("replace", 3)),
+]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(("call", "count"), POINTS)
-def test_fault_16_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(call, count, when, folder, monkeypatch):
+def kill_in(call, count, when, monkeypatch, *arguments):
+    """Save, until a process that is killed would be at this place."""
     calls = 0
 
     def wrap(original):
@@ -137,13 +148,167 @@ def test_fault_16_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(call, coun
         # A killed process cleans nothing up.
         patch.setattr(Path, "unlink", lambda self, missing_ok=False: None)
         with pytest.raises(Killed):
-            checkpoint.save(folder, 12, content(12), keep=2)
-    complete = (call, count, when) in {("replace", 2, "after"), ("symlink", 1, "before"), ("symlink", 1, "after"),
-                                       ("replace", 3, "before"), ("replace", 3, "after")}  # fmt: skip
+            checkpoint.save(*arguments, keep=2)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("call", "count"), POINTS)
+def test_fault_16_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(call, count, when, folder, monkeypatch):
+    kill_in(call, count, when, monkeypatch, folder, 12, content(12))
+    complete = POINTS.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
     assert checkpoint.newest_valid(folder)["step"] == (12 if complete else 8)
     checkpoint.check(folder / "last.pt")
     checkpoint.save(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(8, 12)  # what the dead process left is gone
+
+
+AGAIN = [*POINTS[:5], ("fsync", 4), ("replace", 3), ("symlink", 1), ("replace", 4)]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("call", "count"), AGAIN)
+def test_fault_16_a_kill_while_a_step_is_saved_again(call, count, when, tmp_path, monkeypatch, caplog):
+    """The only checkpoint is replaced by another of its step: at any moment one of the two is sound."""
+    checkpoint.save(tmp_path, 4, content(4), keep=2)
+    kill_in(call, count, when, monkeypatch, tmp_path, 4, {**content(4), "other": 1})
+    complete = AGAIN.index((call, count)) > 3 or (call, count, when) == ("replace", 2, "after")
+    assert ("other" in checkpoint.newest_valid(tmp_path)) == complete and not caplog.text
+    checkpoint.check(tmp_path / "last.pt")
+    checkpoint.save(tmp_path, 4, {**content(4), "third": 1}, keep=2)
+    assert "third" in checkpoint.newest_valid(tmp_path) and names(tmp_path) == files_of(4)
+    assert (tmp_path / "step-00000004.sha256").read_text() == checkpoint.check(tmp_path / "last.pt")
+
+
+def test_fault_16_names_are_on_disk_before_what_they_replace_goes(folder, monkeypatch):
+    """After a power cut there is what was synced: the folder is, once the file is in it and nothing is deleted."""
+    done, real = [], (os.fsync, os.replace, Path.unlink)
+
+    def fsync(file):
+        done.append(("sync", Path(f"/proc/self/fd/{file}").readlink().name))
+        real[0](file)
+
+    def replace(old, new):
+        done.append(("name", Path(new).name))
+        real[1](old, new)
+
+    def unlink(path, missing_ok=False):
+        if path.suffix != ".tmp":
+            done.append(("delete", path.name))
+        real[2](path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    checkpoint.save(folder, 12, content(12), keep=2)
+    of_this = f"{os.getpid()}.tmp"
+    assert done == [
+        ("sync", f".step-00000012.sha256.{of_this}"),
+        ("name", "step-00000012.sha256"),
+        ("sync", f".step-00000012.pt.{of_this}"),
+        ("name", "step-00000012.pt"),
+        ("sync", "checkpoints"),
+        ("name", "last.pt"),
+        ("delete", "step-00000004.pt"),
+        ("delete", "step-00000004.sha256"),
+    ]
+
+
+def test_fault_16_a_file_system_that_cannot_sync_folders(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def fsync(file):
+        if Path(f"/proc/self/fd/{file}").readlink().is_dir():
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    checkpoint.save(tmp_path / "new", 4, content(4), keep=2)
+    assert checkpoint.newest_valid(tmp_path / "new")["step"] == 4
+
+
+# What stays -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def forgotten(monkeypatch):
+    """Forget, as the next process does, which checkpoints are known to be sound."""
+
+    def forget():
+        monkeypatch.setattr(checkpoint, "_sound", set())
+
+    return forget
+
+
+def test_fault_17_damaged_ones_do_not_push_out_sound_ones(folder, forgotten):
+    checkpoint.save(folder, 12, content(12), keep=3)
+    forgotten()
+    for step in (8, 12):
+        DAMAGES["flipped"](folder / f"step-{step:08d}.pt")
+    assert checkpoint.newest_valid(folder)["step"] == 4
+    checkpoint.save(folder, 14, content(14), keep=2)
+    assert names(folder) == files_of(4, 8, 12, 14)  # 8 and 12 do not count: 14 and 4 are the two
+    checkpoint.save(folder, 18, content(18), keep=2)
+    assert names(folder) == files_of(14, 18)
+
+
+def test_fault_17_damaged_ones_of_later_steps_do_not_push_out_the_one_just_written(folder, forgotten):
+    checkpoint.save(folder, 12, content(12), keep=3)
+    forgotten()
+    for step in (8, 12):
+        DAMAGES["truncated"](folder / f"step-{step:08d}.pt")
+    checkpoint.save(folder, 6, content(6), keep=2)
+    assert names(folder) == files_of(4, 6, 8, 12)
+    assert checkpoint.newest_valid(folder)["step"] == 6
+    assert (folder / "last.pt").readlink() == Path("step-00000006.pt")
+    for step in (8, 12):  # the steps are reached again
+        checkpoint.save(folder, step, content(step), keep=2)
+        assert checkpoint.newest_valid(folder)["step"] == step
+    assert names(folder) == files_of(8, 12)
+
+
+def test_the_one_just_written_stays_even_before_sound_ones_of_later_steps(folder):
+    checkpoint.save(folder, 2, content(2), keep=2)
+    assert names(folder) == files_of(2, 4, 8) and (folder / "last.pt").readlink() == Path("step-00000002.pt")
+
+
+def test_each_checkpoint_is_hashed_once(folder, forgotten, monkeypatch):
+    forgotten()
+    hashed, real = [], checkpoint.file_hash
+    monkeypatch.setattr(checkpoint, "file_hash", lambda path: hashed.append(path.name) or real(path))
+    for step in (12, 16, 20):
+        checkpoint.save(folder, step, content(step), keep=2)
+    assert hashed == ["step-00000008.pt"]
+
+
+def test_hashes_without_a_checkpoint_are_deleted(folder):
+    (folder / "step-00000002.sha256").write_text("0" * 64)
+    (folder / "other.sha256").write_text("0" * 64)
+    checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == sorted([*files_of(8, 12), "other.sha256"])
+
+
+def test_the_hash_without_hashlib_file_digest(folder, monkeypatch):
+    """Python 3.10 has none."""
+    path = folder / "step-00000008.pt"
+    monkeypatch.delattr(hashlib, "file_digest", raising=False)
+    assert (
+        checkpoint.file_hash(path) == checkpoint.check(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+    )
+
+
+def test_a_save_does_not_copy_the_tensors(tmp_path):
+    """A second copy of a large model is memory that a node may not have."""
+    large = {**content(1), "method": {"w": torch.ones(25_000_000)}}  # 100 MB
+    tracemalloc.start()
+    try:
+        checkpoint.save(tmp_path, 1, large, keep=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10e6
+
+
+# Disks ------------------------------------------------------------------------------------------------------
 
 
 def test_fault_18_a_full_disk(folder, monkeypatch):
@@ -172,3 +337,131 @@ def test_fault_18_a_file_where_the_folder_should_be(tmp_path):
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(CheckpointError, match="cannot write"):
         checkpoint.save(tmp_path / "checkpoints", 1, content(1), keep=2)
+
+
+@pytest.fixture
+def limited():
+    """Have the kernel refuse to let a file grow above some bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    yield limit
+    limit(None)
+
+
+@pytest.mark.parametrize("size", [0, 10, 1000, 100_000, 1_000_000])
+def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
+    large = {**content(12), "method": {"w": torch.ones(500_000)}}  # 2 MB
+    limited(size)
+    with pytest.raises(
+        CheckpointError, match=r"^cannot write \S+/step-00000012.pt: File too large; earlier[^\n]+$"
+    ):
+        checkpoint.save(folder, 12, large, keep=2)
+    limited(None)
+    assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
+    checkpoint.check(folder / "last.pt")
+    checkpoint.save(folder, 12, large, keep=2)  # room again
+    assert names(folder) == files_of(8, 12) and checkpoint.newest_valid(folder)["step"] == 12
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize("which", ["step-00000012.pt", "step-00000012.sha256"])
+def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch):
+    real = files.temporary_for
+
+    def temporary(path):
+        if path.name == which:
+            real(path).symlink_to("/dev/full")
+        return real(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "temporary_for", temporary)
+        with pytest.raises(
+            CheckpointError, match=r"step-00000012.pt: No space left on device; earlier .*; make room, or"
+        ):
+            checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
+    checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == files_of(8, 12)
+
+
+@contextmanager
+def nobody():
+    """Be a user who may not write everywhere."""
+    root = not os.geteuid()
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_fault_18_a_read_only_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)  # the folders above are open to their owner alone
+    folder.chmod(0o555)
+    with nobody():
+        with pytest.raises(
+            CheckpointError, match=r"^cannot write step-00000012.pt: Permission denied; earlier"
+        ):
+            checkpoint.save(Path(), 12, content(12), keep=2)
+        assert names(Path()) == files_of(4, 8)
+    assert checkpoint.newest_valid(folder)["step"] == 8
+    folder.chmod(0o755)
+    checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == files_of(8, 12)
+
+
+def test_fault_17_checkpoints_that_may_not_be_read(folder, monkeypatch):
+    """They are not damaged: the message says what the matter is."""
+    monkeypatch.chdir(folder)
+    for path in folder.glob("*.pt"):
+        path.chmod(0)
+    with (
+        nobody(),
+        pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"),
+    ):
+        checkpoint.newest_valid(Path())
+
+
+def test_fault_18_the_state_that_could_not_be_saved_is_as_it_was(folder, limited):
+    """Training may go on, or save elsewhere."""
+    state = content(12)
+    before = {key: value.clone() for key, value in state["method"].items()}
+    limited(100)
+    with pytest.raises(CheckpointError):
+        checkpoint.save(folder, 12, state, keep=2)
+    limited(None)
+    assert all(torch.equal(value, before[key]) for key, value in state["method"].items())
+    assert checkpoint.save(folder.parent / "elsewhere", 12, state, keep=2).exists()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_interrupt_while_torch_writes_is_not_taken_for_something_else(count, folder, monkeypatch):
+    real, calls = checkpoint._Hashed.write, 0
+
+    def write(self, data):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            self.failure = KeyboardInterrupt()
+            raise self.failure
+        return real(self, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint._Hashed, "write", write)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == files_of(4, 8)
+
+
+def test_fault_25_a_run_whose_checkpoints_hold_objects_is_told_so(folder, caplog):
+    """They are sound: going back to an older one helps nothing, and deleting them would lose the run."""
+    checkpoint.save(folder, 12, {**content(12), "more": Path("x")}, keep=2)
+    with pytest.raises(UntrustedError, match=r"holds pathlib\.\w+: only tensors and plain data"):
+        checkpoint.newest_valid(folder)
+    assert not caplog.text
+    assert checkpoint.newest_valid(folder, trust=True)["more"] == Path("x")

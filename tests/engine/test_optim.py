@@ -1,6 +1,7 @@
 """Optimizers against formulas written as loops, and which tensors they treat how."""
 
 import copy
+import io
 import math
 
 import pytest
@@ -71,7 +72,8 @@ def test_lars_skips_what_has_no_gradient_and_saves_its_momentum():
     twin_weight = nn.Parameter(moving.detach().clone())
     twin = LARS([nn.Parameter(torch.ones(2, 2)), twin_weight], 1.0, 0.9, 0.0, 0.001)
     twin.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    twin_weight.grad = torch.ones(2, 2)
+    for weight in (moving, twin_weight):
+        weight.grad = torch.ones(2, 2)
     for each in (optimizer, twin):
         each.step()
     assert torch.equal(twin_weight, moving)
@@ -140,3 +142,70 @@ def test_learning_rate_scales_with_the_batch(base, batch, factor, network):
         lr = set_lr(optimizer, config, progress, batch)
         assert lr == pytest.approx(2.4 * share * factor, abs=1e-9)
         assert {group["lr"] for group in optimizer.param_groups} == {lr}
+
+
+CONFIGS = {
+    "lars": LARSConfig(name="lars", lr=constant(0.3), weight_decay=0.1),
+    "sgd": SGDConfig(name="sgd", lr=constant(0.1), weight_decay=0.1),
+    "adamw": AdamWConfig(name="adamw", lr=constant(0.1), weight_decay=0.1),
+}
+
+
+def run_steps(config, network, steps, optimizer=None):
+    """Steps with the same gradients for everybody; gives the optimizer."""
+    optimizer = optimizer or build_optimizer(config, network)
+    for step in steps:
+        source = torch.Generator().manual_seed(step)
+        for p in network.parameters():
+            p.grad = torch.empty_like(p).copy_(torch.randn(p.shape, generator=source))
+        set_lr(optimizer, config, 0.5, 8)
+        optimizer.step()
+    return optimizer
+
+
+def video_network():
+    torch.manual_seed(0)
+    layers = nn.Conv3d(3, 8, 3), nn.BatchNorm3d(8), nn.Conv3d(8, 4, (1, 3, 3), bias=False), nn.Linear(4, 2)
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_fused_steps_are_those_of_the_loop(name):
+    fused, plain = video_network(), video_network()
+    optimizer = build_optimizer(CONFIGS[name], plain)
+    for group in optimizer.param_groups:
+        group.update(fused=False, foreach=False)
+    run_steps(CONFIGS[name], plain, range(5), optimizer)
+    assert all(group["fused"] for group in run_steps(CONFIGS[name], fused, range(5)).param_groups)
+    for one, other in zip(fused.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last_3d])
+def test_saved_state_goes_on_bit_by_bit(name, layout):
+    config, whole, first = CONFIGS[name], video_network().to(memory_format=layout), video_network()
+    run_steps(config, whole, range(5))
+    state = run_steps(config, first.to(memory_format=layout), range(2)).state_dict()
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    second = copy.deepcopy(first)
+    optimizer = build_optimizer(config, second)
+    optimizer.load_state_dict(torch.load(file, weights_only=True))
+    run_steps(config, second, range(2, 5), optimizer)
+    for one, other in zip(whole.parameters(), second.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_state_of_another_memory_format_is_read_right(name):
+    config, whole, first = CONFIGS[name], video_network(), video_network()
+    run_steps(config, whole, range(5))
+    state = copy.deepcopy(run_steps(config, first, range(2)).state_dict())
+    second = copy.deepcopy(first).to(memory_format=torch.channels_last_3d)
+    optimizer = build_optimizer(config, second)
+    optimizer.load_state_dict(state)
+    run_steps(config, second, range(2, 5), optimizer)
+    for one, other in zip(whole.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -11,6 +11,7 @@ from torch import nn
 
 from vidssl.config import read
 from vidssl.data import packets
+from vidssl.data.records import read_list
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run import bind_run, load_run
 from vidssl.engine.train import train
@@ -22,8 +23,9 @@ TOY = Path(__file__).parents[2] / "configs" / "toy"
 
 
 def state(path):
-    """All that a checkpoint holds but the config, which names the folder."""
-    return {key: value for key, value in torch.load(path, weights_only=True).items() if key != "config"}
+    """All that a checkpoint holds but the config, which names the folder, and when it was last evaluated."""
+    content = torch.load(path, weights_only=True)
+    return {key: value for key, value in content.items() if key not in ("config", "evaluated")}
 
 
 def same(a, b, where="checkpoint"):
@@ -140,7 +142,7 @@ def test_micro_batches_are_one_step_together(toy_run, metrics):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, monkeypatch):
+def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, tmp_path, monkeypatch):
     last = train(toy_run("moco", "a"), until=4)
     before = last.read_bytes()
     calls = 0
@@ -154,10 +156,15 @@ def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, 
     stepped = []
     monkeypatch.setattr(MomentumMethod, "after_step", lambda self, progress: stepped.append(progress))
     with pytest.raises(
-        TrainingError, match=r"^the loss of step 6 is (nan|inf|-inf); records \[.*\]; lower the learning"
+        TrainingError,
+        match=r"^the loss of step 6 is (nan|inf|-inf), or its gradients are not finite; its videos are in",
     ):
         train(toy_run("moco", "a"))
     assert stepped == [5 / 12]
+    (told,) = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
+    names = read_list(toy_run("moco", "a").data.train).names
+    assert len(told["records"]) == 8
+    assert all(names[int(index)] == name for index, name in told["records"].items())
     assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
 
 
@@ -169,21 +176,22 @@ def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ("seed=1", "seed"),
-        ("steps=20", "steps"),
-        ("batch_size=10", "batch_size"),
-        ("micro_batch_size=4", "micro_batch_size"),
-        ("optimizer.weight_decay=0.5", "optimizer"),
-        ("method.dropout=0.5", "method"),
-        ("backbone.width=4", "backbone"),
-        ("data.sampler.frames=2", "data"),
-        ("data.views.0.size=24", "data"),
-        ("precision=bfloat16", "precision"),
+        ("seed=1", "seed 0, now 1"),
+        ("steps=20", "steps 12, now 20"),
+        ("batch_size=10", "batch_size 8, now 10"),
+        ("micro_batch_size=4", "micro_batch_size null, now 4"),
+        ("optimizer.weight_decay=0.5", "optimizer.weight_decay 0.01, now 0.5"),
+        ("method.dropout=0.5", "method.dropout 0.2, now 0.5"),
+        ("backbone.width=4", "backbone.width 8, now 4"),
+        ("data.sampler.frames=2", "data.sampler.frames 4, now 2"),
+        ("data.views.0.size=24", "data.views.0.size 32, now 24"),
+        ("precision=bfloat16", 'precision "float32", now "bfloat16"'),
+        ("sync_bn=local", 'sync_bn "auto", now "local"'),
     ],
 )
 def test_fault_26_changed_settings_are_refused(change, field, one_step):
     with pytest.raises(
-        CheckpointError, match=rf"holds a run with other settings \({field} differ\); choose another output"
+        CheckpointError, match=rf"holds a run with other settings: {field}; choose another output"
     ):
         train(one_step(change))
 
@@ -297,7 +305,7 @@ def test_the_banner_says_what_runs(toy_run, caplog):
     with caplog.at_level(logging.INFO):
         train(toy_run("sce", "a", "steps=1"))
     assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
-    assert "steps 0-1 of 8 videos x 2 views; cpu, float32" in caplog.text
+    assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local (one process);" in caplog.text
 
 
 @pytest.mark.parametrize(

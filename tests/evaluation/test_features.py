@@ -11,7 +11,7 @@ from vidssl import comm
 from vidssl.data.records import read_list
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video import open_video
-from vidssl.errors import DataError
+from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.models.backbones import build_backbone
 
@@ -124,7 +124,7 @@ def test_nothing_is_left_behind(few, backbone, training):
     assert not first.x.requires_grad
 
 
-def test_4_a_broken_video_is_an_error(digits, tmp_path):
+def test_fault_4_a_broken_video_is_an_error(digits, tmp_path):
     (tmp_path / "broken.mp4").write_text("<html>")
     (tmp_path / "good.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
     (tmp_path / "list.csv").write_text("path,label\ngood.mp4,0\nbroken.mp4,1\n")
@@ -148,7 +148,7 @@ def gaps(digits, tmp_path):
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])
-def test_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
+def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
     settings = {"clips": 2, "batch_size": batch_size, "workers": workers}
     found = extract(Pixels(), gaps, clips(**settings, allow_missing=True), CPU)
     there = [1, 2, 6, 8]
@@ -165,31 +165,36 @@ def test_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, 
         extract(Pixels(), gaps, clips(**settings), CPU)
 
 
-@pytest.mark.parametrize("world", [2, 4, 9, 12])
-def test_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
-    settings = clips(clips=2, allow_missing=True, batch_size=2)
-    alone = extract(Pixels(), gaps, settings, CPU)
-    monkeypatch.setattr(comm, "world", lambda: world)
-    parts = []
+def share_of(monkeypatch, rank, world, *arguments, **settings):
+    """What this process would tell the others, if it were the rank-th of so many."""
+    told = []
 
-    def give(part):
-        parts.append(part)
+    def end(work):
+        told.append(work())
         raise InterruptedError
 
-    monkeypatch.setattr(comm, "gather_objects", give)
-    for rank in range(world):
-        monkeypatch.setattr(comm, "rank", lambda rank=rank: rank)
+    with monkeypatch.context() as patch:
+        patch.setattr(comm, "rank", lambda: rank)
+        patch.setattr(comm, "world", lambda: world)
+        patch.setattr(comm, "gather_outcomes", end)
         with pytest.raises(InterruptedError):
-            extract(Pixels(), gaps, settings, CPU)
-    assert len(parts) == world
-    monkeypatch.setattr(comm, "gather_objects", lambda part: parts)
+            extract(*arguments, **settings)
+    return told[0]
+
+
+@pytest.mark.parametrize("world", [2, 4, 9, 12])
+def test_fault_4_missing_videos_are_gathered_over_processes(gaps, world, monkeypatch):
+    settings = clips(clips=2, allow_missing=True, batch_size=2)
+    alone = extract(Pixels(), gaps, settings, CPU)
+    parts = [share_of(monkeypatch, rank, world, Pixels(), gaps, settings, CPU) for rank in range(world)]
+    monkeypatch.setattr(comm, "gather_outcomes", lambda work: parts)
     together = extract(Pixels(), gaps, settings, CPU)
     assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
     torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
     assert together.missing == alone.missing
 
 
-def test_4_nothing_that_can_be_read(tmp_path):
+def test_fault_4_nothing_that_can_be_read(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.mp4").write_text("<html>")
     (tmp_path / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
@@ -197,3 +202,122 @@ def test_4_nothing_that_can_be_read(tmp_path):
         DataError, match=r"none of the 2 videos of \S+list\.csv can be read; .*a\.mp4: not a video"
     ):
         extract(Pixels(), read_list(tmp_path / "list.csv"), clips(clips=1, allow_missing=True), CPU)
+
+
+# Parts, and several processes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5, 8])
+def test_fault_28_each_video_is_in_one_part(few, backbone, parts):
+    settings = clips(clips=1, crops=1, batch_size=2)
+    alone = extract(backbone, few, settings, CPU)
+    found = [extract(backbone, few, settings, CPU, shard=(n, parts)) for n in range(parts)]
+    for n, part in enumerate(found):
+        assert part.index.tolist() == list(range(n, 5, parts)) and part.x.shape[1] == backbone.dim
+        torch.testing.assert_close(part.x, alone.x[n::parts], rtol=0, atol=1e-6)
+        assert torch.equal(part.label, alone.label[n::parts])
+    assert sorted(row for part in found for row in part.index.tolist()) == list(range(5))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("number", [1, 5, 7])
+def test_fault_28_parts_on_several_processes(digits, tmp_path, world, parts, number, monkeypatch):
+    """However many videos, parts and processes: each video once, and in the part that it belongs to."""
+    lines = (digits / "motion/test.csv").read_text().splitlines()[: number + 1]
+    (tmp_path / "list.csv").write_text("\n".join(lines) + "\n")
+    videos = read_list(tmp_path / "list.csv", root=digits)
+    settings = clips(clips=1, crops=1, clip=ClipSettings(frames=1, sampling_rate=1))
+    seen = []
+    for part in range(parts):
+        of_part = []
+        for rank in range(world):
+            told = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, shard=(part, parts))
+            of_part += told[1].tolist()
+        assert all(index % parts == part for index in of_part)
+        seen += of_part
+    assert sorted(seen) == list(range(number))
+
+
+def written(folder, name, videos):
+    """Write a list of videos, each a file, or None for a broken one."""
+    rows = ["path,label"]
+    for n, video in enumerate(videos):
+        (folder / f"{name}-{n}.mp4").write_bytes(b"<html>" if video is None else Path(video).read_bytes())
+        rows.append(f"{name}-{n}.mp4,{n % 3}")
+    (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return str(folder / f"{name}.csv")
+
+
+def extract_all(cases):
+    """In each of several processes: extract the lists one after another, and tell what came of it."""
+    torch.manual_seed(0)
+    network = build_backbone("resnet3d18", width=8)
+    results = {}
+    with comm.joined(CPU):
+        for name, (path, allow_missing, shard) in cases.items():
+            settings = clips(clips=2, crops=1, batch_size=2, allow_missing=allow_missing)
+            try:
+                found = vars(extract(network, read_list(path), settings, CPU, shard=shard))
+            except VidsslError as error:
+                found = {"error": f"{type(error).__name__}: {error}"}
+            results[name] = {**found, "world": comm.world()}
+    return results
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def together(request, run_world, digits, tmp_path_factory):
+    """Lists, each extracted by so many processes: (world, {name: (list, what each process found)})."""
+    world, folder = request.param, tmp_path_factory.mktemp("together")
+    some = [record.path for record in read_list(digits / "motion/test.csv").records[:9]]
+    lists = {f"of-{n}": written(folder, f"of-{n}", some[:n]) for n in (1, 5, 7)}
+    lists["gaps"] = written(folder, "gaps", [None if n in (0, 3, 4, 7) else some[n] for n in range(9)])
+    # The first process has nothing but missing videos.
+    lists["first"] = written(folder, "first", [None if n % world == 0 else some[n] for n in range(world + 1)])
+    lists["none"] = written(folder, "none", [None] * 4)
+    cases = {name: [path, name in ("gaps", "first", "none"), (0, 1)] for name, path in lists.items()}
+    cases["error"] = [lists["gaps"], False, (0, 1)]
+    cases["one"] = [written(folder, "one", [*some[:3], None]), False, (0, 1)]  # on one process only
+    cases["part"] = [lists["of-7"], False, (1, 3)]  # after the errors, nobody is a step behind
+    found = run_world(world, extract_all, cases)
+    return world, {name: (case[0], [part[name] for part in found]) for name, case in cases.items()}
+
+
+def alone(backbone, path, **settings):
+    return extract(backbone, read_list(path), clips(clips=2, crops=1, batch_size=2, **settings), CPU)
+
+
+@pytest.mark.parametrize("name", ["of-1", "of-5", "of-7", "gaps", "first"])
+def test_fault_28_each_video_counts_once_on_several_processes(together, backbone, name):
+    world, cases = together
+    path, found = cases[name]
+    expected = alone(backbone, path, allow_missing=name in ("gaps", "first"))
+    for part in found:  # every process has it all
+        assert part["world"] == world
+        assert torch.equal(part["index"], expected.index) and torch.equal(part["label"], expected.label)
+        torch.testing.assert_close(part["x"], expected.x, rtol=0, atol=1e-6)
+        assert part["missing"] == expected.missing
+    count = {"gaps": 5, "first": world - 1}.get(name) or int(name[-1])
+    assert len(expected.index) == count
+    assert count + len(expected.missing) == len(read_list(path).records)
+
+
+def test_fault_28_a_part_on_several_processes(together, backbone):
+    path, found = together[1]["part"]
+    expected = alone(backbone, path)
+    for part in found:
+        assert part["index"].tolist() == [1, 4]
+        torch.testing.assert_close(part["x"], expected.x[[1, 4]], rtol=0, atol=1e-6)
+
+
+def test_fault_4_an_error_on_one_process_ends_all(together):
+    world, cases = together
+    for name, broken in (("error", {0, 3, 4, 7}), ("one", {3})):
+        for rank, part in enumerate(cases[name][1]):
+            own = bool({n % world for n in broken} & {rank})
+            kind = "DataError: " if own else "PeerError: process "
+            assert part["error"].startswith(kind) and "not a video" in part["error"]
+            assert "\n" not in part["error"]
+    assert {part["error"].split(";")[0] for part in cases["none"][1]} == {
+        f"DataError: none of the 4 videos of {cases['none'][0]} can be read"
+    }

@@ -37,9 +37,7 @@ def cosine(a, b):
 def loop_nearest(query, gallery, k, exclude=None):
     rows = []
     for n, q in enumerate(query):
-        found = [
-            (-cosine(q, g), row) for row, g in enumerate(gallery) if exclude is None or exclude[n] != row
-        ]
+        found = [(-cosine(q, g), row) for row, g in enumerate(gallery) if [n, row] not in (exclude or [])]
         rows.append(sorted(found)[:k])  # equal similarities by row
     return [[row for _, row in found] for found in rows], [[-s for s, _ in found] for found in rows]
 
@@ -54,7 +52,7 @@ def test_nearest_is_the_loop(k, chunk):
     np.testing.assert_allclose(found.similarity.numpy(), similarity, rtol=0, atol=1e-6)
 
 
-def test_29_ties_go_by_gallery_row():
+def test_fault_29_ties_go_by_gallery_row():
     """Signs in four dimensions: all norms are 2 and all cosines -1, -0.5, 0, 0.5 or 1, exactly."""
     gallery = torch.from_numpy(generator(2).choice([-1.0, 1.0], size=(300, 4)).astype(np.float32))
     query = gallery[generator(3).permutation(300)[:50]]
@@ -66,59 +64,112 @@ def test_29_ties_go_by_gallery_row():
         assert row.tolist() == expected
 
 
-def test_29_duplicates_of_a_video_keep_their_order():
+def test_fault_29_duplicates_of_a_video_keep_their_order():
     gallery = drawn(20, 512, 4)[torch.arange(400) % 20]  # each twenty times, far apart
     found = nearest(gallery[:20] * 3, gallery, 20)
     for n in range(20):
         assert found.index[n].tolist() == list(range(n, 400, 20))
 
 
-def test_29_a_query_does_not_find_itself():
+@pytest.mark.parametrize("count", [37, 101, 403])
+@pytest.mark.parametrize("queries", [1, 3, 23])
+@pytest.mark.parametrize("dim", [6, 64, 513])
+def test_fault_29_duplicates_tie_wherever_they_lie(count, queries, dim):
+    """In float32 the products of equal rows differ in the last bit, by their place in the matrix."""
+    gallery = drawn(20, dim, 4)[torch.arange(count) % 20]
+    found = nearest(drawn(queries, dim, 5), gallery, count)
+    for row, similarity in zip(found.index % 20, found.similarity, strict=True):
+        assert len(similarity.unique()) == 20
+        assert all((row[similarity == value] == row[similarity == value][0]).all() for value in similarity)
+    for row in found.index:
+        assert row.tolist() == sorted(row.tolist(), key=lambda g: (row.tolist().index(first(row, g)), g))
+
+
+def first(row, g):
+    """The first in a ranking that is the same video as g."""
+    return next(n for n in row.tolist() if n % 20 == g % 20)
+
+
+def test_fault_29_a_query_does_not_find_itself():
     gallery = drawn(30, 6, 5)
     query = gallery[[3, 8, 11]]
     assert nearest(query, gallery, 1).index[:, 0].tolist() == [3, 8, 11]
-    exclude = torch.tensor([3, -1, 11])
+    exclude = torch.tensor([[2, 11], [0, 3]])
     for chunk in (1, 2, 512):
         found = nearest(query, gallery, 30, exclude, chunk)
         index, _ = loop_nearest(query, gallery, 30, exclude.tolist())
         assert found.index[0, :29].tolist() == index[0] and found.index[1].tolist() == index[1]
         assert found.index[:, -1].tolist()[::2] == [3, 11]  # last, and at -inf
         assert torch.isneginf(found.similarity[:, -1]).tolist() == [True, False, True]
-    assert torch.equal(gallery, drawn(30, 6, 5)) and exclude.tolist() == [3, -1, 11]
+    assert torch.equal(gallery, drawn(30, 6, 5)) and exclude.tolist() == [[2, 11], [0, 3]]
 
 
-def test_29_more_neighbours_than_videos():
+def test_fault_29_a_query_has_several_rows_that_it_must_not_find():
+    gallery = drawn(9, 4, 5)
+    pairs = [[1, n] for n in (0, 2, 3, 4, 5, 6, 7, 8)] + [[0, n] for n in range(9)]
+    for chunk in (1, 512):
+        found = nearest(gallery[:3], gallery, 4, torch.tensor(pairs), chunk)
+        assert found.index[1, 0] == 1 and torch.isneginf(found.similarity[1, 1:]).all()
+        assert torch.isneginf(found.similarity[0]).all() and torch.isfinite(found.similarity[2]).all()
+        label = torch.zeros(9, dtype=torch.int64)
+        query = features(gallery[:3], label[:3])
+        assert recall(found, query, features(gallery, label), (1, 4)) == pytest.approx(
+            {"R@1": 2 / 3, "R@4": 2 / 3}  # the first query has nobody left, whatever the labels say
+        )
+        assert knn_accuracy(found, query, features(gallery, label), 4) == pytest.approx(2 / 3)
+
+
+def test_fault_29_more_neighbours_than_videos():
     found = nearest(drawn(4, 3, 6), drawn(5, 3, 7), 20)
     assert found.index.shape == found.similarity.shape == (4, 5)
     assert all(sorted(row) == list(range(5)) for row in found.index.tolist())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_29_features_that_are_not_finite(value):
+def test_fault_29_features_that_are_not_finite(value):
     bad = drawn(4, 3, 0)
     bad[2, 1] = value
-    with pytest.raises(DataError, match="a query feature is not finite"):
+    with pytest.raises(DataError, match=r"a query feature is not finite \(row 2 of 4\)"):
         nearest(bad, drawn(4, 3, 1), 1)
     with pytest.raises(DataError, match="a gallery feature is not finite"):
         nearest(drawn(4, 3, 1), bad, 1)
+    with pytest.raises(DataError, match="a gallery feature is not finite"):
+        uniformity(bad)
 
 
-def test_29_zero_vectors_are_alike_to_nothing():
+def test_fault_29_zero_vectors_are_alike_to_nothing():
     gallery = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
     found = nearest(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), gallery, 4)
     assert found.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
     assert found.similarity.tolist() == [[0, 0, 0, 0], [1, 0, 0, -1]]
 
 
+def test_fault_29_zero_vectors_everywhere():
+    """A network that gives nothing but zeros: every video ties with every other, so rows decide."""
+    nothing = features(np.zeros((6, 3)), [0, 1, 0, 1, 0, 1])
+    found = nearest(nothing.x, nothing.x, 6, torch.stack([torch.arange(6)] * 2, dim=1))
+    assert found.index[:, :2].tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
+    assert recall(found, nothing, nothing, (1,))["R@1"] == pytest.approx(2 / 6)
+    assert knn_accuracy(found, nothing, nothing, 2) == pytest.approx(3 / 6)  # equal votes: the smaller label
+    assert uniformity(nothing.x) == 0
+    assert math.isnan(uniformity(nothing.x[:1]))  # there is no pair
+
+
+def test_fault_29_a_feature_too_large_to_be_squared_keeps_its_direction():
+    gallery = torch.tensor([[0.0, 1.0], [1e30, 0.0], [-1.0, 0.0]])
+    found = nearest(torch.tensor([[3e38, 0.0], [1e-30, 0.0]]), gallery, 3)
+    assert found.index[0].tolist() == [1, 0, 2] and found.similarity[0].tolist() == [1, 0, -1]
+
+
 @pytest.mark.parametrize("excluding", [False, True])
 def test_recall_is_the_loop(excluding):
     gallery, query = clustered(120, 5, 1), clustered(37, 5, 2)
-    exclude = torch.full((37,), -1)
+    exclude = torch.empty(0, 2, dtype=torch.int64)
     if excluding:
         gallery = Features(
             torch.cat([gallery.x, query.x]), torch.cat([gallery.label, query.label]), torch.arange(157)
         )
-        exclude = torch.arange(120, 157)
+        exclude = torch.stack([torch.arange(37), torch.arange(120, 157)], dim=1)
     ks = (1, 2, 5, 10, 500)
     found = recall(nearest(query.x, gallery.x, max(ks), exclude), query, gallery, ks)
     index, _ = loop_nearest(query.x, gallery.x, 500, exclude.tolist())
@@ -137,14 +188,14 @@ def test_recall_does_not_count_the_excluded_row():
     gallery = features([[1.0, 0.0], [0.0, 1.0]], [0, 1])
     query = features([[1.0, 0.0]], [0])
     assert recall(nearest(query.x, gallery.x, 2), query, gallery, (1, 2)) == {"R@1": 1, "R@2": 1}
-    own = nearest(query.x, gallery.x, 2, torch.tensor([0]))
+    own = nearest(query.x, gallery.x, 2, torch.tensor([[0, 0]]))
     assert recall(own, query, gallery, (1, 2)) == {"R@1": 0, "R@2": 0}
     assert knn_accuracy(own, query, gallery, 2) == 0
 
 
 def test_knn_of_a_gallery_that_is_only_the_query_is_never_right():
     alone = features([[1.0, 0.0]], [0])
-    own = nearest(alone.x, alone.x, 5, torch.tensor([0]))
+    own = nearest(alone.x, alone.x, 5, torch.tensor([[0, 0]]))
     assert recall(own, alone, alone, (1,)) == {"R@1": 0}
     assert knn_accuracy(own, alone, alone, 5) == 0
 

@@ -19,7 +19,7 @@ def features(count, seed, shift=0.0, classes=4):
     return Features(torch.from_numpy(x.astype(np.float32)), label, torch.arange(count))
 
 
-NOBODY = torch.full((40,), -1)
+NOBODY = torch.empty(0, 2, dtype=torch.int64)
 
 
 def loop_recall(gallery, query, k, center):
@@ -67,7 +67,7 @@ def test_search_is_what_the_numbers_are_about():
 
 
 @pytest.mark.parametrize("name", ["retrieval", "knn"])
-def test_29_the_query_itself_is_left_out(name):
+def test_fault_29_the_query_itself_is_left_out(name):
     """Features without any meaning: a set searched in itself must be at chance, not at 100 %."""
     random = generator(3)
     label = torch.from_numpy(random.integers(4, size=400))
@@ -75,8 +75,9 @@ def test_29_the_query_itself_is_left_out(name):
     every = Features(x, label, torch.arange(400))
     protocol = PROTOCOLS[name](PROTOCOLS[name].Config(**({"k": 1} if name == "knn" else {})))
     key = "knn" if name == "knn" else "R@1"
-    assert protocol(every, every, torch.full((400,), -1))[key] == 1
-    assert protocol(every, every, torch.arange(400))[key] < 0.35
+    assert protocol(every, every, NOBODY)[key] == 1
+    itself = torch.stack([torch.arange(400)] * 2, dim=1)
+    assert protocol(every, every, itself)[key] < 0.35
 
 
 def test_knn_and_uniformity():
@@ -95,15 +96,38 @@ def test_settings_that_are_refused():
             KNN.Config(**settings)
     with pytest.raises(ValidationError):
         Retrieval.Config(center=1)
+    for ks in ((), (0,), (1, -5)):
+        with pytest.raises(ValidationError):
+            Retrieval.Config(ks=ks)
 
 
-def test_own_rows(tmp_path):
-    (tmp_path / "gallery.csv").write_text(
-        "path,label,start,end\na.mp4,0,,\nb.mp4,0,0,1\nb.mp4,0,1,2\nc.mp4,0,,\n"
-    )
-    (tmp_path / "query.csv").write_text(
-        "path,label,start,end\nc.mp4,1,,\nb.mp4,0,1,2\nb.mp4,0,1,3\nd.mp4,0,,\na.mp4,0,0,\n"
-    )
+def test_fault_29_own_rows(tmp_path):
+    """The same span, and what shares time with it; not other files, nor what comes after or before."""
+    rows = ["a.mp4,0,,", "b.mp4,0,0,1", "b.mp4,0,1,2", "c.mp4,0,,", "b.mp4,0,1.5,", "b.mp4,0,,"]
+    (tmp_path / "gallery.csv").write_text("\n".join(["path,label,start,end", *rows]) + "\n")
+    asked = {"c.mp4,1,,": [3], "b.mp4,0,1,2": [2, 4, 5], "b.mp4,0,1,1.5": [2, 5], "d.mp4,0,,": []}
+    asked |= {"a.mp4,0,0,": [0], "b.mp4,0,2,9": [4, 5], "b.mp4,0,,": [1, 2, 4, 5], "b.mp4,0,,0.5": [1, 5]}
+    (tmp_path / "query.csv").write_text("\n".join(["path,label,start,end", *asked]) + "\n")
     gallery, query = (read_list(tmp_path / f"{name}.csv") for name in ("gallery", "query"))
-    assert own_rows(gallery, query).tolist() == [3, 2, -1, -1, -1]
-    assert own_rows(gallery, gallery).tolist() == [0, 1, 2, 3]
+    expected = [[n, row] for n, found in enumerate(asked.values()) for row in found]
+    assert own_rows(gallery, query).tolist() == expected
+    (tmp_path / "query.csv").write_text("path\nd.mp4\n")
+    nobody = own_rows(gallery, read_list(tmp_path / "query.csv"))
+    assert nobody.shape == (0, 2) and nobody.dtype == torch.int64
+
+
+@pytest.mark.parametrize("name", ["retrieval", "knn"])
+def test_fault_29_clips_of_one_video_do_not_find_each_other(name, tmp_path):
+    """Overlapping spans of a file have nearly the same feature: to find one in another says nothing."""
+    rows = [f"{n}.mp4,{n % 2},{start},{start + 2}" for n in range(40) for start in (0, 1)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,start,end", *rows]) + "\n")
+    videos = read_list(tmp_path / "list.csv")
+    random = generator(5)
+    x = random.normal(size=(40, 16)).repeat(2, axis=0) + 0.01 * random.normal(size=(80, 16))
+    label = torch.tensor([record.label for record in videos.records])
+    every = Features(torch.from_numpy(x.astype(np.float32)), label, torch.arange(80))
+    protocol = PROTOCOLS[name](PROTOCOLS[name].Config(**({"k": 1} if name == "knn" else {})))
+    itself = torch.stack([torch.arange(80)] * 2, dim=1)
+    key = "knn" if name == "knn" else "R@1"
+    assert protocol(every, every, itself)[key] == 1
+    assert protocol(every, every, own_rows(videos, videos))[key] < 0.8

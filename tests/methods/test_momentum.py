@@ -117,7 +117,7 @@ def test_keys_enter_the_queue_after_the_step(name, key_views):
     method(data)
     assert torch.equal(method.queue.keys, before)
     method.after_step(0.1)
-    new = torch.cat([keys[k] for k in key_views])
+    new = torch.stack([keys[k] for k in key_views], dim=1).flatten(0, 1)  # all keys of a video together
     torch.testing.assert_close(method.queue.keys[: len(new)], new, rtol=1e-5, atol=1e-6)
     assert torch.equal(method.queue.keys[len(new) :], before[len(new) :])
 

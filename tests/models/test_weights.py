@@ -1,18 +1,35 @@
 """Weights from files: the backbone of a real run comes back bit by bit, and no bad file does harm."""
 
+import gzip
+import importlib
+import json
 import pickle
+import re
+import shutil
+import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from vidssl import cli
 from vidssl.config import build
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError
+from vidssl.jobs.backbones import Options, load_subject
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import FORMAT, backbone_weights, load_weights, read_checkpoint
+from vidssl.models.weights import (
+    FORMAT,
+    UntrustedError,
+    backbone_weights,
+    load_state,
+    load_weights,
+    read_checkpoint,
+)
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -82,16 +99,29 @@ def altered(trained, tmp_path):
 
 NAME = "backbone.net.blocks.0.conv.weight"
 CHANGES = {
-    "missing": (lambda c: c["method"].pop(NAME), "1 weights missing, 0 unknown, 0 of another shape"),
+    "missing": (
+        lambda c: c["method"].pop(NAME),
+        ": 1 weights missing (net.blocks.0.conv.weight), 0 unknown, 0 of another shape; build",
+    ),
     "unknown": (
         lambda c: c["method"].update({"backbone.more": torch.ones(1)}),
-        "0 weights missing, 1 unknown",
+        "0 weights missing, 1 unknown (more), 0 of",
     ),
-    "shape": (lambda c: c["method"].update({NAME: torch.ones(1)}), "0 unknown, 1 of another shape"),
-    "width": (lambda c: c["config"]["backbone"].update(width=4), "0 weights missing, 0 unknown, "),
+    "shape": (
+        lambda c: c["method"].update({NAME: torch.ones(1)}),
+        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: (1,), here (8, 3, ",
+    ),
+    "no tensor": (
+        lambda c: c["method"].update({NAME: "text"}),
+        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: no tensor, here (8, 3, ",
+    ),
+    "width": (
+        lambda c: c["config"]["backbone"].update(width=4),
+        "; …); build the backbone with the config that it was trained with",
+    ),
     "other": (
         lambda c: c["config"].update(backbone={"name": "r3d_18"}),
-        "choose the backbone that the checkpoint was",
+        " unknown (",
     ),
 }
 
@@ -122,25 +152,161 @@ class Malicious:
         return Path.touch, (Path(self.target),)
 
 
-@pytest.mark.parametrize("how", ["torch", "old torch", "pickle"])
-def test_fault_25_a_malicious_checkpoint_runs_nothing(how, tmp_path):
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "torch",
+            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*loads it anyway",
+        ),
+        ("old torch", "is a pickle; expected: a .pt file that vidssl wrote"),
+        ("pickle", "is a pickle; expected: a .pt file that vidssl wrote"),
+    ],
+)
+def test_fault_25_a_malicious_checkpoint_runs_nothing(how, said, tmp_path):
     target, path = tmp_path / "executed", tmp_path / "bad.pt"
     content = {"format": FORMAT, "method": Malicious(target)}
     if how == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=how == "torch")
-    assert "is damaged, or holds more than tensors and plain data" in one_line(load_backbone, path)
+    assert re.search(said, one_line(load_backbone, path))
     assert not target.exists()
     torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
     assert target.exists()  # it would have
 
 
-@pytest.mark.parametrize("content", [b"", b"<html>not found</html>", b"PK\x03\x04", b"\x80\x02", bytes(1000)])
-def test_fault_24_files_that_are_no_checkpoint(content, tmp_path):
-    path = tmp_path / "file.pt"
+@pytest.fixture
+def plug_in(tmp_path, monkeypatch):
+    """A module of somebody's own, with a class whose objects are saved; it notes when it is imported."""
+    (tmp_path / "plug_in.py").write_text(
+        f"import pathlib\npathlib.Path({str(tmp_path / 'imported')!r}).touch()\n"
+        "class Extra:\n    def __init__(self, number):\n        self.number = number\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("plug_in")
+    sys.modules.pop("plug_in", None)
+
+
+def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp_path, monkeypatch):
+    path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
+    del sys.modules["plug_in"]
+    (tmp_path / "imported").unlink()
+    with pytest.raises(
+        UntrustedError, match=r"altered.pt holds plug_in.Extra: only tensors .* trust its author$"
+    ):
+        read_checkpoint(path)
+    with pytest.raises(UntrustedError):
+        load_subject(Options(str(path), device="cpu"))
+    assert not (tmp_path / "imported").exists() and "plug_in" not in sys.modules
+    assert read_checkpoint(path, trust=True)["method"]["_extra_state"]["mine"].number == 7
+    assert (tmp_path / "imported").exists()
+    expected = load_backbone(trained[1]).state_dict()
+    for backbone in (
+        load_backbone(path, trust=True),
+        load_subject(Options(str(path), trust_checkpoint=True, device="cpu")).backbone,
+    ):
+        assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
+
+    del sys.modules["plug_in"]
+    (tmp_path / "plug_in.py").unlink()
+    importlib.invalidate_caches()
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    told = one_line(lambda: read_checkpoint(path, trust=True))
+    assert "objects of a module that is missing (No module named 'plug_in'): install it" in told
+
+
+@pytest.mark.parametrize("command", [cli.retrieval, cli.extract])
+def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, tmp_path, capsys):
+    path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
+    test = str(digits / "motion/test.csv")
+    lists = ["--gallery", test, "--query", test] if command is cli.retrieval else ["--list", test]
+    told = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
+    told += ["--workers", "0", "--device", "cpu"]
+    with pytest.raises(UntrustedError, match="--trust-checkpoint"):
+        command(told)
+    assert not (tmp_path / "out").exists()
+    command([*told, "--trust-checkpoint"])
+    assert (tmp_path / "out").exists()
+
+
+SAFETENSORS = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+OTHER = {
+    "empty": (b"", "is empty"),
+    "safetensors": (len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4), "is a safetensors file"),
+    "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page"),
+    "old web page": (b"<HTML>not found", "is a web page"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of git-lfs"),
+    "text": (("path,label\n" + "ü" * 600).encode(), "is text"),
+    "cut text": (("a" + "ü" * 600).encode(), "is text"),
+    "zeros": (bytes(1000), "is of no known kind"),
+    "noise": (bytes(range(128, 256)) * 10, "is a pickle"),  # begins as one
+    "latin": (("é" * 600).encode("latin-1"), "is of no known kind"),
+    "gzip": (gzip.compress(b"x"), "is a gzip file"),
+    "numpy": (b"\x93NUMPY\x01\x00", "is a numpy file"),
+    "cut": (b"PK\x03\x04", "is damaged: "),
+}
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".mp4"])
+@pytest.mark.parametrize("kind", OTHER)
+def test_fault_24_files_that_are_no_checkpoint(kind, suffix, tmp_path):
+    content, said = OTHER[kind]
+    path = tmp_path / f"file{suffix}"
     path.write_bytes(content)
-    assert str(path) in one_line(read_checkpoint, path)
+    told = one_line(read_checkpoint, path)
+    assert str(path) in told and said in told
+    assert kind == "cut" or told.endswith("; expected: a .pt file that vidssl wrote")
+    assert one_line(lambda: read_checkpoint(path, trust=True)) == told
+
+
+def test_fault_24_a_video(digits):
+    (video,) = sorted(digits.rglob("*.mp4"))[:1]
+    told = one_line(read_checkpoint, video)
+    assert told == f"{video} is a video (mp4); expected: a .pt file that vidssl wrote"
+
+
+@pytest.mark.parametrize(("name", "said"), [("webm", "webm, mkv"), ("mkv", "webm, mkv"), ("avi", "avi")])
+def test_fault_24_other_videos(name, said, write_video, numbered, tmp_path):
+    codec = {"webm": "libvpx", "mkv": "libx264", "avi": "mpeg4"}[name]
+    path = write_video(tmp_path / f"video.{name}", numbered(3), codec=codec)
+    assert f"is a video ({said}); expected" in one_line(read_checkpoint, path)
+
+
+def test_fault_24_another_zip_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "features.pt", "w") as archive:
+        archive.writestr("word/document.xml", "text")
+    assert "features.pt is a zip file of something else; expected: a" in one_line(
+        read_checkpoint, tmp_path / "features.pt"
+    )
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".safetensors", ""])
+def test_fault_24_a_sound_checkpoint_of_another_suffix_is_one(suffix, trained, tmp_path):
+    path = tmp_path / f"renamed{suffix}"
+    path.write_bytes(Path(trained[1]).read_bytes())
+    assert read_checkpoint(path)["step"] == 2
+
+
+def test_fault_24_flipped_bytes_are_never_more_than_a_checkpoint_error(trained, tmp_path):
+    whole, path = Path(trained[1]).read_bytes(), tmp_path / "flipped.pt"
+    places = np.random.Generator(np.random.PCG64(2))
+    ends = [0, whole.index(b"data.pkl"), whole.index(b"data.pkl") + 6000, len(whole) - 3000, len(whole)]
+    damaged = 0
+    for n in range(80):  # half of them in the pickle, where most can go wrong
+        part = (0, 1, 1, 3)[n % 4]
+        bad = bytearray(whole)
+        for place in places.integers(ends[part], ends[part + 1], 1 + n % 3):
+            bad[place] = places.integers(256)
+        path.write_bytes(bad)
+        try:
+            content = read_checkpoint(path)
+        except CheckpointError as error:
+            damaged += 1
+            assert "\n" not in str(error) and str(path) in str(error)
+        else:
+            assert content["format"] == FORMAT
+    assert damaged > 15
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
@@ -154,7 +320,96 @@ def test_fault_24_truncated(share, trained, tmp_path):
 def test_fault_24_missing_or_other(tmp_path):
     assert "No such file" in one_line(read_checkpoint, tmp_path / "no.pt")
     assert "Is a directory" in one_line(read_checkpoint, tmp_path)
-    for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}):
-        path = tmp_path / "other.pt"
+    path = tmp_path / "other.pt"
+    for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": FORMAT}):
         torch.save(content, path)
-        assert f"is no checkpoint of vidssl (format {FORMAT})" in one_line(read_checkpoint, path)
+        assert f"is no checkpoint of vidssl (format {FORMAT}); expected" in one_line(read_checkpoint, path)
+
+
+# Whole methods ----------------------------------------------------------------------------------------------
+
+
+class WithExtra(torch.nn.Module):
+    """Reads extra state of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(2, 3)
+        self.number = 0
+
+    def get_extra_state(self):
+        return {"number": self.number}
+
+    def set_extra_state(self, state):
+        self.number = int(state["number"])
+
+
+def snapshot(module):
+    return {
+        key: value.clone() if isinstance(value, torch.Tensor) else value
+        for key, value in module.state_dict().items()
+    }
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(
+        torch.equal(a[key], b[key]) if isinstance(a[key], torch.Tensor) else a[key] == b[key] for key in a
+    )
+
+
+@pytest.fixture
+def method(trained):
+    """A method as it is before training."""
+    torch.manual_seed(5)
+    return build(METHODS, trained[0].method, build_backbone("resnet3d18", width=8))
+
+
+def test_fault_26_a_whole_method_comes_back(trained, method):
+    state = read_checkpoint(trained[1])["method"]
+    assert "_extra_state" in state
+    load_state(method, state, "test")
+    assert method.progress == 1.0 and same(method.state_dict(), state)
+
+
+BAD = {
+    "missing": (lambda s: s.pop("_extra_state"), r"1 weights missing \(_extra_state\)"),
+    "unknown": (lambda s: s.update({f"n{i}": 1 for i in range(5)}), r"5 unknown \(n0; n1; n2; …\)"),
+    "extra of a part": (
+        lambda s: s.update({"backbone._extra_state": 1}),
+        r"1 unknown \(backbone._extra_state\)",
+    ),
+    "queue": (
+        lambda s: s.update({"queue.keys": torch.ones(7, 16)}),
+        r"1 of another shape \(queue.keys: \(7, 16\), here \(50, 16\)\)",
+    ),
+    "all at once": (
+        lambda s: (s.pop("_extra_state"), s.update(more=1, **{"queue.keys": torch.ones(7)})),
+        r"1 weights missing \(_extra_state\), 1 unknown \(more\), 1 of another shape \(queue.keys: \(7,\), here",
+    ),
+    "unfit extra": (lambda s: s.update(_extra_state={"other": 1}), "KeyError: 'progress'$"),
+    "extra of no kind": (lambda s: s.update(_extra_state=None), "TypeError"),
+}
+
+
+@pytest.mark.parametrize("change", BAD)
+def test_fault_26_a_method_that_does_not_fit_is_left_alone(change, trained, method):
+    state, before = dict(read_checkpoint(trained[1])["method"]), snapshot(method)
+    alter, said = BAD[change]
+    alter(state)
+    told = one_line(load_state, method, state, "run/step-2.pt")
+    assert told.startswith("run/step-2.pt does not fit the method: ") and re.search(said, told)
+    assert same(method.state_dict(), before)
+
+
+def test_fault_26_extra_state_of_parts():
+    module, other = (
+        torch.nn.Sequential(WithExtra(), WithExtra()),
+        torch.nn.Sequential(WithExtra(), WithExtra()),
+    )
+    other[0].number, other[1].number = 3, 4
+    load_state(module, other.state_dict(), "test")
+    assert same(module.state_dict(), other.state_dict()) and module[1].number == 4
+    before = snapshot(module)
+    state = {**other.state_dict(), "1._extra_state": {"number": "x"}, "0.linear.bias": torch.ones(3)}
+    assert "ValueError: invalid literal" in one_line(load_state, module, state, "test")
+    assert torch.equal(module[0].linear.bias, before["0.linear.bias"])

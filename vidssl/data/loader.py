@@ -3,7 +3,10 @@
 import logging
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import torch
@@ -199,6 +202,37 @@ def _batch(stacked: _Stacked) -> Batch:
         torch.tensor(index, dtype=torch.int64),
         replaced,
     )
+
+
+def on_device(
+    loader: Loader, device: torch.device, mean: Sequence[float], std: Sequence[float]
+) -> Generator[Batch, None, None]:
+    """Give the batches of a loader as `to_device` makes them.
+
+    On a GPU a batch travels, as uint8 from pinned memory and on a stream of its own, while the one before it is
+    computed on.
+    """
+    with closing(iter(loader)) as batches:
+        if device.type != "cuda":
+            for batch in batches:
+                yield to_device(batch, device, mean, std)
+            return
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        before: Batch | None = None
+        arrived = side.record_event()
+        for last in chain(batches, [None]):
+            raw: Batch | None = last
+            coming: Batch | None = None
+            if raw is not None:
+                with torch.cuda.stream(side):
+                    views = tuple(view.pin_memory() for view in raw.views)
+                    coming = to_device(replace(raw, views=views), device, mean, std)
+            if before is not None:
+                torch.cuda.current_stream(device).wait_event(arrived)
+                for view in before.views:
+                    view.record_stream(torch.cuda.current_stream(device))
+                yield before
+            before, arrived = coming, side.record_event()
 
 
 def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:

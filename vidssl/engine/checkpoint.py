@@ -1,53 +1,67 @@
-"""Checkpoints: written whole or not at all, checked before they are trusted, never overwritten."""
+"""Checkpoints: written whole or not at all, checked before they are trusted, never torn."""
 
+import errno
 import hashlib
 import io
 import logging
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from vidssl.errors import CheckpointError
-from vidssl.models.weights import read_checkpoint
+from vidssl.files import replacing, temporary_for
+from vidssl.models.weights import UntrustedError, read_checkpoint
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d+)\.pt")
 
+# Checkpoints that this process wrote or checked: each is hashed once, not at every save.
+_sound: set[Path] = set()
+
 
 def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
-    """Write `step-N.pt` with its sha256 beside it, point `last.pt` to it, delete all but the newest `keep`.
+    """Write `step-N.pt` with its sha256 beside it, point `last.pt` to it, keep the newest `keep` sound ones.
 
-    A crash at any moment leaves the previous checkpoint as it was: the file appears under its name only when
-    it is complete and on disk.
+    A crash or a power cut at any moment leaves what was there: the file appears under its name only when it
+    is complete and on disk, and its hash is there before it. The same holds where a step is saved again, as
+    after a fall-back to an earlier one. The tensors are not copied in memory.
 
     Raises:
         CheckpointError: The disk is full or the folder cannot be written.
     """
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    path = folder / f"step-{step:08d}.pt"
+    path = path_of(folder, step)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(_hash_file(path), hashlib.sha256(buffer.getbuffer()).hexdigest().encode())
-        _write(path, buffer.getbuffer())
-        link = _temporary(folder / "last.pt")
-        link.unlink(missing_ok=True)
-        link.symlink_to(path.name)
-        os.replace(link, folder / "last.pt")
-        for old in saved(folder)[keep:]:
-            old.unlink()
-            _hash_file(old).unlink(missing_ok=True)
-        # By a process that was killed; the lock of the run lets only one write.
+        if not folder.is_dir():
+            folder.mkdir(parents=True, exist_ok=True)
+            _sync(folder.parent)
+        # By a process that was killed; the lock of the run lets only one write. First: they take up room.
         for left_over in folder.glob(".*.tmp"):
             left_over.unlink(missing_ok=True)
+        with replacing(path) as file:
+            digest = _dump(content, file)
+            # While there is a file of this name, its hash stays valid beside the new one.
+            known = _hashes(path) if path.exists() and _hash_file(path).exists() else []
+            _write_hashes(path, [digest, *known])
+        _sync(folder)
+        if known:
+            _write_hashes(path, [digest])
+        _sound.add(path.absolute())
+        _point(folder / "last.pt", path.name)
+        _retain(folder, path, keep)
     except OSError as error:
         raise CheckpointError(
-            f"cannot write {path}: {error.strerror}; earlier checkpoints are untouched"
+            f"cannot write {path}: {error.strerror}; earlier checkpoints are untouched; make room, or let this user "
+            "write there"
         ) from None
     return path
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return folder / f"step-{step:08d}.pt"
 
 
 def saved(folder: Path) -> list[Path]:
@@ -56,22 +70,31 @@ def saved(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name)[1]), reverse=True)  # type: ignore[index]
 
 
-def newest_valid(folder: Path) -> dict[str, Any] | None:
+def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
     """Load the newest checkpoint whose hash is right; None where there is no checkpoint at all.
+
+    Args:
+        folder: Of the checkpoints.
+        trust: As of `read_checkpoint`.
 
     Raises:
         CheckpointError: There are checkpoints and none is sound: the run must not silently start again.
+        UntrustedError: The newest holds more than tensors and plain data, as those before it will.
     """
-    paths = saved(folder)
-    for path in paths:
+    errors: list[CheckpointError] = []
+    for path in saved(folder):
         try:
             check(path)
-            return read_checkpoint(path)
+            return read_checkpoint(path, trust)
+        except UntrustedError:
+            raise
         except CheckpointError as error:
             _log.warning("%s; falling back to the checkpoint before it", error)
-    if paths:
+            errors.append(error)
+    if errors:
         raise CheckpointError(
-            f"none of the {len(paths)} checkpoints in {folder} is sound; delete them to start anew"
+            f"none of the {len(errors)} checkpoints in {folder} can be used; the newest: {errors[0]}; mend that, or "
+            "delete them to start anew"
         )
     return None
 
@@ -83,11 +106,11 @@ def check(path: Path) -> str:
         CheckpointError: They differ, or there is no hash.
     """
     try:
-        expected = _hash_file(path.resolve()).read_text().strip()
+        expected = _hashes(path.resolve())
         actual = file_hash(path)
     except OSError as error:
         raise CheckpointError(f"cannot check {path}: {error.strerror} ({error.filename})") from None
-    if actual != expected:
+    if actual not in expected:
         raise CheckpointError(
             f"checkpoint {path} is damaged: its sha256 is not the one that was written beside it"
         )
@@ -111,21 +134,99 @@ def _digest(file: io.BufferedReader) -> str:  # Python 3.10
     return digest.hexdigest()
 
 
-def _hash_file(path: Path) -> Path:
-    return path.with_suffix(".sha256")
+def _retain(folder: Path, path: Path, keep: int) -> None:
+    """Delete what is older than the newest `keep` sound checkpoints, and hashes without a checkpoint.
+
+    Damaged ones do not count, so that `keep` sound ones stay; they go when they are older than those. The one
+    that was just written, `path`, stays even where there are later ones: a resume passed them over.
+    """
+    sound = 0
+    for old in saved(folder):
+        if sound >= keep and old != path:
+            old.unlink()
+            _sound.discard(old.absolute())
+        elif _is_sound(old):
+            sound += 1
+    for hash_file in folder.glob("step-*.sha256"):
+        if not hash_file.with_suffix(".pt").exists():
+            hash_file.unlink(missing_ok=True)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _is_sound(path: Path) -> bool:
+    if path.absolute() not in _sound:
+        try:
+            check(path)
+        except CheckpointError:
+            return False
+        _sound.add(path.absolute())
+    return True
 
 
-def _write(path: Path, content: bytes | memoryview) -> None:
-    temporary = _temporary(path)
+class _Hashed:
+    """What torch writes into a file, hashed on its way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.digest = hashlib.sha256()
+        self.failure: BaseException | None = None
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        """Write bytes."""
+        try:
+            self.digest.update(data)
+            return self._file.write(data)
+        except BaseException as error:
+            self.failure = self.failure or error
+            raise
+
+    def flush(self) -> None:
+        """Give the file all that was written: a full disk is noticed here, before there is a hash."""
+        self._file.flush()
+
+
+def _dump(content: dict[str, Any], file: BinaryIO) -> str:
+    """Write a checkpoint; give its sha256."""
+    hashed = _Hashed(file)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        torch.save(content, hashed)  # type: ignore[arg-type]  # all that torch asks of it is there
+    except BaseException:
+        # torch then tries to write the end of the file, and tells of that instead of the full disk or Ctrl-C.
+        if hashed.failure is not None:
+            raise hashed.failure from None
+        raise
+    return hashed.digest.hexdigest()
+
+
+def _write_hashes(path: Path, hashes: list[str]) -> None:
+    with replacing(_hash_file(path)) as file:
+        file.write("\n".join(hashes).encode())
+
+
+def _hashes(path: Path) -> list[str]:
+    """Read the hashes that are valid for a checkpoint: one, or two while it is being replaced."""
+    return _hash_file(path).read_text(errors="replace").split()
+
+
+def _point(link: Path, target: str) -> None:
+    temporary = temporary_for(link)
+    try:
+        temporary.symlink_to(target)
+        os.replace(temporary, link)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on disk: without it a power cut may undo a rename."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot do it for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _hash_file(path: Path) -> Path:
+    return path.with_suffix(".sha256")

@@ -1,10 +1,11 @@
 """What of a run is saved, when it may go on from there, and who may write to its folder."""
 
 import fcntl
+import json
 import logging
 import platform
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,72 +19,123 @@ from vidssl.engine import checkpoint
 from vidssl.engine.run import Run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
-from vidssl.models.weights import FORMAT
+from vidssl.models.weights import FORMAT, load_state, read_checkpoint
+from vidssl.randomness import generator
 
 _log = logging.getLogger(__name__)
 
 # What may differ between a run and its resume: where and how fast, not what is computed.
-_FREE = {"output", "device", "log_every", "checkpoint", "compile"}
+_FREE = {
+    "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
+    "data.train", "data.root", "data.workers", "data.timeout", "data.max_broken", "data.cache", "data.moving_digits",
+}  # fmt: skip
 
 
 def resume(
     run: Run, output: Path, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
-) -> int:
-    """Take up the newest valid checkpoint of the output folder; give the step to go on from."""
-    content = checkpoint.newest_valid(output / "checkpoints")
-    if content is None:
-        return 0
-    now, then = run.model_dump(mode="json"), content["config"]
-    changed = [
-        key
-        for key in now
-        if key not in _FREE and _comparable(key, now[key]) != _comparable(key, then.get(key))
-    ]
+) -> tuple[int, int]:
+    """Take up the newest valid checkpoint of the output folder, the same on all processes.
+
+    Returns:
+        The step to go on from, 0 where there is no checkpoint, and the step of the last evaluation.
+
+    Raises:
+        CheckpointError: No checkpoint is sound, or it is one of another run.
+    """
+    # One process decides, and checks the file; the others, which see the same folder, read what it found.
+    folder, trust = output / "checkpoints", run.checkpoint.trust
+    found = comm.together(lambda: checkpoint.newest_valid(folder, trust) if comm.is_main() else None)
+    step: int = comm.gather_objects(found["step"] if found is not None else 0)[0]
+    if not step:
+        return 0, 0
+    path = checkpoint.path_of(folder, step)
+    content = comm.together(lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos))
+    load_state(method, content["method"], str(path))
+    optimizer.load_state_dict(content["optimizer"])
+    if len(content["rng"]) == comm.world():
+        rng = content["rng"][comm.rank()]
+        torch.set_rng_state(rng["cpu"])
+        if torch.cuda.is_available() and "cuda" in rng:
+            torch.cuda.set_rng_state(rng["cuda"])
+    else:
+        seed_process(run, content["step"])
+        if comm.is_main():
+            _log.warning(
+                "%s was written by %d processes, now there are %d: the run goes on, not bit by bit as it would have",
+                path,
+                len(content["rng"]),
+                comm.world(),
+            )
+    if comm.is_main():
+        _log.info("resumed %s at step %d", output, content["step"])
+    return int(content["step"]), int(content["evaluated"])
+
+
+def seed_process(run: Run, step: int = 0) -> None:
+    """Give each process random numbers of its own, for dropout; those of the data are functions of the record."""
+    if comm.rank() or step:
+        torch.manual_seed(int(generator(run.seed, step, comm.rank()).integers(2**62)))
+
+
+def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList) -> dict[str, Any]:
+    """Give a checkpoint back if this run may go on from it."""
+    changed = _differences(content["config"], run.model_dump(mode="json"))
     if changed:
         raise CheckpointError(
-            f"{output} holds a run with other settings ({', '.join(changed)} differ); choose another output, or "
+            f"{output} holds a run with other settings: {'; '.join(changed)}; choose another output, or "
             f"continue that run with --cfg {output / 'config.yaml'}"
         )
     if content["fingerprint"] != videos.fingerprint:
         raise CheckpointError(
             f"{output} holds a run on other videos than {videos.path} lists; choose another output"
         )
-    if len(content["rng"]) != comm.world():
-        raise CheckpointError(
-            f"{output} was written by {len(content['rng'])} processes, now there are {comm.world()}; start as many"
-        )
-    method.load_state_dict(content["method"])
-    optimizer.load_state_dict(content["optimizer"])
-    rng = content["rng"][comm.rank()]
-    torch.set_rng_state(rng["cpu"])
-    if torch.cuda.is_available() and "cuda" in rng:
-        torch.cuda.set_rng_state(rng["cuda"])
-    _log.info("resumed %s at step %d", output, content["step"])
-    return int(content["step"])
+    return content
 
 
-def _comparable(key: str, value: Any) -> Any:
-    if key == "data" and isinstance(value, dict):
-        # Where the videos lie, and who reads them how fast, is free.
-        free = ("train", "root", "workers", "timeout", "max_broken", "cache", "moving_digits")
-        return {k: v for k, v in value.items() if k not in free}
-    if key == "evaluate":
-        return None
-    return value
+def _differences(then: Any, now: Any, name: str = "") -> list[str]:
+    """List what differs between two configs: `optimizer.lr 0.1, now 0.2`."""
+    if name in _FREE or then == now:
+        return []
+    if isinstance(then, dict) and isinstance(now, dict):
+        keys = dict.fromkeys((*then, *now))
+        return [
+            line
+            for key in keys
+            for line in _differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))
+        ]
+    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        return [
+            line
+            for place, pair in enumerate(zip(then, now, strict=True))
+            for line in _differences(*pair, f"{name}.{place}")
+        ]
+    return [f"{name} {json.dumps(then)}, now {json.dumps(now)}"]
 
 
 def save(
-    run: Run, output: Path, step: int, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
+    run: Run,
+    output: Path,
+    step: int,
+    evaluated: int,
+    videos: VideoList,
+    method: Method,
+    optimizer: torch.optim.Optimizer,
 ) -> None:
-    """Write a checkpoint of all processes, the main one doing it."""
+    """Write a checkpoint of all processes, the main one doing it.
+
+    Raises:
+        CheckpointError: It cannot be written: on the main process; PeerError on the others.
+    """
     rng = {"cpu": torch.get_rng_state()}
     if torch.cuda.is_available():
         rng["cuda"] = torch.cuda.get_rng_state()
     states = comm.gather_objects(rng)
-    if comm.is_main():
+
+    def write() -> None:
         content = {
             "format": FORMAT,
             "step": step,
+            "evaluated": evaluated,
             "config": run.model_dump(mode="json"),
             "method": method.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -97,23 +149,26 @@ def save(
             "fingerprint": videos.fingerprint,
         }
         checkpoint.save(output / "checkpoints", step, content, run.checkpoint.keep)
-    comm.barrier()
+
+    comm.on_main(write)
 
 
 @contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
     """Hold the output folder: a second run in it is refused."""
-    if not comm.is_main():
+    with ExitStack() as stack:
+        comm.on_main(lambda: _lock(output, stack))
         yield
-        return
+
+
+def _lock(output: Path, stack: ExitStack) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
-        file = open(output / ".lock", "w")
+        file = stack.enter_context(open(output / ".lock", "w"))
     except OSError as error:
         raise ConfigError(f"cannot write to output {output}: {error.strerror}") from None
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ConfigError(f"another run is writing to {output}; choose another output") from None
-        yield
+    try:
+        # It ends with this process, however that ends.
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ConfigError(f"another run is writing to {output}; choose another output") from None

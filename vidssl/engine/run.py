@@ -68,6 +68,11 @@ class Checkpoints(Settings):
 
     every: int = Field(default=1000, ge=1)  # steps
     keep: int = Field(default=2, ge=2)  # newest ones that stay
+    # What a checkpoint does that cannot be written (the disk is full): `stop` ends the run, `continue` warns and
+    # goes on to the next one. The last one always ends it.
+    on_error: Literal["stop", "continue"] = "stop"
+    # Resume also from checkpoints with objects in them, which can run code: for methods with other than plain state.
+    trust: bool = False
 
 
 class Run(Settings):
@@ -80,6 +85,9 @@ class Run(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     deterministic: bool = False  # bit-exact also on a GPU, slower
     compile: bool = False  # torch.compile on the backbone
+    # Batch norm over several processes, see docs/distributed.md; auto: sync.
+    sync_bn: Literal["auto", "sync", "shuffle", "local"] = "auto"
+    verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
     epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
     steps: int | None = Field(default=None, ge=1)
     batch_size: int = Field(ge=1)  # global
@@ -155,4 +163,5 @@ def choose_device(name: str) -> torch.device:
         raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", comm.local_rank())
+    # srun may show each process its own GPU only.
+    return torch.device("cuda", comm.local_rank() % torch.cuda.device_count())

@@ -1,30 +1,42 @@
 """The one training loop."""
 
+import json
 import logging
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from vidssl import comm
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, StepSampler, to_device, train_loader
+from vidssl.data.loader import Loader, StepSampler, train_loader
 from vidssl.data.moving_digits import ensure
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.video import Reading
+from vidssl.engine.feed import Feed
+from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer, set_lr
-from vidssl.engine.resume import only_run_in, resume, save
+from vidssl.engine.parallel import (
+    average_gradients,
+    check_equal,
+    gradient_norm,
+    over_processes,
+    set_batch_norm,
+    without_averaging,
+)
+from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
-from vidssl.errors import DataError, TrainingError
+from vidssl.engine.status import Status
+from vidssl.errors import CheckpointError, Interrupted, TrainingError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, own_rows
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.norms import average_statistics
 from vidssl.transforms import RECIPES
 
 _log = logging.getLogger(__name__)
@@ -32,6 +44,8 @@ _log = logging.getLogger(__name__)
 
 def train(run: Run, until: int | None = None) -> Path:
     """Train to the end of the run, or go on from its newest checkpoint.
+
+    Under torchrun or srun this is one of several processes: each takes its slice of every batch, the main one writes.
 
     Args:
         run: The bound config.
@@ -42,11 +56,12 @@ def train(run: Run, until: int | None = None) -> Path:
 
     Raises:
         VidsslError: What a user can mend; the run's files are as the last checkpoint left them.
+        Interrupted: SIGTERM, SIGUSR1 or SIGINT asked the run to stop; it is saved.
     """
-    device = choose_device(run.device)
-    comm.start(device)
-    output = Path(run.output)
+    device, output = choose_device(run.device), Path(run.output)
     with ExitStack() as stack:
+        stack.enter_context(comm.joined(device))
+        request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
         _make_deterministic(run, device)
         videos = training_list(run)
@@ -55,57 +70,87 @@ def train(run: Run, until: int | None = None) -> Path:
 
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, build_backbone(run)).to(device)
+        method = method.to(memory_format=torch.channels_last_3d)
+        method, norm = set_batch_norm(method, run.sync_bn, device)
         optimizer = build_optimizer(run.optimizer, method)
-        step = resume(run, output, videos, method, optimizer)
-        loader = stack.enter_context(closing(iter(_loader(run, videos, step, stop))))
-        parallel: nn.Module = _parallel(method, run, device)
+        seed_process(run)
+        step, evaluated = resume(run, output, videos, method, optimizer)
+        saved = step
+        if run.compile:
+            method.backbone.compile()
+        parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
+        feed = Feed(_loader(run, videos, step, stop), run, len(videos.records), device, request)
+        stack.callback(feed.close)
+        micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
         if comm.is_main():
-            output.mkdir(parents=True, exist_ok=True)
             (output / "config.yaml").write_text(dump(run))
-            _log.info(_banner(run, videos, method, device, step, steps))
+            _log.info(_banner(run, videos, method, device, norm, step, steps))
             log = RunLog(output, step, steps, run.batch_size * len(run.data.views))
             stack.callback(log.close)
-        broken: dict[str, str] = {}
-        micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
+        status = stack.enter_context(Status(output, step, steps).reported())
+
+        def keep(required: bool) -> None:
+            nonlocal saved
+            try:
+                save(run, output, step, evaluated, videos, method, optimizer)
+            except CheckpointError as error:
+                if required or run.checkpoint.on_error == "stop":
+                    raise
+                _log.warning("%s; the run goes on", error)
+            else:
+                saved = step
+                status.saved(step)
 
         method.train()
-        while step < stop:
-            lr = set_lr(optimizer, run.optimizer, step / steps, run.batch_size)
-            optimizer.zero_grad(set_to_none=True)
-            totals: dict[str, Tensor] = {}
-            for _ in range(micro_batches):
-                raw = next(loader)
-                _count_broken(broken, raw.replaced, run, len(videos.records))
-                batch = to_device(raw, device, run.data.mean, run.data.std)
-                with torch.autocast(device.type, torch.bfloat16, enabled=run.precision == "bfloat16"):
-                    scalars = parallel(batch)
-                (scalars["loss"] / micro_batches).backward()
-                for name, value in scalars.items():
-                    totals[name] = totals.get(name, 0.0) + value.detach() / micro_batches
-            means = {name: comm.mean(value) for name, value in totals.items()}
-            if not bool(torch.isfinite(means["loss"])):
-                raise TrainingError(
-                    f"the loss of step {step + 1} is {means['loss'].item()}; records {batch.index.tolist()}; "
-                    "lower the learning rate, or use precision: float32; the last checkpoint is untouched"
-                )
-            optimizer.step()
-            step += 1
-            method.after_step(step / steps)
+        try:
+            while True:
+                if _is_due(run, step, steps) and evaluated < step:
+                    numbers = _monitor(run, method.backbone, device, request)
+                    evaluated = step
+                    if comm.is_main():
+                        log.write(step, numbers)
+                if saved < step and (step % run.checkpoint.every == 0 or step == stop):
+                    keep(required=step == stop)
+                if step == stop:
+                    break
 
-            if comm.is_main():
-                log.advance()
-                if step % run.log_every == 0 or step == steps:
-                    epoch = step * run.batch_size / len(videos.records)
-                    numbers = {name: value.item() for name, value in means.items()}
-                    log.scalars(step, {"epoch": epoch, **numbers, "lr": lr})
-            if run.evaluate.every and (step % run.evaluate.every == 0 or step == steps):
-                numbers = _monitor(run, method.backbone, device)
+                lr = set_lr(optimizer, run.optimizer, step / steps, run.batch_size)
+                method.watched = (step + 1) % run.log_every == 0 or step + 1 == steps
+                totals: dict[str, Tensor] = {}
+                seen: list[Tensor] = []
+                for n in range(micro_batches):
+                    batch = feed.next(between_steps=n == 0)
+                    seen.append(batch.index)
+                    last = n == micro_batches - 1
+                    with nullcontext() if last else without_averaging(parallel):
+                        with torch.autocast(device.type, torch.bfloat16, enabled=run.precision == "bfloat16"):
+                            scalars = parallel(batch)
+                        (scalars["loss"] / micro_batches).backward()
+                    for name, value in scalars.items():
+                        totals[name] = totals.get(name, 0.0) + value.detach() / micro_batches
+                average_gradients(parallel)
+                means = dict(zip(totals, comm.mean(torch.stack(list(totals.values()))), strict=True))
+                if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
+                    raise _not_finite(output, step + 1, videos, totals["loss"], torch.cat(seen))
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                step += 1
+                method.after_step(step / steps)
+                if norm.startswith(("local to", "shuffle")):
+                    average_statistics(method)
+
                 if comm.is_main():
-                    log.write(step, numbers)
-            if step % run.checkpoint.every == 0 or step == stop:
-                save(run, output, step, videos, method, optimizer)
-        comm.barrier()
-    comm.stop()
+                    log.advance()
+                    if method.watched:
+                        epoch = step * run.batch_size / len(videos.records)
+                        numbers = {name: value.item() for name, value in means.items()}
+                        log.scalars(step, {"epoch": epoch, **numbers, "lr": lr})
+                if run.verify_every and step % run.verify_every == 0:
+                    check_equal(step, method, optimizer)
+        except Interrupted:
+            if saved < step:
+                keep(required=True)
+            raise
     return output / "checkpoints" / "last.pt"
 
 
@@ -124,9 +169,8 @@ def training_list(run: Run) -> VideoList:
 def render(run: Run) -> None:
     """Render the embedded set where the run names it and it is missing; the main process does it, the others wait."""
     if run.data.moving_digits is not None:
-        if comm.is_main():
-            ensure(Path(run.data.moving_digits.out), run.data.moving_digits)
-        comm.barrier()
+        settings = run.data.moving_digits
+        comm.on_main(lambda: ensure(Path(settings.out), settings))
 
 
 def test_clips(run: Run) -> TestClips:
@@ -164,25 +208,20 @@ def _micro_batch_size(run: Run) -> int:
     return run.micro_batch_size or max(1, run.batch_size // comm.world())
 
 
-def _parallel(method: Method, run: Run, device: torch.device) -> nn.Module:
-    if run.compile:
-        method.backbone.compile()
-    if comm.world() == 1:
-        return method
-    # Buffers (queue, pointer) are kept equal by the methods themselves; broadcasting them each step is for
-    # nothing.
-    return DistributedDataParallel(
-        method, device_ids=[device.index] if device.type == "cuda" else None, broadcast_buffers=False
-    )
+def _is_due(run: Run, step: int, steps: int) -> bool:
+    """Whether the backbone is measured after this step."""
+    every = run.evaluate.every
+    return every is not None and step > 0 and (step % every == 0 or step == steps)
 
 
-def _monitor(run: Run, backbone: Backbone, device: torch.device) -> dict[str, float]:
+def _monitor(run: Run, backbone: Backbone, device: torch.device, request: StopRequest) -> dict[str, float]:
     """Measure the backbone on held lists; training's random numbers are not touched."""
     lists = [
         read_list(str(path), run.data.root, run.data.allow_external)
         for path in (run.evaluate.gallery, run.evaluate.query)
     ]
-    gallery, query = (extract(backbone, videos, test_clips(run), device) for videos in lists)
+    test = test_clips(run)
+    gallery, query = (extract(backbone, videos, test, device, check=request.check) for videos in lists)
     numbers: dict[str, float] = {}
     for name in ("retrieval", "knn", "uniformity"):
         protocol = PROTOCOLS[name]
@@ -190,19 +229,22 @@ def _monitor(run: Run, backbone: Backbone, device: torch.device) -> dict[str, fl
     return numbers
 
 
-def _count_broken(
-    broken: dict[str, str], replaced: tuple[tuple[str, str], ...], run: Run, num_records: int
-) -> None:
-    """Name each broken video once; stop when they are too many."""
-    for path, reason in replaced:
-        if path not in broken:
-            broken[path] = reason
-            _log.warning("broken video %d, the next one takes its place: %s", len(broken), reason)
-    if len(broken) > run.data.max_broken * num_records:
-        raise DataError(
-            f"{len(broken)} of {num_records} videos are broken, data.max_broken is {run.data.max_broken}: "
-            + "; ".join(broken.values())
-        )
+def _not_finite(output: Path, step: int, videos: VideoList, loss: Tensor, index: Tensor) -> TrainingError:
+    """Say which videos a step was about whose loss or gradients are not finite, and write them all to a file."""
+    every = comm.gather_objects((loss.item(), index.tolist()))
+    path = output / f"not-finite-step-{step:08d}.json"
+    if comm.is_main():
+        content = [
+            {"process": rank, "loss": str(value), "records": {n: videos.names[n] for n in records}}
+            for rank, (value, records) in enumerate(every)
+        ]
+        with suppress(OSError):  # the error below is what matters
+            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    values = ", ".join(f"{value:g}" for value, _ in every)
+    return TrainingError(
+        f"the loss of step {step} is {values}, or its gradients are not finite; its videos are in {path}; lower the "
+        "learning rate, or use precision: float32; the last checkpoint is untouched"
+    )
 
 
 def _make_deterministic(run: Run, device: torch.device) -> None:
@@ -213,10 +255,13 @@ def _make_deterministic(run: Run, device: torch.device) -> None:
         torch.backends.cudnn.benchmark = True
 
 
-def _banner(run: Run, videos: VideoList, method: Method, device: torch.device, step: int, steps: int) -> str:
+def _banner(
+    run: Run, videos: VideoList, method: Method, device: torch.device, norm: str, step: int, steps: int
+) -> str:
+    where = str(device) if comm.world() == 1 else f"{comm.world()} processes on {device.type}"
     millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
     return (
         f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(videos.records)} videos of "
-        f"{videos.path}; steps {step}-{steps} of {run.batch_size} videos x {len(run.data.views)} views; {device}, "
-        f"{run.precision}; output {run.output}"
+        f"{videos.path}; steps {step}-{steps} of {run.batch_size} videos x {len(run.data.views)} views; "
+        f"{where}, {run.precision}, batch norm {norm}; output {run.output}"
     )

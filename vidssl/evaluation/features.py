@@ -1,6 +1,7 @@
 """Features of a list of videos: a backbone over N clips x M crops of each, averaged."""
 
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from typing import Literal
 
@@ -52,7 +53,13 @@ class TestClips(Reading):
 
 @torch.no_grad()
 def extract(
-    backbone: Backbone, videos: VideoList, test: TestClips, device: torch.device, title: str = "features"
+    backbone: Backbone,
+    videos: VideoList,
+    test: TestClips,
+    device: torch.device,
+    title: str = "features",
+    shard: tuple[int, int] = (0, 1),
+    check: Callable[[], None] = lambda: None,
 ) -> Features:
     """Average the features of all views of each video; each video is seen exactly once, over all processes.
 
@@ -67,41 +74,63 @@ def extract(
         test: Which clips and crops.
         device: Where the backbone is.
         title: Of the progress bar.
+        shard: (i, n) takes the videos i, i + n, i + 2n, … only: the i-th of n parts, from 0. A part can be
+            empty.
+        check: Called before each batch; a VidsslError or Interrupted that it raises ends the work, everywhere.
+
+    Returns:
+        The same on every process.
 
     Raises:
-        DataError: A video cannot be used, or none can.
+        DataError: A video cannot be used, or none of the whole list can.
+        PeerError: That happened on another process.
     """
+    first, parts = shard
     loader = eval_loader(
-        test.dataset(videos), test.batch_size, test.workers, comm.rank(), comm.world(), test.timeout
+        test.dataset(videos),
+        test.batch_size,
+        test.workers,
+        first + parts * comm.rank(),
+        parts * comm.world(),
+        test.timeout,
     )
-    training = backbone.training
-    backbone.eval()
-    rows: list[Tensor] = []
-    indices: list[Tensor] = []
-    missing: list[tuple[str, str]] = []
-    try:
-        with closing(iter(loader)) as batches:
-            for raw in progress(
-                batches, total=len(loader), title=title, unit="batch", disable=not comm.is_main(), leave=False
-            ):
-                missing += raw.replaced
-                if len(raw.index):
-                    batch = to_device(raw, device, test.mean, test.std)
-                    total = sum(backbone(view).float() for view in batch.views)
-                    assert isinstance(total, Tensor)  # there is at least one view
-                    rows.append((total / len(batch.views)).cpu())
-                    indices.append(raw.index)
-    finally:
-        backbone.train(training)
-    parts = comm.gather_objects((rows, indices, missing))
-    every = sorted(pair for part in parts for pair in part[2])
-    for _, reason in every if comm.is_main() else ():
+
+    def work() -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
+        rows = [torch.empty(0, backbone.dim)]  # this process may have no video at all
+        indices = [torch.empty(0, dtype=torch.int64)]
+        missing: list[tuple[str, str]] = []
+        training = backbone.training
+        backbone.eval()
+        try:
+            with closing(iter(loader)) as batches:
+                for raw in progress(
+                    batches,
+                    total=len(loader),
+                    title=title,
+                    unit="batch",
+                    disable=not comm.is_main(),
+                    leave=False,
+                ):
+                    check()
+                    missing += raw.replaced
+                    if len(raw.index):
+                        batch = to_device(raw, device, test.mean, test.std)
+                        total = sum(backbone(view).float() for view in batch.views)
+                        assert isinstance(total, Tensor)  # there is at least one view
+                        rows.append((total / len(batch.views)).cpu())
+                        indices.append(raw.index)
+        finally:
+            backbone.train(training)
+        return torch.cat(rows), torch.cat(indices), missing
+
+    found = comm.gather_outcomes(work)
+    missing = sorted(pair for _, _, pairs in found for pair in pairs)
+    for _, reason in missing if comm.is_main() else ():
         _log.warning("left out: %s", reason)
-    if len(every) == len(videos.records):
+    if len(missing) == len(videos.records):
         raise DataError(
-            f"none of the {len(every)} videos of {videos.path} can be read; the first: {every[0][1]}"
+            f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}"
         )
-    x = torch.cat([row for part in parts for row in part[0]])
-    index, order = torch.sort(torch.cat([row for part in parts for row in part[1]]))
+    index, order = torch.sort(torch.cat([index for _, index, _ in found]))
     label = torch.tensor([record.label for record in videos.records])
-    return Features(x[order], label[index], index, tuple(every))
+    return Features(torch.cat([x for x, _, _ in found])[order], label[index], index, tuple(missing))

@@ -24,31 +24,47 @@ def nearest(
 ) -> Neighbours:
     """Search exactly by cosine; equal similarities are ordered by gallery row.
 
+    A row of zeros has no direction: its similarity to everything is 0.
+
     Args:
         query: (Q, D).
         gallery: (G, D).
         k: At most this many; fewer where the gallery is smaller.
-        exclude: (Q,) int64, the gallery row of the very same video, -1 where there is none.
+        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find.
         chunk: Queries at a time.
 
     Raises:
         DataError: A feature is not finite.
     """
     for name, x in (("query", query), ("gallery", gallery)):
-        if not bool(torch.isfinite(x).all()):
-            raise DataError(f"a {name} feature is not finite: the network or its input is broken")
+        _check_finite(name, x)
     k = min(k, len(gallery))
-    columns = functional.normalize(gallery.float(), dim=1).T
+    columns = _unit(gallery).T
     indices, similarities = [], []
     for start in range(0, len(query), chunk):
-        similarity = functional.normalize(query[start : start + chunk].float(), dim=1) @ columns
+        similarity = (_unit(query[start : start + chunk]) @ columns).float()
         if exclude is not None:
-            rows = (exclude[start : start + chunk] >= 0).nonzero()[:, 0]
-            similarity[rows, exclude[start : start + chunk][rows]] = -torch.inf
+            row, column = exclude[(exclude[:, 0] >= start) & (exclude[:, 0] < start + chunk)].T
+            similarity[row - start, column] = -torch.inf
         values, order = torch.sort(similarity, dim=1, descending=True, stable=True)
         indices.append(order[:, :k])
         similarities.append(values[:, :k])
     return Neighbours(torch.cat(indices), torch.cat(similarities))
+
+
+def _unit(x: Tensor) -> Tensor:
+    # In float64: the product of equal rows differs in float32's last bit from one place to another, and ties
+    # would be broken by that. Rounded to float32 afterwards they are equal.
+    return functional.normalize(x.double(), dim=1)
+
+
+def _check_finite(name: str, x: Tensor) -> None:
+    finite = torch.isfinite(x).all(dim=1)
+    if not bool(finite.all()):
+        row = int(finite.logical_not().nonzero()[0])
+        raise DataError(
+            f"a {name} feature is not finite (row {row} of {len(x)}): the network or its input is broken"
+        )
 
 
 def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Sequence[int]) -> dict[str, float]:
@@ -60,7 +76,10 @@ def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Seque
 def knn_accuracy(
     neighbours: Neighbours, query: Features, gallery: Features, k: int, temperature: float = 0.07
 ) -> float:
-    """Accuracy of a vote of the k nearest, each with weight exp(similarity / temperature) (Wu et al., 2018)."""
+    """Accuracy of a vote of the k nearest, each with weight exp(similarity / temperature) (Wu et al., 2018).
+
+    Equal votes go to the smaller label.
+    """
     labels = gallery.label[neighbours.index[:, :k]]
     # The largest weight is 1: nothing overflows, and the winner is the same.
     similarity = neighbours.similarity[:, :k]
@@ -79,6 +98,11 @@ def chance(query: Features, gallery: Features) -> float:
 def uniformity(x: Tensor, t: float = 2.0) -> float:
     """Log of the mean Gaussian potential of all pairs of unit rows (N, D): lower is more uniform, 0 is collapse.
 
-    Wang and Isola, 2020, with t = 2.
+    Wang and Isola, 2020, with t = 2. A row of zeros stays one: it is no unit vector, and lies 1 from all that
+    are. Of fewer than two rows there is no pair: nan.
+
+    Raises:
+        DataError: A feature is not finite.
     """
+    _check_finite("gallery", x)
     return torch.pdist(functional.normalize(x.float(), dim=1)).pow(2).mul(-t).exp().mean().log().item()

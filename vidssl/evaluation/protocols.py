@@ -1,7 +1,7 @@
 """Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import torch
 from pydantic import Field
@@ -11,7 +11,7 @@ from vidssl.config import Settings
 from vidssl.data.records import VideoList
 from vidssl.evaluation.metrics import Neighbours, chance, knn_accuracy, nearest, recall, uniformity
 from vidssl.registry import Registry
-from vidssl.types import Features
+from vidssl.types import Features, VideoRecord
 
 
 class EvaluationProtocol(Protocol):
@@ -20,7 +20,7 @@ class EvaluationProtocol(Protocol):
     def __init__(self, config: Any) -> None: ...
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Mapping[str, float]:
-        """Give named numbers; `exclude` (Q,) is each query's own row in the gallery, -1 where it is not there."""
+        """Give named numbers; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
         ...
 
 
@@ -28,9 +28,25 @@ PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.eva
 
 
 def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
-    """Find each query in the gallery: (Q,) rows, -1 where it is not there. A video must not find itself."""
-    rows = {(r.path, r.start, r.end): n for n, r in enumerate(gallery.records)}
-    return torch.tensor([rows.get((r.path, r.start, r.end), -1) for r in query.records])
+    """Find each query in the gallery: (P, 2) pairs of a query row and a gallery row. A video must not find itself.
+
+    That is every span of the same path that shares time with the query's; other spans of the file do count.
+    """
+    rows: dict[str, list[int]] = {}
+    for n, record in enumerate(gallery.records):
+        rows.setdefault(record.path, []).append(n)
+    pairs = [
+        (n, row)
+        for n, record in enumerate(query.records)
+        for row in rows.get(record.path, ())
+        if _share_time(record, gallery.records[row])
+    ]
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+
+
+def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
+    start = max(one.start or 0.0, other.start or 0.0)
+    return all(record.end is None or start < record.end for record in (one, other))
 
 
 @PROTOCOLS.register("retrieval")
@@ -44,7 +60,7 @@ class Retrieval:
     class Config(Settings):
         """Settings of the protocol."""
 
-        ks: tuple[int, ...] = (1, 5, 10, 20)
+        ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 5, 10, 20), min_length=1)
         center: bool = False
 
     def __init__(self, config: Config) -> None:

@@ -37,6 +37,7 @@ class Options:
     root: Path | None = None
     allow_external: bool = False
     allow_missing: bool = False
+    trust_checkpoint: bool = False  # load what can run code
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def load_subject(options: Options) -> Subject:
                 "--cfg and KEY=VALUE go with --checkpoint random: a checkpoint brings its own config"
             )
         path = Path(options.checkpoint)
-        content = read_checkpoint(path)
+        content = read_checkpoint(path, options.trust_checkpoint)
         run = bind_run(content["config"], f"config of {path}")
         backbone = build_backbone(run)
         load_weights(backbone, backbone_weights(content), str(path))

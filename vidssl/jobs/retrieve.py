@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl import comm
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import Uniform
 from vidssl.data.video import open_video
+from vidssl.engine.run import choose_device
 from vidssl.errors import DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import Neighbours
@@ -46,7 +48,8 @@ def retrieve(
         shown_hits: Nearest videos on the page.
 
     Returns:
-        What is in `results.json`. Without labels in both lists it has no accuracies.
+        What is in `results.json`, on every process; the main one alone writes. Without labels in both lists
+        it has no accuracies.
 
     Raises:
         DataError: A list or a video cannot be used, or the lists name different classes.
@@ -56,9 +59,10 @@ def retrieve(
         raise DataError(
             f"{gallery} and {query} have different classes.txt: a label must mean the same in both"
         )
-    subject = load_subject(options)
-    g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
-    q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
+    with comm.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
+        q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
     lists = [_measured(*pair) for pair in zip(lists, (g, q), strict=True)]
     own = own_rows(*lists)
     search = Retrieval(Retrieval.Config(ks=RANKS, center=center))
@@ -84,6 +88,8 @@ def retrieve(
         "query": str(query),
         **subject.describe(),
     }
+    if not comm.is_main():
+        return results
     try:
         out.mkdir(parents=True, exist_ok=True)
         (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

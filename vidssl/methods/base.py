@@ -19,6 +19,7 @@ class Method(nn.Module):
     Attributes:
         backbone: What is learned, saved and evaluated.
         progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
+        watched: Whether this step's scalars are logged; where not, `loss` alone is needed.
     """
 
     class Config(Settings):
@@ -30,6 +31,7 @@ class Method(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.progress = 0.0
+        self.watched = True
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""

@@ -8,10 +8,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from vidssl import comm
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
-from vidssl.methods.parts import KeyQueue, full_precision, key_statistics, move_towards, unit
+from vidssl.methods.parts import KeyQueue, full_precision, key_statistics, move_towards, shuffled, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.schedule import Schedule, Scheduled, constant
@@ -21,7 +22,11 @@ KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1
 
 
 class MomentumMethod(Method):
-    """Online network, target network, queue of keys. A method adds `pair_loss`."""
+    """Online network, target network, queue of keys. A method adds `pair_loss`.
+
+    Attributes:
+        shuffle: Whether keys are encoded in batches that are shuffled over the processes.
+    """
 
     class Config(Settings):
         """Settings that all of these methods share."""
@@ -46,6 +51,7 @@ class MomentumMethod(Method):
         self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.queue = KeyQueue(config.queue, out)
+        self.shuffle = False
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""
@@ -60,17 +66,25 @@ class MomentumMethod(Method):
             )
         pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
         with torch.no_grad():
-            keys = {k: unit(self.target(views[k])) for k in key_views}
+            keys = {k: unit(self._encode_key(views[k])) for k in key_views}
         queries = {
             q: unit(self.predictor(self.projector(self.backbone(views[q])))) for q in {q for q, _ in pairs}
         }
         with full_precision(batch.label.device):
-            loss = torch.stack([self.pair_loss(queries[q], keys[k]) for q, k in pairs]).mean()
-            every_query = torch.cat([queries[q] for q, _ in pairs])
-            every_key = torch.cat([keys[k] for _, k in pairs])
-            statistics = key_statistics(every_query, every_key, self.queue.keys)
-        self.queue.hold(torch.cat([keys[k] for k in key_views]))
-        return {"loss": loss, **statistics}
+            scalars = {"loss": torch.stack([self.pair_loss(queries[q], keys[k]) for q, k in pairs]).mean()}
+            if self.watched:
+                every_query, every_key = (
+                    comm.gather(torch.cat(rows))
+                    for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
+                )
+                scalars.update(key_statistics(every_query, every_key, self.queue.keys))
+        self.queue.hold(torch.stack([keys[k] for k in key_views], dim=1))
+        return scalars
+
+    @torch.inference_mode()
+    def _encode_key(self, clips: Tensor) -> Tensor:
+        keys: Tensor = shuffled(self.target, clips) if self.shuffle else self.target(clips)
+        return keys
 
     def after_step(self, progress: float) -> None:
         """Move the target, then let the step's keys into the queue."""

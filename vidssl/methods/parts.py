@@ -1,5 +1,7 @@
 """The parts that methods are composed of."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -8,8 +10,8 @@ from vidssl import comm
 
 
 def unit(x: Tensor) -> Tensor:
-    """Scale rows (…, d) to length 1, in float32: losses are never computed in half precision."""
-    return functional.normalize(x.float(), dim=-1)
+    """Scale rows (…, d) to length 1, in float32 at least: losses are never computed in half precision."""
+    return functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
 
 
 def full_precision(device: torch.device) -> torch.autocast:
@@ -40,21 +42,35 @@ class KeyQueue(nn.Module):
         super().__init__()
         self.register_buffer("keys", unit(torch.randn(size, dim)))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
-        self._held: list[Tensor] = []
+        self._held: list[Callable[[], Tensor]] = []
 
     def hold(self, keys: Tensor) -> None:
-        """Keep keys (N, d) of this process for the end of the step."""
-        self._held.append(keys.detach())
+        """Keep keys (N, …, d), of N samples of this process, for the end of the step; they travel meanwhile."""
+        self._held.append(comm.gather_later(keys.detach()))
 
     @torch.no_grad()
     def enqueue(self) -> None:
-        """Write the held keys of all processes, in rank order, over the oldest ones."""
-        keys = comm.gather(torch.cat(self._held))[-len(self.keys) :]
+        """Write the held keys of all processes over the oldest ones, in the order of the step's global batch."""
+        held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
         self._held = []
+        keys = held.flatten(0, -2)[-len(self.keys) :]
         places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
         # A new tensor, not a write in place: the graph of this step may still hold the old one.
         self.keys = self.keys.index_copy(0, places, keys)
         self.pointer = (self.pointer + len(keys)) % len(self.keys)
+
+
+def shuffled(encoder: nn.Module, x: Tensor) -> Tensor:
+    """Encode (N, …) so that each process's batch holds rows of all, and give each its own rows back.
+
+    Batch norms of this process then tell nothing of which rows belong together (MoCo, section 3.3). With one
+    process there is nobody to exchange with.
+    """
+    if comm.world() == 1:
+        return encoder(x)  # type: ignore[no-any-return]
+    order = comm.broadcast(torch.randperm(comm.world() * len(x)))
+    encoded = comm.gather(encoder(comm.exchange(x, order)))
+    return encoded[torch.argsort(order)[comm.rank() * len(x) :][: len(x)].to(x.device)]
 
 
 @torch.no_grad()

@@ -1,0 +1,191 @@
+"""What processes of a run do in these tests: train a toy, and keep what each of them holds when it saves."""
+
+import importlib
+import os
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from vidssl import cli, comm
+from vidssl.data.dataset import ClipDataset
+from vidssl.engine.run import load_run
+from vidssl.errors import Interrupted, VidsslError
+from vidssl.methods import METHODS
+from vidssl.methods.parts import KeyQueue
+
+TOY = Path(__file__).parents[2] / "configs" / "toy"
+train_module = importlib.import_module("vidssl.engine.train")
+feed_module = importlib.import_module("vidssl.engine.feed")
+features_module = importlib.import_module("vidssl.evaluation.features")
+checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
+
+
+def toy(name, data, output, overrides):
+    where = [
+        f"data.moving_digits.out={data}",
+        f"data.train={data}/motion/train.csv",
+        f"output={output}",
+        "device=cpu",
+        "data.workers=0",
+    ]
+    return load_run(TOY / f"{name}.yaml", [*where, *overrides])
+
+
+def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=False):
+    """Train; what a rank holds at step N is in `output/rank-R-step-N.pt`, its gradients of all steps are given.
+
+    With `ddp` gradients are averaged as on a GPU; with `float64` everything is computed in float64.
+    """
+    run = toy(name, data, output, overrides)
+    gradients = []
+    save, norm = train_module.save, train_module.gradient_norm
+
+    def saving(run, output, step, evaluated, videos, method, optimizer):
+        state = {
+            "method": method.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rng": torch.get_rng_state(),
+        }
+        torch.save(state, Path(output) / f"rank-{comm.rank()}-step-{step}.pt")
+        save(run, output, step, evaluated, videos, method, optimizer)
+
+    def measuring(method):
+        gradients.append(
+            torch.cat([p.grad.flatten().clone() for p in method.parameters() if p.grad is not None])
+        )
+        return norm(method)
+
+    def over_processes(method, device, exact):
+        return parallel(method, device, exact and not ddp)
+
+    def set_batch_norm(method, wanted, device):
+        method, norm = norms(method, wanted, device)
+        return method.double(), norm
+
+    def on_device(*arguments):
+        for batch in move(*arguments):
+            yield replace(batch, views=tuple(view.double() for view in batch.views))
+
+    parallel, norms, move = train_module.over_processes, train_module.set_batch_norm, feed_module.on_device
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(train_module, "save", saving)
+        patch.setattr(train_module, "gradient_norm", measuring)
+        patch.setattr(train_module, "over_processes", over_processes)
+        if float64:
+            patch.setattr(train_module, "set_batch_norm", set_batch_norm)
+            patch.setattr(feed_module, "on_device", on_device)
+        train_module.train(run, until)
+    return gradients
+
+
+def outcome(name, data, output, overrides=(), until=None):
+    """Train, and say how it ended."""
+    try:
+        train_toy(name, data, output, overrides, until)
+    except (VidsslError, Interrupted) as error:
+        return type(error).__name__, str(error)
+    return "finished", os.environ.get("RANK", "0")
+
+
+def meddled(name, data, output, overrides, meddle, *arguments):
+    """Train while something happens on the way: `meddle` is a function of this file that patches a process."""
+    with pytest.MonkeyPatch.context() as patch:
+        globals()[meddle](patch, *arguments)
+        return outcome(name, data, output, overrides)
+
+
+def only_on(rank):
+    return int(os.environ.get("RANK", "0")) == rank
+
+
+def once(work, count):
+    """A function that calls `work` when it is called the `count`-th time."""
+    calls = 0
+
+    def called(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            work()
+
+    return called
+
+
+def signal_in(patch, phase, rank, number):
+    """Send this process a signal in the middle of a step, an evaluation, a wait for data or a save."""
+    if not only_on(rank):
+        return
+
+    def send():
+        os.kill(os.getpid(), number)
+
+    def before(owner, attribute, count, work=send):
+        original, tell = getattr(owner, attribute), once(work, count)
+
+        def wrapped(*arguments, **options):
+            tell()
+            return original(*arguments, **options)
+
+        patch.setattr(owner, attribute, wrapped)
+
+    def late():
+        threading.Timer(0.5, send).start()
+        time.sleep(60)  # as long as a video that hangs, if nothing breaks it off
+
+    if phase == "step":
+        before(train_module, "average_gradients", 6)
+    elif phase == "evaluation":
+        before(features_module, "to_device", 2)
+    elif phase == "data":
+        before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
+    else:
+        before(checkpoint_module if comm.is_main() else train_module, "save", 2)
+
+
+def nan_on(patch, rank, step):
+    """Make a loss that is not a number, once, on one process."""
+    if only_on(rank):
+        pair_loss, calls = METHODS["moco"].pair_loss, [0]
+
+        def loss(self, query, key):
+            calls[0] += 1
+            bad = calls[0] == 2 * (step - 1) + 1  # two pairs a step
+            return pair_loss(self, query, key) * (float("nan") if bad else 1.0)
+
+        patch.setattr(METHODS["moco"], "pair_loss", loss)
+
+
+def other_queue_on(patch, rank):
+    """Let the queue of one process drift from the others'."""
+    if only_on(rank):
+        enqueue = KeyQueue.enqueue
+
+        def other(self):
+            enqueue(self)
+            self.keys[0] += 1e-6
+
+        patch.setattr(KeyQueue, "enqueue", other)
+
+
+def guarded(name, data, output, overrides, phase, number, twice):
+    """Train as the tools do, with a signal or two on the way, and end with their exit status."""
+    with pytest.MonkeyPatch.context() as patch:
+        if twice:
+
+            def send_twice(parallel):
+                os.kill(os.getpid(), number)
+                os.kill(os.getpid(), number)
+                time.sleep(60)
+
+            patch.setattr(train_module, "average_gradients", send_twice)
+        else:
+            signal_in(patch, phase, 0, number)
+        cli.guarded(lambda: train_module.train(toy(name, data, output, overrides)))
+    sys.exit(0)

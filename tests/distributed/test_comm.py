@@ -1,0 +1,162 @@
+"""What processes tell one another, and that none is left waiting."""
+
+import os
+import time
+
+import pytest
+import torch
+
+from vidssl import comm
+from vidssl.errors import DataError, Interrupted, PeerError
+
+CPU = torch.device("cpu")
+
+
+def collectives():
+    with comm.joined(CPU):
+        rank, world = comm.rank(), comm.world()
+        x = torch.arange(6.0).view(3, 2) + 10 * rank
+        later = comm.gather_later(x)
+        order = torch.randperm(3 * world, generator=torch.Generator().manual_seed(5))
+        return {
+            "rank": (rank, world, comm.local_rank(), comm.is_main()),
+            "gather": comm.gather(x),
+            "later": later(),
+            "mean": comm.mean(x),
+            "union": comm.union(1 << rank),
+            "broadcast": comm.broadcast(torch.tensor([rank + 7])),
+            "objects": comm.gather_objects({"rank": rank}),
+            "order": order,
+            "exchange": comm.exchange(x, order),
+            "outcomes": comm.gather_outcomes(lambda: rank * 2),
+        }
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_process_hears_the_same(world, run_world):
+    rows = torch.cat([torch.arange(6.0).view(3, 2) + 10 * rank for rank in range(world)])
+    for rank, found in enumerate(run_world(world, collectives)):
+        assert found["rank"] == (rank, world, rank, rank == 0)
+        assert torch.equal(found["gather"], rows)
+        assert torch.equal(found["later"], rows.view(world, 3, 2))
+        torch.testing.assert_close(found["mean"], rows.view(world, 3, 2).mean(dim=0))
+        assert found["union"] == (1 << world) - 1
+        assert found["broadcast"].item() == 7
+        assert found["objects"] == [{"rank": n} for n in range(world)]
+        assert torch.equal(found["exchange"], rows[found["order"]][3 * rank : 3 * rank + 3])
+        assert found["outcomes"] == [2 * n for n in range(world)]
+
+
+def gradients():
+    with comm.joined(CPU):
+        part = slice(2 * comm.rank(), 2 * comm.rank() + 2) if comm.world() > 1 else slice(None)
+        x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))[part]
+        x.requires_grad_()
+        every = comm.gather_with_grad(x)
+        loss = (x @ every.T).tanh().sum(dim=1).mean() + comm.sum_with_grad(x.sum(dim=0)).pow(3).sum()
+        loss.backward()
+        return x.grad / comm.world(), comm.mean(loss.detach())
+
+
+def test_gradients_of_gathered_rows_are_those_of_one_process(run_world):
+    whole, loss = run_world(1, gradients)[0]
+    found = run_world(2, gradients)
+    # DDP averages: the mean of all losses is what one process would minimise.
+    torch.testing.assert_close(torch.cat([gradient for gradient, _ in found]), whole)
+    torch.testing.assert_close(found[0][1], loss)
+
+
+def failures(kind):
+    with comm.joined(CPU):
+
+        def work():
+            if comm.rank() == 1:
+                raise {"error": DataError("clip.mp4 is broken"), "signal": Interrupted(15)}[kind]
+            time.sleep(0.3)
+            return comm.rank()
+
+        try:
+            return comm.together(work)
+        except (DataError, PeerError, Interrupted) as error:
+            return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "here", "elsewhere"),
+    [
+        ("error", ("DataError", "clip.mp4 is broken"), ("PeerError", "process 1: clip.mp4 is broken")),
+        ("signal", ("Interrupted", "15"), ("Interrupted", "15")),
+    ],
+)
+def test_what_one_raises_all_raise(kind, here, elsewhere, run_world):
+    assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
+
+
+def lost():
+    with comm.joined(CPU):
+        if comm.rank() == 1:
+            os._exit(9)
+        try:
+            with comm.joined(CPU):
+                comm.gather(torch.zeros(2))
+        except PeerError as error:
+            return str(error)
+
+
+def test_a_process_that_is_gone_is_named_in_one_line(start_world):
+    world = start_world(2, lost)
+    assert world.wait()[1] == 9
+    with pytest.raises(AssertionError, match="process 1 of 2 ended with 9"):
+        world.results()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node7", "node7"),
+        ("node[03-07,11],other", "node03"),
+        ("gpu-a,gpu-b", "gpu-a"),
+        ("n[1,4]", "n1"),
+        ("rack2-n[08-09].cluster", "rack2-n08.cluster"),
+    ],
+)
+def test_srun_alone_is_enough(nodes, first):
+    step = {
+        "SLURM_JOB_ID": "4242",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "16",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_PROCID": "9",
+        "SLURM_LOCALID": "1",
+    }
+    environment = dict(step)
+    comm.adopt_slurm(environment)
+    told = {name: value for name, value in environment.items() if name not in step}
+    assert 15000 <= int(told.pop("MASTER_PORT")) < 30000
+    assert told == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
+    again = dict(step, MASTER_ADDR="head", MASTER_PORT="1234")
+    comm.adopt_slurm(again)
+    assert (again["MASTER_ADDR"], again["MASTER_PORT"]) == ("head", "1234")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {
+            "SLURM_JOB_ID": "1",
+            "SLURM_NTASKS": "8",
+            "SLURM_PROCID": "0",
+        },  # python in a batch script, without srun
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {
+            "RANK": "1",
+            "WORLD_SIZE": "2",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_PROCID": "0",
+        },  # torchrun in a step
+    ],
+)
+def test_where_slurm_has_no_say(environment):
+    before = dict(environment)
+    comm.adopt_slurm(environment)
+    assert environment == before

@@ -1,0 +1,268 @@
+"""A run that was interrupted goes on as if it had not been: on every process, bit by bit."""
+
+import json
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vidssl.engine import checkpoint
+from vidssl.methods import METHODS
+
+ROOT = Path(__file__).parents[2]
+RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
+train_toy, outcome, meddled, guarded = (RUNS[name] for name in ("train_toy", "outcome", "meddled", "guarded"))
+WORKERS = "data.workers={}"
+ACCUMULATED = "micro_batch_size=2"
+
+
+def same(a, b, where="state"):
+    """Assert that two nested values are equal bit by bit."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert list(a) == list(b), where
+        for key in a:
+            same(a[key], b[key], f"{where}.{key}")
+    elif isinstance(a, list | tuple):
+        assert len(a) == len(b), where
+        for n, (x, y) in enumerate(zip(a, b, strict=True)):
+            same(x, y, f"{where}.{n}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a, b), where
+    else:
+        assert a == b, where
+
+
+def lines(output):
+    found = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k != "clips_per_second"} for line in found]
+
+
+def equal_runs(found, expected, world, step=12):
+    """Assert that two runs ended alike on every process, and logged the same."""
+    for rank in range(world):
+        name = f"rank-{rank}-step-{step}.pt"
+        same(*(torch.load(run / name, weights_only=True) for run in (found, expected)), where=f"rank {rank}")
+    assert lines(found) == lines(expected)
+
+
+def saved_at(output):
+    return torch.load(output / "checkpoints" / "last.pt", weights_only=True)["step"]
+
+
+@pytest.fixture(scope="module")
+def straight(run_world, toy_data, tmp_path_factory):
+    """The folder of a run that nothing interrupted, made once for each kind."""
+    made = {}
+
+    def run(world, name, *overrides):
+        key = (world, name, overrides)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("straight")
+            assert run_world(world, outcome, name, toy_data, made[key], overrides)[0][0] == "finished"
+        return made[key]
+
+    return run
+
+
+def goes_on(name, world, workers, more, straight, run_world, toy_data, output):
+    overrides = (*more, WORKERS.format(workers))
+    for until in (3, 8, None):  # in the middle of an epoch of 5 steps, and beside a checkpoint of every 4
+        ends = run_world(world, outcome, name, toy_data, output, overrides, until)
+        assert [end[0] for end in ends] == ["finished"] * world
+    equal_runs(output, straight(world, name, *more, WORKERS.format(0)), world)
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "more"),
+    [("sce", 0, ()), ("supervised", 2, (ACCUMULATED,)), ("moco", 0, ("sync_bn=shuffle",))],
+)
+def test_fault_19_two_processes_go_on_as_if_nothing_had_been(
+    name, workers, more, straight, run_world, toy_data, tmp_path
+):
+    goes_on(name, 2, workers, more, straight, run_world, toy_data, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "more", [(), (ACCUMULATED,), ("sync_bn=local",)], ids=["whole", "accumulated", "local"]
+)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("world", [1, 2])
+def test_fault_19_every_method_goes_on(world, workers, more, name, straight, run_world, toy_data, tmp_path):
+    goes_on(name, world, workers, more, straight, run_world, toy_data, tmp_path)
+
+
+@pytest.mark.long
+def test_fault_19_three_processes(straight, run_world, toy_data, tmp_path):
+    """With three, sums depend on how gradients are grouped: the first step must group them as all others do."""
+    goes_on("sce", 3, 0, ("batch_size=9", "sync_bn=local"), straight, run_world, toy_data, tmp_path)
+
+
+WATCHED = "evaluate.every=5"
+
+
+def watched(toy_data):
+    return (
+        WATCHED,
+        f"evaluate.gallery={toy_data}/motion/train.csv",
+        f"evaluate.query={toy_data}/motion/test.csv",
+        "evaluate.clips=1",
+        "evaluate.batch_size=4",
+        "sync_bn=local",
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "step", "number"),
+    [
+        ("step", 6, signal.SIGTERM),
+        ("evaluation", 5, signal.SIGUSR1),
+        ("data", 6, signal.SIGTERM),
+        ("save", 5, signal.SIGINT),
+    ],
+)
+def test_fault_20_a_signal_saves_the_same_step_everywhere(
+    phase, step, number, straight, run_world, start_world, toy_data, tmp_path
+):
+    more = watched(toy_data)
+    if phase == "save":
+        more, step = (*more, "checkpoint.every=3"), 6
+    world = start_world(2, meddled, "sce", toy_data, tmp_path, more, "signal_in", phase, 1, number)
+    started = time.monotonic()
+    assert world.results() == [("Interrupted", str(int(number)))] * 2
+    assert time.monotonic() - started < 50  # a wait for data is broken off
+    assert saved_at(tmp_path) == step
+    status = json.loads((tmp_path / "status.json").read_text())
+    assert status["state"] == "interrupted" and status["step"] == step
+    assert status["reason"] == signal.Signals(number).name
+    assert [end[0] for end in run_world(2, outcome, "sce", toy_data, tmp_path, more)] == ["finished"] * 2
+    equal_runs(tmp_path, straight(2, "sce", *watched(toy_data)), 2)
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)]
+)
+def test_fault_20_exit_codes(number, code, start_world, toy_data, tmp_path):
+    world = start_world(1, guarded, "supervised", toy_data, tmp_path, (), "step", number, False)
+    assert world.wait() == [code]
+    assert saved_at(tmp_path) == 6
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_fault_21_a_second_signal_ends_at_once(number, start_world, run_world, straight, toy_data, tmp_path):
+    assert run_world(1, outcome, "supervised", toy_data, tmp_path, (), 5)[0][0] == "finished"
+    world = start_world(1, guarded, "supervised", toy_data, tmp_path, (), "step", number, True)
+    started = time.monotonic()
+    assert world.wait() == [-number] and time.monotonic() - started < 30
+    assert checkpoint.newest_valid(tmp_path / "checkpoints")["step"] == 5
+    run_world(1, outcome, "supervised", toy_data, tmp_path)
+    equal_runs(tmp_path, straight(1, "supervised"), 1)
+
+
+def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, toy_data, tmp_path):
+    more = ("sync_bn=local",)
+    ends = run_world(2, meddled, "moco", toy_data, tmp_path, more, "nan_on", 1, 7)
+    for kind, message in ends:
+        assert kind == "TrainingError"
+        assert message.startswith("the loss of step 7 is ") and ", nan, or its gradients" in message
+    told = json.loads((tmp_path / "not-finite-step-00000007.json").read_text())
+    assert [part["process"] for part in told] == [0, 1] and told[1]["loss"] == "nan" != told[0]["loss"]
+    assert all(len(part["records"]) == 4 for part in told)
+    assert saved_at(tmp_path) == 4 and json.loads((tmp_path / "status.json").read_text())["state"] == "failed"
+    run_world(2, outcome, "moco", toy_data, tmp_path, more)
+    equal_runs(tmp_path, straight(2, "moco", *more), 2)
+
+
+KILLER = """
+import os, signal
+from pathlib import Path
+from vidssl.methods.momentum import MomentumMethod
+after_step = MomentumMethod.after_step
+mark = Path(os.environ["KILLED"])
+def die(self, progress):
+    after_step(self, progress)
+    if round(progress * 12) == 7 and os.environ["RANK"] == "1" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+MomentumMethod.after_step = die
+"""
+
+
+def torchrun(*arguments, env=None):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+
+
+@pytest.mark.long
+def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight, toy_data, tmp_path):
+    (tmp_path / "killer_plugin.py").write_text(KILLER)
+    run = tmp_path / "run"
+    ended = torchrun(
+        "--master-port=0",
+        "--max-restarts=2",
+        "tools/train_net.py",
+        "--cfg=configs/toy/sce.yaml",
+        f"output={run}",
+        f"data.moving_digits.out={toy_data}",
+        f"data.train={toy_data}/motion/train.csv",
+        "device=cpu",
+        "imports=[killer_plugin]",
+        "sync_bn=local",
+        "verify_every=1",
+        env={"PYTHONPATH": str(tmp_path), "KILLED": str(tmp_path / "killed")},
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert (tmp_path / "killed").exists() and f"resumed {run} at step 4" in ended.stderr
+    other = straight(2, "sce", "sync_bn=local", WORKERS.format(0))
+    contents = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (run, other)]
+    for part in ("step", "method", "optimizer", "rng"):
+        same(contents[0][part], contents[1][part], part)
+    assert lines(run) == lines(other)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", METHODS)
+def test_torchrun_runs_every_toy(name, toy_data, tmp_path):
+    ended = torchrun(
+        "--master-port=0",
+        "tools/train_net.py",
+        f"--cfg=configs/toy/{name}.yaml",
+        f"output={tmp_path}",
+        f"data.moving_digits.out={toy_data}",
+        f"data.train={toy_data}/motion/train.csv",
+        "device=cpu",
+        "verify_every=3",
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    assert "2 processes on cpu, float32, batch norm sync over 2 processes" in ended.stderr
+    assert ended.stdout.split() == [str(tmp_path / "checkpoints" / "last.pt")] and saved_at(tmp_path) == 12
+
+
+def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):
+    more = ("sync_bn=local", "verify_every=2")
+    for kind, message in run_world(2, meddled, "moco", toy_data, tmp_path, more, "other_queue_on", 1):
+        assert kind == "TrainingError"
+        assert (
+            "after step 2, 1 of" in message and "method.queue.keys, other on process 1 than on 0" in message
+        )
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2)])
+def test_fault_26_another_number_of_processes_goes_on_with_a_warning(
+    before, after, run_world, toy_data, tmp_path
+):
+    run_world(before, outcome, "supervised", toy_data, tmp_path, (), 4)
+    assert [end[0] for end in run_world(after, outcome, "supervised", toy_data, tmp_path)] == [
+        "finished"
+    ] * after
+    assert saved_at(tmp_path) == 12 and [line["step"] for line in lines(tmp_path)] == list(range(1, 13))

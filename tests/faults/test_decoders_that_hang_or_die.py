@@ -1,0 +1,159 @@
+"""A decoder that never returns, or takes its process with it, in the middle of a file: a real run goes on."""
+
+import faulthandler
+import logging
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from vidssl.data import video
+from vidssl.data.decoders import PyAV
+from vidssl.data.records import read_list
+from vidssl.engine.run import load_run
+from vidssl.engine.train import train
+from vidssl.errors import DataError, DecodeError
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+
+
+@pytest.fixture
+def curse(monkeypatch):
+    """Have the decoder do something after the first frame of some videos: `curse(hang, {"00003.mp4"})`.
+
+    Workers are forks: they get the decoder that is in the registry now.
+    """
+
+    def cast(what, names):
+        class Cursed(PyAV):
+            def fetch(self, wanted):
+                for found in super().fetch(wanted):
+                    yield found
+                    if self._path.name in names:
+                        what(self._path)
+
+        monkeypatch.setitem(video.BACKENDS, "pyav", Cursed)
+
+    return cast
+
+
+def hang(path):
+    time.sleep(1000)
+
+
+def die(path):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash(path):
+    faulthandler.disable()  # pytest's, which would print where this is
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def fail(path):
+    raise DecodeError(f"{path}: broken")
+
+
+@pytest.fixture
+def records(digits):
+    return read_list(digits / "motion/train.csv").records
+
+
+@pytest.fixture
+def run(digits, tmp_path):
+    def go(name, *overrides, until=None):
+        told = [
+            f"data.train={digits}/motion/train.csv",
+            "data.moving_digits=null",
+            f"output={tmp_path / name}",
+        ]
+        told += ["device=cpu", "steps=10", "data.timeout=2", *overrides]  # 80 samples of 40 videos
+        return torch.load(train(load_run(TOY, told), until), weights_only=True)
+
+    return go
+
+
+def flat(value, name=""):
+    """All tensors and numbers of a checkpoint, by name."""
+    if isinstance(value, dict | list | tuple):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        return {key: leaf for part, item in parts for key, leaf in flat(item, f"{name}.{part}").items()}
+    return {name: value}
+
+
+def alike(a, b):
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def goes_on(what, said, curse, run, records, caplog):
+    """Train where two videos do this, and where they are simply broken: the same comes out, bit by bit."""
+    numbers = (7, 22)
+    names = {Path(records[n].path).name for n in numbers}
+    curse(fail, names)
+    broken = run("broken", "data.workers=0")
+    caplog.clear()
+    curse(what, names)
+    start = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        survived = run("survived", "data.workers=2")
+    assert time.monotonic() - start < 60 and not multiprocessing.active_children()
+    for part in ("method", "optimizer"):
+        a, b = flat(survived[part]), flat(broken[part])
+        assert len(a) > 20 and a.keys() == b.keys()
+        assert all(alike(a[key], b[key]) for key in a)
+    told = [record.getMessage() for record in caplog.records]
+    for number in numbers:
+        path = records[number].path
+        at_once, replaced = (text for text in told if path in text)
+        assert said in at_once and "it was read for the batch of the records [" in at_once
+        in_flight = at_once[at_once.rindex("[") + 1 : at_once.rindex("]")]
+        assert number in map(int, in_flight.split(","))
+        assert "the next one takes its place" in replaced and said in replaced
+    assert len(told) == 4
+
+
+def test_fault_10_a_decoder_that_hangs(curse, run, records, caplog):
+    goes_on(hang, "nothing came of it within 2 s", curse, run, records, caplog)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [(die, "killed by signal 9: out of mem"), (crash, "killed by signal 11")]
+)
+def test_fault_11_a_decoder_that_takes_its_worker_with_it(how, said, curse, run, records, caplog):
+    goes_on(how, said, curse, run, records, caplog)
+
+
+def too_many(what, said, curse, run, records, *overrides):
+    names = {Path(record.path).name for record in records[::3]}
+    curse(what, names)
+    with pytest.raises(DataError, match=r"3 of 40 videos hung or ended a worker, 2 may: ") as caught:
+        run("stopped", "data.workers=2", *overrides)
+    message = str(caught.value)
+    named = [record.path for record in records if f"{record.path}: " in message]
+    assert len(named) == message.count(said) == 3 and {Path(path).name for path in named} <= names
+    assert "\n" not in message and not multiprocessing.active_children()
+
+
+def test_fault_10_after_too_many_the_run_stops(curse, run, records):
+    too_many(hang, "nothing came of it within 1 s", curse, run, records, "data.timeout=1")
+
+
+def test_fault_11_after_too_many_the_run_stops(curse, run, records):
+    too_many(die, "killed by signal 9", curse, run, records)
+
+
+def test_fault_10_an_interrupted_run_meets_the_same_video_again(curse, run, records):
+    """What is lost is not part of the checkpoint: the resumed run finds it anew, and ends as if never stopped."""
+    names = {Path(records[7].path).name}
+    curse(fail, names)
+    straight = run("straight", "data.workers=0")
+    curse(hang, names)
+    assert run("stopped", "data.workers=2", until=5)["step"] == 5
+    resumed = run("stopped", "data.workers=2")
+    a, b = flat(resumed["method"]), flat(straight["method"])
+    assert resumed["step"] == 10 and a.keys() == b.keys()
+    assert all(alike(a[key], b[key]) for key in a)

@@ -1,0 +1,118 @@
+"""The tool extract from its command line: parts, their merging, several processes, and each mistake to its one line."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vidssl import cli
+from vidssl.data.records import read_list
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+UNTRAINED = ("--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null")
+
+
+@pytest.fixture
+def few(digits, tmp_path):
+    """A list of five videos, and the arguments that make their features quickly."""
+    names = read_list(digits / "motion/test.csv").names[:5]
+    (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
+    return [*UNTRAINED, "--list", tmp_path / "few.csv", "--root", digits, "--clips", "1", "--workers", "0"]
+
+
+@pytest.fixture
+def said(capsys):
+    """Run the tool; give what it prints and its exit status."""
+
+    def run(*told):
+        capsys.readouterr()
+        try:
+            cli.guarded(lambda: cli.extract([str(word) for word in told]))
+        except SystemExit as end:
+            message = capsys.readouterr().err
+            return message[message.rindex("error: ") :].rstrip("\n"), end.code
+        return capsys.readouterr().out.rstrip("\n"), 0
+
+    return run
+
+
+def assert_alike(one, other):
+    with np.load(one) as a, np.load(other) as b:
+        assert a.files == b.files
+        np.testing.assert_allclose(a["features"], b["features"], rtol=0, atol=1e-6)
+        for name in set(a.files) - {"features"}:
+            assert np.array_equal(a[name], b[name]), name
+
+
+def test_parts_and_their_merging(few, said, tmp_path):
+    whole, out = tmp_path / "whole.npz", tmp_path / "x.npz"
+    line, status = said(*few, "--out", whole)
+    assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {whole}", line)
+    for n in range(2):
+        line, status = said(*few, "--out", out, "--shard", f"{n}/2")
+        assert status == 0 and line.startswith(f"{3 - n} videos x") and line.endswith(f"x.{n}-of-2.npz")
+    line, status = said(*few, "--out", out, "--shard", "1/2")
+    assert status == 0 and line.endswith("x.1-of-2.npz; they were there, of the same request")
+    line, status = said("--merge", "--out", out)
+    assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {out}", line)
+    assert_alike(out, whole)
+    for told in (few, ["--merge"]):
+        line, status = said(*told, "--out", out)
+        assert status == 0 and line.endswith("; they were there, of the same request")
+
+
+@pytest.mark.parametrize("shard", ["3/3", "a/b", "0/0"])
+def test_shards_that_there_are_not(few, said, tmp_path, shard):
+    line, status = said(*few, "--out", tmp_path / "x.npz", "--shard", shard)
+    assert status == 2 and "\n" not in line and line.startswith("error: shard ") and shard in line
+    assert not list(tmp_path.glob("x.*"))
+
+
+def test_what_merge_goes_with(few, said, tmp_path):
+    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["seed=3"], ["--allow-missing"]):
+        line, status = said("--merge", "--out", tmp_path / "x.npz", *told)
+        assert status == 2 and "--merge goes with --out alone" in line and "\n" not in line
+    for told in (few[5:], few[:5], []):
+        line, status = said("--out", tmp_path / "x.npz", *told)
+        assert status == 2 and "--checkpoint and --list are required" in line and "\n" not in line
+    line, status = said("--merge", "--out", tmp_path / "x.npz")
+    assert status == 2 and line.startswith("error: there is no part of ")
+    line, status = said("--merge")
+    assert status == 2 and "--out" in line
+
+
+@pytest.mark.long
+def test_fault_28_several_processes_are_one(few, said, tmp_path, digits):
+    """As torchrun starts them: one file, one line, and the same features as of one process."""
+    _, status = said(*few, "--out", tmp_path / "one.npz")
+    assert status == 0
+
+    def both(tool, *told):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+                *map(str, (TOP / tool, *told)),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        return done.stdout.splitlines()
+
+    lines = both("tools/extract.py", *few, "--out", tmp_path / "two.npz")
+    assert len(lines) == 1 and lines[0].startswith("5 videos x ")
+    assert_alike(tmp_path / "two.npz", tmp_path / "one.npz")
+    rest = ("--clips", "1", "--workers", "0", "--page-queries", "2")
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
+    lines = both("tools/retrieval.py", *UNTRAINED, *lists, *rest, "--out", tmp_path / "two")
+    cli.retrieval([str(word) for word in (*UNTRAINED, *lists, *rest, "--out", tmp_path / "one")])
+    assert len(lines) == 4 and lines[-1] == f"{tmp_path}/two/index.html"
+    results = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
+    assert results[0] == results[1]

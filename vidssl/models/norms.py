@@ -1,0 +1,79 @@
+"""Batch norm over several processes."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from vidssl import comm
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm whose mean and variance are those of the batches of all processes, on any device.
+
+    Input is (N, C, …); gradients flow through the statistics to all processes. torch's own is faster, and takes
+    CUDA tensors only.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"batch norm takes (N, C, …), got {tuple(input.shape)}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise with the batch of all processes in training, with the running statistics otherwise."""
+        if not self.training or comm.world() == 1:
+            return super().forward(input)
+        x = input if input.dtype == torch.float64 else input.float()  # never in half precision
+        dims = [0, *range(2, x.ndim)]
+        shape = (1, -1, *(1 for _ in dims[1:]))
+        variance, mean = torch.var_mean(x, dims, correction=0)
+        own = torch.cat([mean, variance, x.new_tensor([x.numel() / x.shape[1]])])
+        every = comm.gather_with_grad(own[None])  # (world, 2 C + 1): one message
+        means, variances, counts = torch.split(every, [len(mean), len(mean), 1], dim=1)
+        count = counts.sum().detach()
+        shares = counts.detach() / count
+        mean = (shares * means).sum(dim=0)
+        # Within the processes and between them; E[x²] - E[x]² would lose all digits where the mean is large.
+        variance = (shares * (variances + (means - mean).square())).sum(dim=0)
+        y = (x - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            y = y * self.weight.view(shape) + self.bias.view(shape)
+        if self.track_running_stats:
+            self._remember(mean.detach(), variance.detach() * count / (count - 1))
+        return y.to(input.dtype)
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked += 1
+        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+
+def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
+    """Make all batch norms of a module those of the whole batch; weights, statistics and names stay."""
+    if device.type == "cuda":
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-any-return,no-untyped-call]
+    for norm in batch_norms(module):
+        norm.__class__ = SyncBatchNorm  # the same data, another forward
+    return module
+
+
+def batch_norms(module: nn.Module) -> list[_BatchNorm]:
+    """List the batch norms of a module."""
+    return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+@torch.no_grad()
+def average_statistics(module: nn.Module) -> None:
+    """Make the running statistics of all processes equal: their mean. For batch norms that see one process each."""
+    running = [
+        statistic
+        for norm in batch_norms(module)
+        for statistic in (norm.running_mean, norm.running_var)
+        if statistic is not None
+    ]
+    if running and comm.world() > 1:
+        mean = comm.mean(torch.cat(running))
+        torch._foreach_copy_(running, list(torch.split(mean, [len(statistic) for statistic in running])))

@@ -8,7 +8,7 @@ DATA := $(OUT)/data
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test check format bench golden clean
+.PHONY: demo test test-all check format bench golden clean
 
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -31,8 +31,12 @@ demo: .venv/.installed
 	done
 	$(BIN)/vidssl report $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
+# The tests that take seconds each; test-all adds those that take a minute: kills, every method x resume x processes.
 test: .venv/.installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not long"
+
+test-all: test
+	$(BIN)/python -m pytest -m long
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

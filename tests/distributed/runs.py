@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from vidssl import cli, comm
 from vidssl.data.dataset import ClipDataset
@@ -99,6 +100,44 @@ def meddled(name, data, output, overrides, meddle, *arguments):
     with pytest.MonkeyPatch.context() as patch:
         globals()[meddle](patch, *arguments)
         return outcome(name, data, output, overrides)
+
+
+def counted(name, data, output, overrides):
+    """Train, and list the bytes that this process gives to each kind of collective in step 2, which is not logged."""
+    sent, recording = {}, [False]
+    calls = [0]
+
+    def counting(kind, original, size):
+        def call(*arguments, **options):
+            if recording[0]:
+                sent[kind] = [*sent.get(kind, []), size(*arguments)]
+            return original(*arguments, **options)
+
+        return call
+
+    def bytes_of(x):
+        return x.numel() * x.element_size()
+
+    set_lr = train_module.set_lr
+
+    def next_step(*arguments):
+        calls[0] += 1
+        recording[0] = calls[0] == 2
+        return set_lr(*arguments)
+
+    run = toy(name, data, output, overrides)
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, size in {
+            "all_gather": lambda every, own, *_: bytes_of(own),
+            "all_reduce": lambda x, *_: bytes_of(x),
+            "all_to_all_single": lambda received, own, *_: bytes_of(own),
+            "broadcast": lambda x, *_: bytes_of(x),
+            "all_gather_object": lambda *_: 0,
+        }.items():
+            patch.setattr(dist, kind, counting(kind, getattr(dist, kind), size))
+        patch.setattr(train_module, "set_lr", next_step)
+        train_module.train(run)
+    return sent
 
 
 def only_on(rank):

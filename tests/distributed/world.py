@@ -17,7 +17,18 @@ from pathlib import Path
 from typing import Any
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["vidssl.cli"])
+_PACKAGE = Path(__file__).parents[2] / "vidssl"
+_server.set_forkserver_preload(
+    [
+        "vidssl.cli",
+        # What registries import at the first look-up: networks take seconds.
+        *(
+            f"vidssl.{room}.{path.stem}"
+            for room in ("models", "methods")
+            for path in (_PACKAGE / room).glob("[a-z]*.py")
+        ),
+    ]
+)
 
 
 class World:

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from vidssl.methods.parts import KeyQueue, key_statistics, move_towards, unit
+from vidssl import comm
+from vidssl.methods.parts import KeyQueue, key_statistics, move_towards, shuffled, unit
 
+CPU = torch.device("cpu")
 DIM = 3
 
 
@@ -77,6 +79,103 @@ def test_queue_lets_no_gradient_in_and_spares_the_graph_of_the_step():
     assert not queue.keys.requires_grad
     loss.backward()
     torch.testing.assert_close(query.grad, expected)
+
+
+def global_keys(rank, world):
+    """Keys (N, V, d) of the micro-batches of two steps, of one process or, with world 1, of all in order."""
+    source = torch.Generator().manual_seed(4)
+    every = normalize(torch.randn(2, 2, 3, 2, 2, DIM, generator=source), dim=-1)  # step, rank, micro, N, V, d
+    parts = every[:, rank].unbind(dim=1) if world == 2 else [every.flatten(1, 3)]
+    return [[part[step] for part in parts] for step in range(2)]
+
+
+def queues():
+    """Feed queues of some sizes; give their keys and pointers after each step."""
+    with comm.joined(CPU):
+        found = []
+        for size in (1, 5, 24, 31, 100):
+            torch.manual_seed(0)
+            queue = KeyQueue(size, DIM)
+            for step in global_keys(comm.rank(), comm.world()):
+                for keys in step:
+                    queue.hold(keys)
+                queue.enqueue()
+                found.append((queue.keys, int(queue.pointer)))
+        return found
+
+
+def test_queue_of_two_processes_is_that_of_one(run_world):
+    alone = queues()
+    assert [pointer for _, pointer in alone] == [0, 0, 4, 3, 0, 0, 24, 17, 24, 48]  # 24 keys a step
+    for found in run_world(2, queues):
+        for (keys, pointer), (expected, place) in zip(found, alone, strict=True):
+            assert torch.equal(keys, expected) and pointer == place
+
+
+SHARE = 4  # rows of each process
+
+
+def clips(world):
+    source = torch.Generator().manual_seed(6)
+    x = torch.randn(SHARE * world, DIM, 2, 4, 4, generator=source, dtype=torch.float64)
+    # Rows of one process are alike: its own statistics are not those of mixed rows.
+    x = x + torch.arange(float(world)).repeat_interleave(SHARE).view(-1, 1, 1, 1, 1)
+    return x.to(memory_format=torch.channels_last_3d)
+
+
+def encoder():
+    torch.manual_seed(8)
+    layers = [nn.Conv3d(DIM, 5, 2), nn.BatchNorm3d(5), nn.Flatten(), nn.Linear(45, 4), nn.BatchNorm1d(4)]
+    return nn.Sequential(*layers).double().train()
+
+
+def shuffling():
+    with comm.joined(CPU):
+        rank = comm.rank()
+        x = clips(comm.world())[rank * SHARE : (rank + 1) * SHARE]
+        found = {}
+        for name, context in (("grad", torch.no_grad), ("inference", torch.inference_mode)):
+            norm = encoder()
+            torch.manual_seed(100 + rank)  # each process has random numbers of its own
+            with context():
+                back = shuffled(nn.Identity(), x)
+                orders = [shuffled(norm, x), shuffled(norm, x)]
+            # numpy, as tensors of inference mode are not sent
+            found[name] = (back.numpy(), [y.numpy() for y in orders], norm[1].running_mean.clone())
+        found["random"] = comm.gather_objects(float(torch.rand(())))
+        return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_shuffled_rows_come_back_after_a_norm_over_others(world, run_world):
+    x, norm = clips(world), encoder()
+    torch.manual_seed(100)  # the main process's order is that of all
+    torch.randperm(len(x))  # that of the identity
+    expected, plain = [], []
+    with torch.no_grad():
+        for _ in range(2):
+            order = torch.randperm(len(x))
+            mixed = torch.cat([norm(part) for part in x[order].split(SHARE)])
+            expected.append(mixed[torch.argsort(order)])
+            plain.append(torch.cat([norm(part) for part in x.split(SHARE)]))
+    assert not torch.allclose(expected[0], plain[0], atol=0.1)
+    results = run_world(world, shuffling)
+    for name in ("grad", "inference"):
+        assert np.array_equal(np.concatenate([found[name][0] for found in results]), x.numpy())
+        for n in range(2):  # another order each time
+            y = np.concatenate([found[name][1][n] for found in results])
+            np.testing.assert_allclose(y, expected[n].numpy(), rtol=1e-9, atol=1e-9)
+    assert not torch.equal(results[0]["grad"][2], results[1]["grad"][2])  # each norm saw one slice
+    assert len(set(results[0]["random"])) == world  # and what follows stays each process's own
+
+
+def test_alone_there_is_nobody_to_shuffle_with():
+    x = clips(1)
+    expected = encoder()(x)
+    norm = encoder()
+    state = torch.get_rng_state()
+    assert torch.equal(shuffled(norm, x), expected)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.25, 0.996, 1.0])

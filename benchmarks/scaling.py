@@ -1,0 +1,150 @@
+"""What a run sends and holds, by the number of processes: counted from its config, not measured.
+
+python benchmarks/scaling.py --cfg configs/pretrain/sce_r3d50_k400.yaml --world 1 8 64
+
+`tests/distributed/test_scaling.py` holds the bytes against what a real run sends. With `--step-ms`, of one video on one
+GPU, and `--network`, it says what would bind first.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from measure import table
+
+from vidssl.config import build
+from vidssl.engine.run import Run, load_run
+from vidssl.engine.train import build_backbone
+from vidssl.methods import METHODS, Method
+from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.norms import batch_norms
+
+FLOAT = 4  # bytes
+
+
+def gradients(method: Method) -> int:
+    """Bytes of all gradients, which are averaged once a step."""
+    return FLOAT * sum(p.numel() for p in method.parameters() if p.requires_grad)
+
+
+def keys(run: Run, method: Method, world: int) -> int:
+    """Bytes of the keys that a process gives to all others in a step."""
+    if not isinstance(method, MomentumMethod):
+        return 0
+    return FLOAT * run.batch_size // world * len(method.config.key_views) * method.queue.keys.shape[1]
+
+
+def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple[int, int]:
+    """Bytes that a process gives to all others for synchronised batch norm in a step, and in how many messages.
+
+    In the forward pass mean, variance and count of each layer, for each view; in the backward pass their gradients,
+    of the online network. torch's (on GPUs) adds up 2 numbers a channel there; `own`, on CPUs, all processes' 2 C + 1.
+    """
+    if world == 1:
+        return 0, 0
+    views, micro = (
+        len(run.data.views),
+        run.batch_size // world // (run.micro_batch_size or run.batch_size // world),
+    )
+    target = batch_norms(method.target) if isinstance(method, MomentumMethod) else []
+    online = [norm for norm in batch_norms(method) if not any(norm is other for other in target)]
+    # A query/key method encodes view by view, those that have a key in another view; the supervised one all at once.
+    key_views = method.config.key_views if isinstance(method, MomentumMethod) else ()
+    passes = sum(any(q != k for k in key_views) for q in range(views)) if target else 1
+    sent = [2 * norm.num_features + 1 for norm in online]
+    back = [world * n if own else n - 1 for n in sent]
+    numbers = passes * (sum(sent) + sum(back))
+    messages = 2 * passes * len(online)
+    if target:
+        numbers += len(key_views) * sum(2 * norm.num_features + 1 for norm in target)
+        messages += len(key_views) * len(target)
+    return FLOAT * micro * numbers, micro * messages
+
+
+def state(run: Run, method: Method) -> dict[str, int]:
+    """Bytes that each process holds, whatever their number: weights, gradients, optimizer, queue."""
+    weights = FLOAT * sum(p.numel() for p in method.parameters())
+    copies = {"lars": 1, "sgd": 1, "adamw": 2}[run.optimizer.name]
+    queue = method.queue.keys.numel() * FLOAT if isinstance(method, MomentumMethod) else 0
+    return {
+        "weights": weights,
+        "gradients": gradients(method),
+        "optimizer": copies * gradients(method),
+        "queue": queue,
+    }
+
+
+def clips(run: Run, world: int) -> int:
+    """Bytes of the pixels that a process takes to its device in a step, uint8."""
+    pixels = sum(3 * view.size**2 for view in run.data.views)
+    return run.batch_size // world * run.data.sampler.frames * pixels
+
+
+def untrained(run: Run) -> Method:
+    """Make the method of a run, without memory for its weights."""
+    with torch.device("meta"):
+        method: Method = build(METHODS, run.method, build_backbone(run))
+    return method
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cfg", type=Path, required=True)
+    parser.add_argument("--world", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument(
+        "--step-ms", type=float, help="forward and backward of one video on one GPU, milliseconds"
+    )
+    parser.add_argument(
+        "--network", type=float, default=25.0, help="GB/s that each GPU sends and gets (default 25)"
+    )
+    parser.add_argument("--message-us", type=float, default=40.0, help="time of a small message (default 40)")
+    parser.add_argument(
+        "--videos-per-core", type=float, default=8.0, help="a second, of a worker (default 8)"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
+    parsed = parser.parse_intermixed_args()
+    run = load_run(parsed.cfg, parsed.overrides)
+    method = untrained(run)
+    mega = 1e6
+    rows = []
+    for world in parsed.world:
+        norm, messages = batch_norm(run, method, world)
+        volume = gradients(method) if world > 1 else 0
+        key = keys(run, method, world) if world > 1 else 0
+        row = [str(world), str(run.batch_size // world), f"{volume / mega:.0f}", f"{key / mega:.2f}"]
+        row += [f"{norm / mega:.2f}", str(messages), f"{clips(run, world) / mega:.0f}"]
+        if parsed.step_ms is not None:
+            # A ring sends 2 (w - 1) / w of what it averages, and gathering gives w - 1 times what one process has.
+            sent = 2 * (world - 1) / world * (volume + norm) + (world - 1) * key
+            step = parsed.step_ms * run.batch_size / world
+            row += [
+                f"{step:.0f}",
+                f"{sent / parsed.network / mega:.1f}",
+                f"{messages * parsed.message_us / 1000:.0f}",
+            ]
+            row += [f"{run.batch_size / world / step * 1000 / parsed.videos_per_core:.0f}"]
+        rows.append(row)
+    header = [
+        "processes",
+        "videos each",
+        "gradients",
+        "keys",
+        "batch norm",
+        "its messages",
+        "clips to the device",
+    ]
+    if parsed.step_ms is not None:
+        header += ["compute, ms", "network, ms", "small messages, ms", "cores for decoding, each"]
+    print("A step of one process, MB:\n")
+    print(table(header, rows))
+    held = state(run, method)
+    print(
+        "\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in held.items())
+    )
+
+
+if __name__ == "__main__":
+    main()

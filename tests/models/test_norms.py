@@ -1,0 +1,234 @@
+"""Batch norm over processes: torch's own on the whole batch, whatever process a row is in."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from vidssl import comm
+from vidssl.models.norms import SyncBatchNorm, average_statistics, batch_norms, synchronise
+
+CPU = torch.device("cpu")
+STEPS, CHANNELS = 3, 5
+SPLITS = {1: [12], 2: [6, 6], 3: [4, 4, 4]}
+UNEQUAL = {1: [12], 2: [9, 3], 3: [2, 9, 1]}  # rows of each process
+
+# name -> (settings of the norm, type of the input, its shape after (N, C), its centre, splits)
+CASES = {
+    "rows": ({}, torch.float64, (), 0.5, SPLITS),
+    "clips": ({}, torch.float64, (2, 3, 4), 0.5, SPLITS),
+    "channels last": ({}, torch.float64, (2, 3, 4), 0.5, SPLITS),
+    "unequal rows": ({}, torch.float64, (), 0.5, UNEQUAL),
+    "unequal clips": ({}, torch.float64, (2, 3, 4), 0.5, UNEQUAL),
+    "not affine": ({"affine": False}, torch.float64, (), 0.5, UNEQUAL),
+    "cumulative": ({"momentum": None}, torch.float64, (), 0.5, UNEQUAL),
+    "other momentum": ({"momentum": 0.3, "eps": 0.1}, torch.float64, (), 0.5, UNEQUAL),
+    "no statistics": ({"track_running_stats": False}, torch.float64, (), 0.5, UNEQUAL),
+    "large mean": ({}, torch.float32, (), 1e4, UNEQUAL),
+    "bfloat16": ({}, torch.bfloat16, (), 3.0, UNEQUAL),
+    "half": ({}, torch.float16, (2, 2, 2), 3.0, UNEQUAL),
+}
+
+
+def layer(case):
+    settings, dtype, trailing, *_ = CASES[case]
+    norm = (nn.BatchNorm3d if trailing else nn.BatchNorm1d)(CHANNELS, **settings)
+    if norm.affine:
+        source = torch.Generator().manual_seed(2)
+        nn.init.normal_(norm.weight, 0.5, generator=source)
+        nn.init.normal_(norm.bias, generator=source)
+    return norm.double() if dtype == torch.float64 else norm
+
+
+def inputs(case, dtype=None):
+    """The batches of all steps and one for evaluation, each (12, C, …); processes see other means."""
+    _, own, trailing, centre, _ = CASES[case]
+    source = torch.Generator().manual_seed(1)
+    x = torch.randn(STEPS + 1, 12, CHANNELS, *trailing, generator=source, dtype=torch.float64)
+    x = x + torch.arange(12.0).view(1, 12, 1, *(1 for _ in trailing)) / 4 + centre
+    x = x.to(own).to(dtype or own)
+    if case == "channels last":
+        return [batch.to(memory_format=torch.channels_last_3d) for batch in x]
+    return list(x)
+
+
+def steps(norm, batches, rows):
+    """What a norm gives, and what flows back through it; rows are those of this process."""
+    weights = torch.linspace(0.5, 2.0, 12, dtype=torch.float64)[rows]
+    found = []
+    for x in batches[:-1]:
+        x = x[rows].clone().requires_grad_()
+        y = norm(x)
+        loss = (y.double().sin().flatten(1).sum(dim=1) * weights).sum()
+        norm.zero_grad(set_to_none=True)
+        loss.backward()
+        gradients = {name: p.grad for name, p in norm.named_parameters()}
+        found.append({"y": y.detach(), "x.grad": x.grad, **gradients})
+    # Without running statistics evaluation takes those of the rows that are there: nothing to compare.
+    evaluated = norm.eval()(batches[-1][rows]).detach() if norm.track_running_stats else batches[-1][rows]
+    return found, evaluated, norm.state_dict()
+
+
+def synced():
+    """All cases on this process, with the gradients of weights added up over all of them."""
+    with comm.joined(CPU):
+        found = {}
+        for case, (*_, splits) in CASES.items():
+            parts = splits[comm.world()]
+            first = sum(parts[: comm.rank()])
+            norm = synchronise(layer(case), CPU)
+            every, evaluated, state = steps(norm, inputs(case), slice(first, first + parts[comm.rank()]))
+            for step in every:
+                for name in step.keys() & {"weight", "bias"}:
+                    step[name] = comm.mean(step[name]) * comm.world()
+            found[case] = every, evaluated, state
+        found["averaged"] = averaged(comm.rank())
+        return found
+
+
+def averaged(seed):
+    """Statistics before and after they are averaged."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.BatchNorm1d(CHANNELS),
+        nn.Linear(CHANNELS, 3),
+        nn.BatchNorm1d(3, affine=False),
+        nn.BatchNorm1d(3, track_running_stats=False),
+    )
+    model(torch.randn(8, CHANNELS))
+    kept = dict(model.named_buffers())
+    before = copy.deepcopy(model.state_dict())
+    average_statistics(model)
+    average_statistics(nn.Linear(2, 2))  # nothing to do
+    same = all(buffer is kept[name] for name, buffer in model.named_buffers())
+    return before, model.state_dict(), same
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def world(request, run_world):
+    """What all processes found."""
+    return run_world(request.param, synced)
+
+
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-10, "atol": 1e-11},
+    torch.float32: {"rtol": 5e-3, "atol": 5e-3},  # at 1e4 a number has 1e-3 left
+}
+
+
+@pytest.mark.parametrize("case", [case for case, (_, dtype, *_) in CASES.items() if dtype.itemsize > 2])
+def test_norm_of_processes_is_that_of_the_whole_batch(case, world):
+    _, dtype, *_, splits = CASES[case]
+    assert [len(found[case][1]) for found in world] == splits[len(world)]
+    close = TOLERANCE[dtype]
+    # The reference has all digits, whatever the input has.
+    every, evaluated, state = steps(layer(case).double(), inputs(case, torch.float64), slice(None))
+    for n, expected in enumerate(every):
+        for name in ("y", "x.grad"):
+            rows = torch.cat([found[case][0][n][name] for found in world])
+            assert rows.dtype == dtype
+            torch.testing.assert_close(rows.double(), expected[name], **close)
+        for found in world:
+            for name in expected.keys() - {"y", "x.grad"}:
+                torch.testing.assert_close(found[case][0][n][name].double(), expected[name], **close)
+    for found in world:
+        assert found[case][2].keys() == state.keys()
+        for name, value in state.items():
+            torch.testing.assert_close(
+                found[case][2][name].to(value.dtype), value, rtol=close["rtol"], atol=0
+            )
+    rows = torch.cat([found[case][1] for found in world])
+    torch.testing.assert_close(rows.double(), evaluated, **close)
+
+
+@pytest.mark.parametrize("case", ["bfloat16", "half"])
+def test_half_precision_goes_in_and_out_and_no_further(case, world):
+    dtype = CASES[case][1]
+    every, evaluated, state = steps(layer(case), inputs(case, torch.float32), slice(None))
+    step = torch.finfo(dtype).eps
+    for n, expected in enumerate(every):
+        for name in ("y", "x.grad"):
+            rows = torch.cat([found[case][0][n][name] for found in world])
+            assert rows.dtype == dtype
+            # rounded once, at the end
+            torch.testing.assert_close(rows.float(), expected[name], rtol=step, atol=step)
+    for found in world:
+        assert found[case][1].dtype == dtype
+        for name in ("running_mean", "running_var"):
+            assert found[case][2][name].dtype == torch.float32
+            torch.testing.assert_close(found[case][2][name], state[name], rtol=1e-5, atol=0)
+    rows = torch.cat([found[case][1] for found in world]).float()
+    torch.testing.assert_close(rows, evaluated, rtol=2 * step, atol=2 * step)
+
+
+def test_clips_stay_channels_last(world):
+    for found in world:
+        for step in found["channels last"][0]:
+            assert step["y"].is_contiguous(memory_format=torch.channels_last_3d)
+            assert not step["y"].is_contiguous()
+
+
+def test_statistics_are_averaged_and_nothing_else(world):
+    befores = [found["averaged"][0] for found in world]
+    assert not torch.equal(befores[0]["0.running_mean"], befores[1]["0.running_mean"])
+    for rank, found in enumerate(world):
+        before, after, same = found["averaged"]
+        assert same and after.keys() == before.keys()
+        for name, value in after.items():
+            if name.endswith(("running_mean", "running_var")):
+                expected = torch.stack([other[name] for other in befores]).mean(dim=0)
+                torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
+                assert torch.equal(value, world[0]["averaged"][1][name])  # the same, to the last bit
+            else:
+                assert torch.equal(value, befores[rank][name])
+
+
+def test_alone_there_is_nothing_to_average():
+    before, after, same = averaged(0)
+    assert same and all(torch.equal(after[name], value) for name, value in before.items())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_with_one_process_it_is_the_plain_norm_bit_by_bit(case):
+    results = [
+        steps(norm, inputs(case), slice(None)) for norm in (synchronise(layer(case), CPU), layer(case))
+    ]
+    (found, evaluated, state), (expected, plain_evaluated, plain_state) = results
+    for a, b in zip(found, expected, strict=True):
+        assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+    assert torch.equal(evaluated, plain_evaluated)
+    assert state.keys() == plain_state.keys() and all(torch.equal(state[n], plain_state[n]) for n in state)
+
+
+def model():
+    norm = nn.BatchNorm1d(4)
+    return nn.Sequential(
+        nn.Conv3d(3, 4, 1), nn.BatchNorm3d(4), nn.Sequential(nn.Flatten(2), norm), nn.LayerNorm(8), norm
+    )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_synchronise_keeps_what_there_is(device):
+    plain = model()
+    average = plain(torch.randn(2, 3, 2, 2, 2))  # moves the statistics
+    assert average.shape == (2, 4, 8)
+    parts, names = [*plain.named_parameters(), *plain.named_buffers()], list(plain.state_dict())
+    before = copy.deepcopy(plain.state_dict())
+    made = synchronise(plain, torch.device(device))
+    kind = SyncBatchNorm if device == "cpu" else nn.SyncBatchNorm
+    assert [type(norm) for norm in batch_norms(made)] == [kind] * len(batch_norms(made))
+    assert len(batch_norms(made)) >= 2 and type(made[3]) is nn.LayerNorm and made is plain
+    kept = [*made.named_parameters(), *made.named_buffers()]
+    assert [name for name, _ in kept] == [name for name, _ in parts] and list(made.state_dict()) == names
+    assert all(a is b for (_, a), (_, b) in zip(kept, parts, strict=True))
+    assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
+
+
+def test_a_norm_alone_is_synchronised_too():
+    norm = nn.BatchNorm1d(3, eps=0.01, momentum=None)
+    made = synchronise(norm, CPU)
+    assert type(made) is SyncBatchNorm and made.weight is norm.weight
+    assert (made.eps, made.momentum) == (0.01, None)
+    with pytest.raises(ValueError, match=r"batch norm takes \(N, C, …\), got \(3,\)"):
+        made(torch.zeros(3))

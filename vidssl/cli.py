@@ -42,6 +42,9 @@ def guarded(command: Callable[[], None]) -> None:
     except VidsslError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # no room for a log or a page, for one
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     except Interrupted as request:
         sys.exit(130 if request.signal == signal.SIGINT else INTERRUPTED)
     except KeyboardInterrupt:
@@ -123,7 +126,9 @@ def train(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cfg", type=Path, required=True, help="config file (YAML)")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the file")
     parsed = parser.parse_intermixed_args(arguments)
-    print(engine.train(load_run(parsed.cfg, parsed.overrides)))
+    last = engine.train(load_run(parsed.cfg, parsed.overrides))
+    if comm.is_main():
+        print(last)
 
 
 def retrieval(arguments: Sequence[str] | None = None) -> None:

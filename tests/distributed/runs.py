@@ -16,7 +16,7 @@ import torch.distributed as dist
 from vidssl import cli, comm
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.run import load_run
-from vidssl.errors import Interrupted, VidsslError
+from vidssl.errors import CheckpointError, Interrupted, VidsslError
 from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
 
@@ -211,6 +211,18 @@ def other_queue_on(patch, rank):
             self.keys[0] += 1e-6
 
         patch.setattr(KeyQueue, "enqueue", other)
+
+
+def full_disk(patch, step):
+    """Let the checkpoint of a step fail, on the process that writes."""
+    save = checkpoint_module.save
+
+    def full(folder, at, content, keep):
+        if at == step:
+            raise CheckpointError(f"cannot write step {step}: No space left on device")
+        return save(folder, at, content, keep)
+
+    patch.setattr(checkpoint_module, "save", full)
 
 
 def guarded(name, data, output, overrides, phase, number, twice):

@@ -241,8 +241,18 @@ def test_torchrun_runs_every_toy(name, toy_data, tmp_path):
         "verify_every=3",
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "2 processes on cpu, float32, batch norm sync over 2 processes" in ended.stderr
+    assert "2 processes on cpu, float32, batch norm sync over all of them" in ended.stderr
     assert ended.stdout.split() == [str(tmp_path / "checkpoints" / "last.pt")] and saved_at(tmp_path) == 12
+
+
+def test_fault_18_a_full_disk_ends_or_spares_all_processes(run_world, straight, toy_data, tmp_path):
+    more = ("sync_bn=local",)
+    ends = run_world(2, meddled, "moco", toy_data, tmp_path / "stops", more, "full_disk", 4)
+    assert [kind for kind, _ in ends] == ["CheckpointError", "PeerError"]
+    assert ends[1][1] == "process 0: cannot write step 4: No space left on device"
+    spared = (*more, "checkpoint.on_error=continue")
+    run_world(2, meddled, "moco", toy_data, tmp_path / "goes_on", spared, "full_disk", 4)
+    equal_runs(tmp_path / "goes_on", straight(2, "moco", *more), 2)
 
 
 def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):

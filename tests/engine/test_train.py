@@ -12,6 +12,7 @@ from torch import nn
 from vidssl.config import read
 from vidssl.data import packets
 from vidssl.data.records import read_list
+from vidssl.engine import checkpoint
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run import bind_run, load_run
 from vidssl.engine.train import train
@@ -305,7 +306,7 @@ def test_the_banner_says_what_runs(toy_run, caplog):
     with caplog.at_level(logging.INFO):
         train(toy_run("sce", "a", "steps=1"))
     assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
-    assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local (one process);" in caplog.text
+    assert "steps 0-1 of 8 videos x 2 views; cpu, float32, batch norm local;" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -349,3 +350,45 @@ def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
     )
     same(cached["method"], plain["method"])
     assert len(list(cache.rglob("*.npz"))) == 40
+
+
+def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(
+    toy_run, metrics, monkeypatch, caplog
+):
+    real, lost = checkpoint.save, []
+
+    def full(folder, step, content, keep):
+        if step in (4, 8):
+            lost.append(step)
+            raise CheckpointError(f"cannot write step {step}: No space left on device")
+        return real(folder, step, content, keep)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(CheckpointError, match="cannot write step 4"):
+        train(toy_run("supervised", "stops"))
+    with caplog.at_level(logging.WARNING):
+        last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
+    assert (
+        lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run goes on" in caplog.text
+    )
+    monkeypatch.undo()
+    same(state(last)["method"], state(train(toy_run("supervised", "straight")))["method"])
+
+
+def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
+    def full(folder, step, content, keep):
+        raise CheckpointError("cannot write: No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        train(toy_run("supervised", "a", "steps=5", "checkpoint.on_error=continue"))
+
+
+@pytest.mark.long
+def test_a_compiled_backbone_computes_the_same(toy_run, metrics):
+    gentle = ("steps=3", "optimizer={name: sgd, lr: 0.01}")
+    runs = [train(toy_run("sce", name, *gentle, f"compile={name}")) for name in ("true", "false")]
+    compiled, plain = (state(path)["method"] for path in runs)
+    assert list(compiled) == list(plain)  # the names are those of the network that is not compiled
+    for found, expected in zip(metrics("true"), metrics("false"), strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidssl.errors import ConfigError
-from vidssl.models import BACKBONES, build_backbone
+from vidssl.models import BACKBONES, build_backbone, resnet3d
 
 TORCHVISION = torchvision.models.list_models(module=torchvision.models.video)
 
@@ -204,3 +204,17 @@ def test_a_setting_that_is_none():
         build_backbone("r3d_18", width=8)
     with pytest.raises(ConfigError, match=r"backbone.width: .*greater than or equal to 4, got 3"):
         build_backbone("resnet3d18", width=3)
+
+
+@pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last_3d])
+def test_pooling_frame_by_frame_is_pooling(memory):
+    ours, theirs = (pool((1, 3, 3), (1, 2, 2), (0, 1, 1)) for pool in (resnet3d._FramePool, nn.MaxPool3d))
+    x = torch.randn(2, 5, 3, 9, 12, generator=torch.Generator().manual_seed(0)).contiguous(
+        memory_format=memory
+    )
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    outputs = [pool(given) for pool, given in zip((ours, theirs), inputs, strict=True)]
+    assert torch.equal(*outputs)
+    for output in outputs:
+        output.square().sum().backward()
+    assert torch.equal(inputs[0].grad, inputs[1].grad)

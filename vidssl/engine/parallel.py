@@ -17,14 +17,15 @@ from vidssl.methods.momentum import MomentumMethod
 from vidssl.models.norms import batch_norms, synchronise
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
+BatchNorm = Literal["none", "sync", "shuffle", "local"]
 
 
-def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tuple[Method, str]:
-    """Make the batch norms of a method what `sync_bn` asks for; give it, and the word for what they became.
+def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tuple[Method, BatchNorm]:
+    """Make the batch norms of a method what `sync_bn` asks for; give it, and what they became.
 
     `sync` takes the statistics of the whole micro-batch of all processes; `shuffle` those of one process, with the
     keys' batches shuffled over the processes (MoCo); `local` those of one process. `auto` is `sync`. With one
-    process, and without batch norms, all are the same.
+    process all are `local`.
 
     Raises:
         ConfigError: There are no keys to shuffle.
@@ -36,14 +37,14 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
     if not batch_norms(method):
         return method, "none"
     if comm.world() == 1:
-        return method, "local (one process)"
+        return method, "local"
     if wanted in ("auto", "sync"):
         method = synchronise(method, device)  # type: ignore[assignment]
-        return method, f"sync over {comm.world()} processes"
+        return method, "sync"
     if wanted == "shuffle":
         method.shuffle = True  # type: ignore[assignment]
-        return method, f"shuffle over {comm.world()} processes"
-    return method, "local to each process"
+        return method, "shuffle"
+    return method, "local"
 
 
 def over_processes(method: Method, device: torch.device, exact: bool) -> nn.Module:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from vidssl.engine.parallel import (
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
-from vidssl.errors import CheckpointError, Interrupted, TrainingError
+from vidssl.errors import CheckpointError, Interrupted, PeerError, TrainingError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, own_rows
 from vidssl.methods.base import METHODS, Method
@@ -93,10 +94,11 @@ def train(run: Run, until: int | None = None) -> Path:
             nonlocal saved
             try:
                 save(run, output, step, evaluated, videos, method, optimizer)
-            except CheckpointError as error:
+            except (CheckpointError, PeerError) as error:
                 if required or run.checkpoint.on_error == "stop":
                     raise
-                _log.warning("%s; the run goes on", error)
+                if comm.is_main():
+                    _log.warning("%s; the run goes on", error)
             else:
                 saved = step
                 status.saved(step)
@@ -136,7 +138,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 optimizer.zero_grad(set_to_none=True)
                 step += 1
                 method.after_step(step / steps)
-                if norm.startswith(("local to", "shuffle")):
+                if norm in ("local", "shuffle"):
                     average_statistics(method)
 
                 if comm.is_main():
@@ -249,6 +251,9 @@ def _not_finite(output: Path, step: int, videos: VideoList, loss: Tensor, index:
 
 def _make_deterministic(run: Run, device: torch.device) -> None:
     if run.deterministic:
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # else torch refuses matrix products on GPUs
         torch.use_deterministic_algorithms(True)
         torch.backends.cudnn.benchmark = False
     elif device.type == "cuda":
@@ -259,9 +264,10 @@ def _banner(
     run: Run, videos: VideoList, method: Method, device: torch.device, norm: str, step: int, steps: int
 ) -> str:
     where = str(device) if comm.world() == 1 else f"{comm.world()} processes on {device.type}"
+    over = " over all of them" if norm in ("sync", "shuffle") else ""
     millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
     return (
         f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(videos.records)} videos of "
         f"{videos.path}; steps {step}-{steps} of {run.batch_size} videos x {len(run.data.views)} views; "
-        f"{where}, {run.precision}, batch norm {norm}; output {run.output}"
+        f"{where}, {run.precision}, batch norm {norm}{over}; output {run.output}"
     )

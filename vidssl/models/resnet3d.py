@@ -55,7 +55,11 @@ class ResNet3D(Backbone):
         super().__init__()
         width = config.width
         stem = create_res_basic_stem(
-            in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3)
+            in_channels=3,
+            out_channels=width,
+            conv_kernel_size=(1, 7, 7),
+            conv_padding=(0, 3, 3),
+            pool=_FramePool,
         )
         stages, channels = [], width
         for n, (depth, kernel) in enumerate(zip(depths, kernels, strict=True)):
@@ -102,6 +106,19 @@ class ResNet3D50(ResNet3D):
     def __init__(self, config: ResNet3D.Config) -> None:
         kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
         super().__init__(config, (3, 4, 6, 3), create_bottleneck_block, 4, kernels, stride_first=False)
+
+
+class _FramePool(nn.Module):
+    """`nn.MaxPool3d` frame by frame: its gradient has a fixed order of sums on GPUs with every torch from 2.6 on."""
+
+    def __init__(self, kernel_size: _Kernel, stride: _Kernel, padding: _Kernel) -> None:
+        super().__init__()
+        self.pool = nn.MaxPool2d(kernel_size[1:], stride[1:], padding[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        frames = x.transpose(1, 2)  # (B, T, C, H, W); no copy where memory is channels last
+        pooled: Tensor = self.pool(frames.flatten(0, 1))
+        return pooled.view(*frames.shape[:2], *pooled.shape[1:]).transpose(1, 2)
 
 
 def _basic_block(

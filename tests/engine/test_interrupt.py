@@ -1,0 +1,150 @@
+"""Signals: the first one asks, the same once more ends, and none is left changed afterwards."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from vidssl.engine import interrupt
+from vidssl.engine.interrupt import SIGNALS, StopRequest
+from vidssl.errors import Interrupted
+
+
+class Through(Exception):
+    """A signal got to the handler that was there before."""
+
+
+@pytest.fixture(autouse=True)
+def before():
+    """Handlers that this file can tell from others, and that keep a stray signal from ending the tests."""
+
+    def through(number, frame):
+        raise Through(number)
+
+    kept = {number: signal.signal(number, through) for number in SIGNALS}
+    yield through
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_is_noted_and_the_work_goes_on(number, capfd):
+    request = StopRequest()
+    with request.listening() as listening:
+        assert listening is request and request.signal is None
+        request.check()
+        signal.raise_signal(number)
+        assert request.signal == number
+        with pytest.raises(Interrupted) as raised:
+            request.check()
+    assert raised.value.signal == number
+    said = f"\n{signal.Signals(number).name}: saving at the next step boundary; once more ends at once\n"
+    assert capfd.readouterr().err == said
+
+
+@pytest.mark.parametrize("error", [None, ValueError, Interrupted])
+def test_signals_mean_afterwards_what_they_meant_before(error, before):
+    try:
+        with StopRequest().listening():
+            assert all(signal.getsignal(number) is not before for number in SIGNALS)
+            if error is not None:
+                raise error(15)
+    except (ValueError, Interrupted):
+        pass
+    assert all(signal.getsignal(number) is before for number in SIGNALS)
+    with pytest.raises(Through):
+        signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_wait_is_broken_off_at_once(number):
+    request = StopRequest()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
+    started = time.monotonic()
+    with request.listening():
+        timer.start()
+        with pytest.raises(Interrupted) as raised, request.breaking():
+            time.sleep(30)
+    assert time.monotonic() - started < 10
+    assert raised.value.signal == request.signal == number
+
+
+def test_a_wait_is_not_begun_after_a_signal():
+    request = StopRequest()
+    with request.listening():
+        signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(Interrupted) as raised, request.breaking():
+            raise AssertionError("the block began")
+    assert raised.value.signal == signal.SIGUSR1
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_after_a_wait_nothing_is_broken_off(failing):
+    request = StopRequest()
+    with request.listening():
+        try:
+            with request.breaking():
+                if failing:
+                    raise ValueError
+        except ValueError:
+            pass
+        signal.raise_signal(signal.SIGTERM)
+        assert request.signal == signal.SIGTERM
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_another_signal_changes_nothing(number):
+    """Slurm sends SIGUSR1, and SIGTERM when its time is over."""
+    request = StopRequest()
+    with request.listening():
+        signal.raise_signal(number)
+        for other in set(SIGNALS) - {number}:
+            for _ in range(2):
+                signal.raise_signal(other)
+        assert request.signal == number
+
+
+def test_elsewhere_than_in_the_main_thread_nothing_is_taken(before):
+    found = []
+
+    def work():
+        request = StopRequest()
+        with request.listening() as listening, request.breaking():
+            found.append((listening is request, [signal.getsignal(number) for number in SIGNALS]))
+        request.check()
+        found.append(request.signal)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(True, [before] * len(SIGNALS)), None]
+
+
+LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_STEP_ID")
+
+
+def signalled(folder, number, launcher):
+    """Get a signal, its echo, and after the time for echoes the signal once more; note how far it goes."""
+    for name in LAUNCHERS:
+        os.environ.pop(name, None)
+    if launcher is not None:
+        os.environ[launcher] = "7"
+    now = [100.0]
+    interrupt.time = type("Clock", (), {"monotonic": staticmethod(lambda: now[0])})
+    with StopRequest().listening() as request:
+        for mark, seconds in (("first", 0.0), ("echo", 1.5), ("again", 2.1)):
+            now[0] = 100.0 + seconds
+            signal.raise_signal(number)
+            assert request.signal == number
+            (folder / mark).touch()
+
+
+@pytest.mark.parametrize(
+    ("number", "launcher"),
+    [*((number, None) for number in SIGNALS), *((signal.SIGTERM, name) for name in LAUNCHERS)],
+)
+def test_the_same_signal_once_more_ends_at_once(number, launcher, start_world, tmp_path):
+    assert start_world(1, signalled, tmp_path, number, launcher).wait() == [-number]
+    assert {path.name for path in tmp_path.iterdir()} == {"first"} | ({"echo"} if launcher else set())

@@ -1,0 +1,115 @@
+"""`status.json`: how a run stands, as its output folder tells it."""
+
+import errno
+import json
+import os
+import signal
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from vidssl import files
+from vidssl.engine.status import Status
+from vidssl.errors import DataError, Interrupted
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Read the file, less the time."""
+
+    def read():
+        content = json.loads((tmp_path / "status.json").read_text())
+        content.pop("time")
+        return content
+
+    return read
+
+
+def line(state, step, reason=None):
+    return {"state": state, "step": step, "steps": 10, "reason": reason}
+
+
+def test_a_run_that_ends_is_finished(told, tmp_path):
+    with Status(tmp_path, 3, 10).reported() as status:
+        assert told() == line("running", 3)
+        status.saved(8)
+        assert told() == line("running", 8)
+        status.saved(10)
+        assert told() == line("running", 10)
+    assert told() == line("finished", 10)
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
+    with Status(tmp_path, 0, 10).reported() as status:
+        status.saved(4)
+    assert told() == line("interrupted", 4)
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "reason"),
+    [
+        (Interrupted(signal.SIGUSR1), "interrupted", "SIGUSR1"),
+        (Interrupted(15), "interrupted", "SIGTERM"),
+        (
+            DataError("3 of 10 videos are broken: «a».mp4"),
+            "failed",
+            "DataError: 3 of 10 videos are broken: «a».mp4",
+        ),
+        (RuntimeError("out of\nmemory"), "failed", "RuntimeError: out of\nmemory"),
+        (KeyboardInterrupt(), "failed", "KeyboardInterrupt: "),
+    ],
+)
+@pytest.mark.parametrize("step", [4, 10])
+def test_a_run_that_is_broken_off_says_why(step, error, state, reason, told, tmp_path):
+    with pytest.raises(type(error)) as raised, Status(tmp_path, 0, 10).reported() as status:
+        status.saved(step)
+        raise error
+    assert raised.value is error
+    assert told() == line(state, step, reason)
+
+
+def test_the_time_is_that_of_the_note(tmp_path):
+    with Status(tmp_path, 0, 10).reported():
+        time = datetime.fromisoformat(json.loads((tmp_path / "status.json").read_text())["time"])
+    assert abs(datetime.now(timezone.utc) - time) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("work", ["fsync", "replace"])
+def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Status(tmp_path, 0, 10).reported() as status:
+        monkeypatch.setattr(files.os, work, full)
+        status.saved(4)
+        assert status.step == 4 and told() == line("running", 0)
+        monkeypatch.undo()
+        status.saved(6)
+        assert told() == line("running", 6)
+        monkeypatch.setattr(files.os, work, full)
+    assert told() == line("running", 6)  # the last that could be written, whole
+    assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_who_reads_while_it_is_written_reads_it_whole(told, tmp_path, monkeypatch):
+    seen, fsync = [], os.fsync
+
+    def reading(number):
+        seen.append(told())
+        fsync(number)
+
+    with Status(tmp_path, 0, 10).reported() as status:
+        monkeypatch.setattr(files.os, "fsync", reading)
+        status.saved(4)
+        status.saved(10)
+    assert seen == [line("running", 0), line("running", 4), line("running", 10)]
+
+
+def test_only_the_main_process_writes(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(DataError), Status(tmp_path, 0, 10).reported() as status:
+        status.saved(4)
+        assert status.step == 4
+        raise DataError("broken")
+    assert not list(tmp_path.iterdir())

@@ -53,6 +53,8 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/decode.py --videos $(VIDEOS) --json output/bench/decode.json
 	$(BIN)/python benchmarks/augment.py --json output/bench/augment.json
 	$(BIN)/python benchmarks/loader.py --videos $(VIDEOS) --json output/bench/loader.json
+	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
+	$(BIN)/python benchmarks/train_step.py --videos $(VIDEOS) --json output/bench/train_step.json
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

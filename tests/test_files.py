@@ -41,7 +41,6 @@ def test_the_name_is_given_when_all_is_on_disk(path, monkeypatch):
     monkeypatch.setattr(files.os, "replace", replacing_)
     with replacing(path) as file:
         file.write(NEW)
-        file.flush()
         others = [entry for entry in content(path) if entry[0] != temporary_for(path)]
         assert others == before
     assert seen == [("fsync", len(NEW)), ("replace", len(NEW))]

@@ -246,7 +246,7 @@ PAIRS = [(n, n + 1) for n in range(0, 40, 2)]
     ("how", "said"),
     [
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by signal 9: out of memory?"),
-        (lambda: os.kill(os.getpid(), signal.SIGUSR1), "was killed by signal 10: User defined signal 1"),
+        (lambda: os.kill(os.getpid(), signal.SIGUSR2), "was killed by signal 12: User defined signal 2"),
         (lambda: os._exit(3), "ended with exit code 3"),
         (lambda: sys.exit(4), "ended with exit code 4"),
     ],
@@ -346,7 +346,26 @@ def test_a_function_that_does_not_look_at_what_is_lost(losses):
     assert [item for item, _ in losses] == [6]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_path):
+    """A batch system sends SIGTERM to every process of a job: no video is to blame."""
+
+    def told(task, desk):
+        desk.at(task)
+        if task in (2, 4, 7, 9) and once(tmp_path / str(task)):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(100)
+        return task
+
+    before = signal.signal(signal.SIGTERM, lambda number, frame: pytest.fail("the parent's handler ran"))
+    try:
+        assert list(ordered(told, range(10), workers, on_loss=losses)) == list(range(10)) and not losses
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
 def test_a_process_leaves_to_its_parent_what_a_signal_asks_for(number, losses):
     """A batch system signals every process of a job: the parent may still need results for what it does then."""
 

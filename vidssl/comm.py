@@ -48,8 +48,15 @@ def joined(device: torch.device) -> Iterator[None]:
     """
     outer = dist.is_initialized()
     start(device)
+    # nccl leaves only with the others of its machine, who wait for this process if it fails alone: they are free when
+    # it ends. A signal ends all.
+    leaves = device.type != "cuda"
     try:
         yield
+        leaves = True
+    except Interrupted:
+        leaves = True
+        raise
     except RuntimeError as error:
         if world() > 1 and _is_lost_peer(error):
             raise PeerError(
@@ -58,7 +65,7 @@ def joined(device: torch.device) -> Iterator[None]:
             ) from error
         raise
     finally:
-        if not outer:
+        if leaves and not outer:
             stop()
 
 
@@ -108,12 +115,6 @@ def is_main() -> bool:
     return (rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
 
 
-def barrier() -> None:
-    """Wait for all processes."""
-    if world() > 1:
-        dist.barrier()
-
-
 def gather(x: Tensor) -> Tensor:
     """Concatenate (N, …) tensors of equal shape of all processes in rank order: (world * N, …), without gradient."""
     return gather_later(x)().flatten(0, 1)
@@ -140,11 +141,6 @@ def gather_later(x: Tensor) -> Callable[[], Tensor]:
 def gather_with_grad(x: Tensor) -> Tensor:
     """Concatenate as `gather` does; each row's gradients of all processes flow back to where the row came from."""
     return x if world() == 1 else _Gather.apply(x)
-
-
-def sum_with_grad(x: Tensor) -> Tensor:
-    """Add a tensor over all processes; its gradient is the sum of theirs."""
-    return x if world() == 1 else _Sum.apply(x)
 
 
 def mean(x: Tensor) -> Tensor:
@@ -258,20 +254,6 @@ class _Gather(Function):
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows]
-
-
-class _Sum(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        total = x.contiguous().clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
 
 
 def _is_lost_peer(error: RuntimeError) -> bool:

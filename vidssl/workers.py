@@ -27,8 +27,8 @@ _Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
 _NOTHING = -1  # on a desk
 _TRIES = 3  # processes in a row that may end at one place without a result or a loss
 _HEADER = struct.Struct("<QQ")  # of a message: where the pickle starts in its memory file, and where it ends
-_ASK_TO_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-_SIGNALS = (*_ASK_TO_STOP, signal.SIGALRM)
+_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
 
 # This process's ends of all connections: a worker closes its copies of them, for as long as any copy is open
 # the others do not see that this process is gone.
@@ -171,7 +171,7 @@ class _Worker(Generic[Task, Result]):
         with theirs:
             # Fork: workers share the list and the settings, and start at once. They never touch the device.
             process = self._process = multiprocessing.get_context("fork").Process(
-                target=_work, args=(self._function, theirs, self.desk), daemon=True
+                target=_work, args=(self._function, theirs, self.desk, os.getpid()), daemon=True
             )
             # Held back until the worker has decided what they mean to it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -218,7 +218,8 @@ def _bury(
     """Find out what a process died of, and of which item."""
     item, code = worker.desk.item, worker.stop()
     reason = _reason(code, worker.desk.timeout)
-    if item == _NOTHING or item in lost:
+    # SIGTERM is somebody's wish (a batch system's, say), nothing that a video does.
+    if item == _NOTHING or item in lost or code == -signal.SIGTERM:
         worker.failures += 1
         if worker.failures == _TRIES:
             raise DataError(
@@ -243,13 +244,21 @@ def _reason(code: int, timeout: float | None) -> str:
     return f"the process that read it ended with exit code {code}"
 
 
-def _work(function: Callable[[Task, Desk], Result], end: socket.socket, desk: _WatchedDesk) -> None:
+def _work(
+    function: Callable[[Task, Desk], Result], end: socket.socket, desk: _WatchedDesk, parent: int
+) -> None:
     """Do tasks until there are no more: the life of a worker process."""
-    # Ctrl-C and batch systems reach the whole group. What they ask for is the parent's business, which may need
-    # some more tasks for it; when it ends, so does this process.
-    for number in _ASK_TO_STOP:
+    # A parent that is killed must not leave anybody behind in a slow task, who holds its locks and connections.
+    if hasattr(_libc, "prctl"):
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        return
+    # Ctrl-C and batch systems reach the whole group: what these ask for is the parent's business, which may need
+    # some more tasks for it. SIGTERM must end it: Python sends that to daemons when the parent ends.
+    for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in _ends:
         other.close()

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from vidssl import cli, comm
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.run import load_run
-from vidssl.errors import CheckpointError, Interrupted, VidsslError
+from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
 
@@ -47,14 +47,14 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     gradients = []
     save, norm = train_module.save, train_module.gradient_norm
 
-    def saving(run, output, step, evaluated, videos, method, optimizer):
+    def saving(run, output, reached, videos, method, optimizer):
         state = {
             "method": method.state_dict(),
             "optimizer": optimizer.state_dict(),
             "rng": torch.get_rng_state(),
         }
-        torch.save(state, Path(output) / f"rank-{comm.rank()}-step-{step}.pt")
-        save(run, output, step, evaluated, videos, method, optimizer)
+        torch.save(state, Path(output) / f"rank-{comm.rank()}-step-{reached.step}.pt")
+        save(run, output, reached, videos, method, optimizer)
 
     def measuring(method):
         gradients.append(
@@ -100,6 +100,15 @@ def meddled(name, data, output, overrides, meddle, *arguments):
     with pytest.MonkeyPatch.context() as patch:
         globals()[meddle](patch, *arguments)
         return outcome(name, data, output, overrides)
+
+
+def meddled_until(name, data, output, overrides, meddle, *arguments):
+    """As `meddled`, and stop after one step more than there is."""
+    saved = checkpoint_module.saved(Path(output) / "checkpoints")
+    until = 1 + (int(saved[0].stem.split("-")[1]) if saved else 0)
+    with pytest.MonkeyPatch.context() as patch:
+        globals()[meddle](patch, *arguments)
+        return outcome(name, data, output, overrides, until)
 
 
 def counted(name, data, output, overrides):
@@ -199,6 +208,24 @@ def nan_on(patch, rank, step):
             return pair_loss(self, query, key) * (float("nan") if bad else 1.0)
 
         patch.setattr(METHODS["moco"], "pair_loss", loss)
+
+
+def broken_on(patch, rank, every):
+    """Let every n-th video be broken for one process."""
+    if only_on(rank):
+        sample = ClipDataset._sample
+
+        def broken(self, epoch, index, before):
+            if index % every == 0:
+                raise DecodeError(f"video {index} is broken")
+            return sample(self, epoch, index, before)
+
+        patch.setattr(ClipDataset, "_sample", broken)
+
+
+def unlike(name, data, output, overrides):
+    """Train with another seed on each process."""
+    return outcome(name, data, output, (*overrides, f"seed={os.environ['RANK']}"))
 
 
 def other_queue_on(patch, rank):

@@ -17,7 +17,9 @@ from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
-outcome, meddled, guarded = (RUNS[name] for name in ("outcome", "meddled", "guarded"))
+outcome, meddled, meddled_until, unlike, guarded = (
+    RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "guarded")
+)
 WORKERS = "data.workers={}"
 ACCUMULATED = "micro_batch_size=2"
 
@@ -253,6 +255,26 @@ def test_fault_18_a_full_disk_ends_or_spares_all_processes(run_world, straight, 
     spared = (*more, "checkpoint.on_error=continue")
     run_world(2, meddled, "moco", toy_data, tmp_path / "goes_on", spared, "full_disk", 4)
     equal_runs(tmp_path / "goes_on", straight(2, "moco", *more), 2)
+
+
+def test_fault_1_broken_videos_are_counted_over_processes_and_interruptions(run_world, toy_data, tmp_path):
+    more = ("data.max_broken=0.05", "sync_bn=local", "checkpoint.every=1")
+    ends = []
+    for _ in range(12):  # each time it goes a step further at most
+        ends = run_world(2, meddled_until, "supervised", toy_data, tmp_path, more, "broken_on", 1, 10)
+        if ends[0][0] != "finished":
+            break
+    assert [kind for kind, _ in ends] == ["DataError"] * 2
+    assert "3 of 40 videos are broken, data.max_broken is 0.05" in ends[0][1] and ends[0] == ends[1]
+
+
+def test_processes_that_were_asked_for_different_things(run_world, toy_data, tmp_path):
+    ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
+    assert [kind for kind, _ in ends] == ["ConfigError"] * 2
+    assert (
+        ends[0][1]
+        == "process 1 was started with other settings than process 0: seed 0, now 1; give all the same"
+    )
 
 
 def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):

@@ -63,7 +63,7 @@ class Script:
 def feed(request, *acts, max_broken=0.2):
     loader = Script(*acts)
     run = SimpleNamespace(data=SimpleNamespace(max_broken=max_broken, mean=MEAN, std=STD))
-    return Feed(loader, run, 10, CPU, request), loader
+    return Feed(loader, run, 10, CPU, request, {}), loader
 
 
 def ends(made, between_steps):

@@ -95,15 +95,18 @@ def test_after_a_wait_nothing_is_broken_off(failing):
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_another_signal_changes_nothing(number):
+def test_another_signal_changes_nothing(number, monkeypatch):
     """Slurm sends SIGUSR1, and SIGTERM when its time is over."""
+    ended = []
+    monkeypatch.setattr(interrupt.os, "kill", lambda *arguments: ended.append(arguments))
     request = StopRequest()
     with request.listening():
         signal.raise_signal(number)
+        handlers = [signal.getsignal(other) for other in SIGNALS]
         for other in set(SIGNALS) - {number}:
-            for _ in range(2):
-                signal.raise_signal(other)
-        assert request.signal == number
+            signal.raise_signal(other)
+        assert request.signal == number and not ended
+        assert [signal.getsignal(other) for other in SIGNALS] == handlers
 
 
 def test_elsewhere_than_in_the_main_thread_nothing_is_taken(before):

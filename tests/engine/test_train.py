@@ -16,7 +16,7 @@ from vidssl.engine import checkpoint
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run import bind_run, load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError, TrainingError
+from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
 
@@ -392,3 +392,42 @@ def test_a_compiled_backbone_computes_the_same(toy_run, metrics):
     assert list(compiled) == list(plain)  # the names are those of the network that is not compiled
     for found, expected in zip(metrics("true"), metrics("false"), strict=True):
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
+
+
+def test_fault_23_keys_that_are_not_numbers(toy_run):
+    """The statistics of a logged step must not fail before the step does."""
+    with pytest.raises(TrainingError, match="lower the learning rate"):
+        train(toy_run("moco", "a", "optimizer={name: sgd, lr: 1e30}", "log_every=1"))
+
+
+def test_deterministic_is_of_one_run(toy_run):
+    for wanted in (True, False):
+        train(toy_run("supervised", str(wanted), "steps=1", f"deterministic={str(wanted).lower()}"))
+        assert torch.are_deterministic_algorithms_enabled() is wanted
+
+
+def test_watching_needs_no_labels(toy_run, toy_folder, metrics, tmp_path):
+    names = [
+        line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]
+    ]
+    (tmp_path / "plain.csv").write_text("\n".join(["path", *names[:6]]) + "\n")
+    lists = [f"evaluate.{role}={tmp_path}/plain.csv" for role in ("gallery", "query")]
+    root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
+    train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
+    (line,) = metrics("a", "uniformity")
+    assert list(line) == ["step", "uniformity"]
+
+
+def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):
+    lists = [f"evaluate.{role}={tmp_path}/none.csv" for role in ("gallery", "query")]
+    with pytest.raises(DataError, match=r"none\.csv"):
+        train(toy_run("sce", "a", "evaluate.every=9", *lists))
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+
+
+def test_a_monitor_that_is_added_later_measures_once(toy_run, toy_folder, metrics):
+    train(toy_run("supervised", "a", "steps=2"))
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in ("gallery", "query")]
+    for _ in range(2):
+        train(toy_run("supervised", "a", "steps=2", "evaluate.every=2", *lists))
+    assert len(metrics("a", "uniformity")) == 1

@@ -225,12 +225,17 @@ def on_device(
             coming: Batch | None = None
             if raw is not None:
                 with torch.cuda.stream(side):
-                    views = tuple(view.pin_memory() for view in raw.views)
-                    coming = to_device(replace(raw, views=views), device, mean, std)
+                    pinned = replace(
+                        raw,
+                        views=tuple(view.pin_memory() for view in raw.views),
+                        label=raw.label.pin_memory(),
+                        index=raw.index.pin_memory(),
+                    )
+                    coming = to_device(pinned, device, mean, std)
             if before is not None:
                 torch.cuda.current_stream(device).wait_event(arrived)
-                for view in before.views:
-                    view.record_stream(torch.cuda.current_stream(device))
+                for tensor in (*before.views, before.label, before.index):
+                    tensor.record_stream(torch.cuda.current_stream(device))
                 yield before
             before, arrived = coming, side.record_event()
 
@@ -248,4 +253,5 @@ def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Se
         (view.to(device, non_blocking=True).permute(0, 2, 1, 3, 4).float() / 255 - shift) / scale
         for view in batch.views
     )
-    return Batch(views, batch.label.to(device), batch.index.to(device), batch.replaced)
+    label, index = (x.to(device, non_blocking=True) for x in (batch.label, batch.index))
+    return Batch(views, label, index, batch.replaced)

@@ -85,6 +85,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
     for path in saved(folder):
         try:
             check(path)
+            _sound.add(path.absolute())
             return read_checkpoint(path, trust)
         except UntrustedError:
             raise

@@ -25,11 +25,17 @@ class Feed:
     """
 
     def __init__(
-        self, loader: Loader, run: Run, num_records: int, device: torch.device, request: StopRequest
+        self,
+        loader: Loader,
+        run: Run,
+        num_records: int,
+        device: torch.device,
+        request: StopRequest,
+        broken: dict[str, str],
     ) -> None:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
         self._limit, self._num_records, self._request = run.data.max_broken, num_records, request
-        self._broken: dict[str, str] = {}
+        self._broken = broken  # added to, and saved with the run
 
     def close(self) -> None:
         """End the workers."""

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from vidssl.errors import Interrupted
@@ -59,7 +59,8 @@ class StopRequest:
             self.signal, self._since = number, time.monotonic()
             name = signal.Signals(number).name
             # Not by print or logging: the signal may have come in the middle of one.
-            os.write(2, f"\n{name}: saving at the next step boundary; once more ends at once\n".encode())
+            with suppress(OSError):  # whoever read it may be gone: Ctrl-C ends the `tee` of a pipe too
+                os.write(2, f"\n{name}: saving at the next step boundary; once more ends at once\n".encode())
             if self._breaks:
                 raise Interrupted(number)
         # Not another one: Slurm sends SIGTERM when the time after SIGUSR1 is over, and some more for saving.

@@ -3,18 +3,21 @@
 import json
 import logging
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
+from vidssl.errors import TrainingError
+from vidssl.files import replacing
 from vidssl.progress import progress
 
 _log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """The log of the main process.
+    """The log of a run; the main process opens and writes it.
 
     Args:
         output: Folder of the run.
@@ -24,14 +27,29 @@ class RunLog:
     """
 
     def __init__(self, output: Path, step: int, steps: int, clips_per_step: int) -> None:
-        self._path = output / "metrics.jsonl"
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
-        kept = [line for line in lines if _step_of(line) <= step]
-        self._path.write_text("".join(f"{line}\n" for line in kept))
-        self._file = open(self._path, "a", buffering=1)
-        self._board = SummaryWriter(str(output), purge_step=step + 1)
-        self._bar = progress(title="train", unit="step", total=steps, initial=step, smoothing=0.05)
+        self._path, self._step, self._steps = output / "metrics.jsonl", step, steps
         self._clips_per_step = clips_per_step
+        self._open = ExitStack()
+
+    def open(self) -> None:
+        """Drop the lines of later steps, and begin to write.
+
+        Raises:
+            TrainingError: The folder cannot be written.
+        """
+        try:
+            lines = self._path.read_text().splitlines() if self._path.exists() else []
+            with replacing(self._path) as file:
+                file.writelines(f"{line}\n".encode() for line in lines if _step_of(line) <= self._step)
+            self._file = self._open.enter_context(open(self._path, "a", buffering=1))
+            self._board = SummaryWriter(str(self._path.parent), purge_step=self._step + 1)
+        except OSError as error:
+            raise self._error(error) from None
+        self._open.callback(self._board.close)
+        self._bar = progress(
+            title="train", unit="step", total=self._steps, initial=self._step, smoothing=0.05
+        )
+        self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
 
     def advance(self) -> None:
@@ -50,15 +68,21 @@ class RunLog:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Write a line of numbers."""
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        for key, value in values.items():
-            self._board.add_scalar(key, value, step)
+        try:
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            for key, value in values.items():
+                self._board.add_scalar(key, value, step)
+        except OSError as error:
+            raise self._error(error) from None
 
     def close(self) -> None:
         """Finish all files."""
-        self._bar.close()
-        self._file.close()
-        self._board.close()
+        # Whoever read the terminal may be gone, and a full disk was told of already.
+        with suppress(OSError):
+            self._open.close()
+
+    def _error(self, error: OSError) -> TrainingError:
+        return TrainingError(f"cannot write {self._path}: {error.strerror}; checkpoints are untouched")
 
 
 def warn_of_collapse(step: int, values: dict[str, float]) -> bool:

@@ -6,6 +6,7 @@ import logging
 import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,44 +32,86 @@ _FREE = {
 }  # fmt: skip
 
 
+@dataclass
+class Reached:
+    """How far a run has come.
+
+    Attributes:
+        step: Optimizer steps done.
+        evaluated: The step of the last evaluation.
+        broken: Videos that were found broken, path to reason.
+    """
+
+    step: int = 0
+    evaluated: int = 0
+    broken: dict[str, str] = field(default_factory=dict)
+
+
 def resume(
     run: Run, output: Path, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
-) -> tuple[int, int]:
+) -> Reached:
     """Take up the newest valid checkpoint of the output folder, the same on all processes.
 
-    Returns:
-        The step to go on from, 0 where there is no checkpoint, and the step of the last evaluation.
-
     Raises:
+        ConfigError: The processes were not started with the same settings, or see different lists.
         CheckpointError: No checkpoint is sound, or it is one of another run.
     """
+    _agree(run, videos)
     # One process decides, and checks the file; the others, which see the same folder, read what it found.
     folder, trust = output / "checkpoints", run.checkpoint.trust
     found = comm.together(lambda: checkpoint.newest_valid(folder, trust) if comm.is_main() else None)
     step: int = comm.gather_objects(found["step"] if found is not None else 0)[0]
     if not step:
-        return 0, 0
+        return Reached()
     path = checkpoint.path_of(folder, step)
     content = comm.together(lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
-    if len(content["rng"]) == comm.world():
+    on_gpu = _on_gpu(method)
+    then, now = (
+        _processes(*x) for x in ((len(content["rng"]), "cuda" in content["rng"][0]), (comm.world(), on_gpu))
+    )
+    if then == now:
         rng = content["rng"][comm.rank()]
         torch.set_rng_state(rng["cpu"])
-        if torch.cuda.is_available() and "cuda" in rng:
+        if on_gpu:
             torch.cuda.set_rng_state(rng["cuda"])
     else:
-        seed_process(run, content["step"])
+        seed_process(run, step)
         if comm.is_main():
             _log.warning(
-                "%s was written by %d processes, now there are %d: the run goes on, not bit by bit as it would have",
+                "%s was written by %s, now there are %s: the run goes on, not bit by bit as it would have",
                 path,
-                len(content["rng"]),
-                comm.world(),
+                then,
+                now,
             )
     if comm.is_main():
-        _log.info("resumed %s at step %d", output, content["step"])
-    return int(content["step"]), int(content["evaluated"])
+        _log.info("resumed %s at step %d", output, step)
+    return Reached(step, content["evaluated"], content["broken"])
+
+
+def _processes(world: int, on_gpu: bool) -> str:
+    return f"{world} process{'es' if world > 1 else ''} on {'GPUs' if on_gpu else 'CPUs'}"
+
+
+def _on_gpu(method: Method) -> bool:
+    return next(method.parameters()).device.type == "cuda"
+
+
+def _agree(run: Run, videos: VideoList) -> None:
+    """See whether all processes were started for the same run."""
+    own = (run.model_dump(mode="json"), videos.fingerprint)
+    for number, (config, fingerprint) in enumerate(comm.gather_objects(own)):
+        other = _differences(own[0], config)
+        if other:
+            raise ConfigError(
+                f"process {number} was started with other settings than process {comm.rank()}: {'; '.join(other)}; "
+                "give all the same"
+            )
+        if fingerprint != own[1]:
+            raise ConfigError(
+                f"{videos.path} is another list for process {number} than for process {comm.rank()}: give all the same"
+            )
 
 
 def seed_process(run: Run, step: int = 0) -> None:
@@ -115,8 +158,7 @@ def _differences(then: Any, now: Any, name: str = "") -> list[str]:
 def save(
     run: Run,
     output: Path,
-    step: int,
-    evaluated: int,
+    reached: Reached,
     videos: VideoList,
     method: Method,
     optimizer: torch.optim.Optimizer,
@@ -127,15 +169,14 @@ def save(
         CheckpointError: It cannot be written: on the main process; PeerError on the others.
     """
     rng = {"cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
+    if _on_gpu(method):
         rng["cuda"] = torch.cuda.get_rng_state()
     states = comm.gather_objects(rng)
 
     def write() -> None:
         content = {
             "format": FORMAT,
-            "step": step,
-            "evaluated": evaluated,
+            **asdict(reached),
             "config": run.model_dump(mode="json"),
             "method": method.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -148,7 +189,7 @@ def save(
             },
             "fingerprint": videos.fingerprint,
         }
-        checkpoint.save(output / "checkpoints", step, content, run.checkpoint.keep)
+        checkpoint.save(output / "checkpoints", reached.step, content, run.checkpoint.keep)
 
     comm.on_main(write)
 

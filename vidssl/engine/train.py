@@ -7,7 +7,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidssl import comm
 from vidssl.config import build, dump
@@ -32,9 +32,10 @@ from vidssl.engine.parallel import (
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
-from vidssl.errors import CheckpointError, Interrupted, PeerError, TrainingError
+from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, own_rows
+from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.norms import average_statistics
@@ -65,35 +66,38 @@ def train(run: Run, until: int | None = None) -> Path:
         request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
         _make_deterministic(run, device)
-        videos = training_list(run)
+        videos, monitored = training_list(run), _monitored(run)
         steps = run.total_steps(len(videos.records))
         stop = steps if until is None else min(until, steps)
 
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, build_backbone(run)).to(device)
-        method = method.to(memory_format=torch.channels_last_3d)
+        _channels_last(method)
         method, norm = set_batch_norm(method, run.sync_bn, device)
         optimizer = build_optimizer(run.optimizer, method)
         seed_process(run)
-        step, evaluated = resume(run, output, videos, method, optimizer)
-        saved = step
+        reached = resume(run, output, videos, method, optimizer)
+        step = saved = reached.step
         if run.compile:
             method.backbone.compile()
         parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
-        feed = Feed(_loader(run, videos, step, stop), run, len(videos.records), device, request)
+        feed = Feed(
+            _loader(run, videos, step, stop), run, len(videos.records), device, request, reached.broken
+        )
         stack.callback(feed.close)
         micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
+        comm.on_main(lambda: _write_config(run, output))
+        log = RunLog(output, step, steps, run.batch_size * len(run.data.views))
+        comm.on_main(log.open)
+        stack.callback(log.close)
         if comm.is_main():
-            (output / "config.yaml").write_text(dump(run))
             _log.info(_banner(run, videos, method, device, norm, step, steps))
-            log = RunLog(output, step, steps, run.batch_size * len(run.data.views))
-            stack.callback(log.close)
         status = stack.enter_context(Status(output, step, steps).reported())
 
         def keep(required: bool) -> None:
             nonlocal saved
             try:
-                save(run, output, step, evaluated, videos, method, optimizer)
+                save(run, output, reached, videos, method, optimizer)
             except (CheckpointError, PeerError) as error:
                 if required or run.checkpoint.on_error == "stop":
                     raise
@@ -106,11 +110,11 @@ def train(run: Run, until: int | None = None) -> Path:
         method.train()
         try:
             while True:
-                if _is_due(run, step, steps) and evaluated < step:
-                    numbers = _monitor(run, method.backbone, device, request)
-                    evaluated = step
+                if _is_due(run, step, steps) and reached.evaluated < step:
+                    numbers = _monitor(run, monitored, method.backbone, device, request)
                     if comm.is_main():
                         log.write(step, numbers)
+                    reached.evaluated, saved = step, min(saved, step - 1)
                 if saved < step and (step % run.checkpoint.every == 0 or step == stop):
                     keep(required=step == stop)
                 if step == stop:
@@ -136,7 +140,7 @@ def train(run: Run, until: int | None = None) -> Path:
                     raise _not_finite(output, step + 1, videos, totals["loss"], torch.cat(seen))
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
-                step += 1
+                step = reached.step = step + 1
                 method.after_step(step / steps)
                 if norm in ("local", "shuffle"):
                     average_statistics(method)
@@ -210,22 +214,45 @@ def _micro_batch_size(run: Run) -> int:
     return run.micro_batch_size or max(1, run.batch_size // comm.world())
 
 
+def _channels_last(method: nn.Module) -> None:
+    """Lay the weights of 3D convolutions out as clips are: it is what GPUs and CPUs are fastest with."""
+    for p in method.parameters():
+        if p.ndim == 5:
+            p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
+
+
 def _is_due(run: Run, step: int, steps: int) -> bool:
     """Whether the backbone is measured after this step."""
     every = run.evaluate.every
     return every is not None and step > 0 and (step % every == 0 or step == steps)
 
 
-def _monitor(run: Run, backbone: Backbone, device: torch.device, request: StopRequest) -> dict[str, float]:
+def _monitored(run: Run) -> list[VideoList]:
+    """Read the lists of the monitor, gallery and query: a mistake in them shows before hours of training."""
+    if run.evaluate.every is None:
+        return []
+    paths = (run.evaluate.gallery, run.evaluate.query)
+    return [read_list(str(path), run.data.root, run.data.allow_external) for path in paths]
+
+
+def _write_config(run: Run, output: Path) -> None:
+    path = output / "config.yaml"
+    try:
+        with replacing(path) as file:
+            file.write(dump(run).encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _monitor(
+    run: Run, lists: list[VideoList], backbone: Backbone, device: torch.device, request: StopRequest
+) -> dict[str, float]:
     """Measure the backbone on held lists; training's random numbers are not touched."""
-    lists = [
-        read_list(str(path), run.data.root, run.data.allow_external)
-        for path in (run.evaluate.gallery, run.evaluate.query)
-    ]
     test = test_clips(run)
     gallery, query = (extract(backbone, videos, test, device, check=request.check) for videos in lists)
     numbers: dict[str, float] = {}
-    for name in ("retrieval", "knn", "uniformity"):
+    labelled = all(record.label >= 0 for videos in lists for record in videos.records)
+    for name in ("retrieval", "knn", "uniformity") if labelled else ("uniformity",):
         protocol = PROTOCOLS[name]
         numbers.update(protocol(protocol.Config())(gallery, query, own_rows(*lists)))  # type: ignore[attr-defined]
     return numbers
@@ -254,10 +281,8 @@ def _make_deterministic(run: Run, device: torch.device) -> None:
         os.environ.setdefault(
             "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
         )  # else torch refuses matrix products on GPUs
-        torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
-    elif device.type == "cuda":
-        torch.backends.cudnn.benchmark = True
+    torch.use_deterministic_algorithms(run.deterministic)
+    torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
 
 
 def _banner(

@@ -70,6 +70,11 @@ def extract_features(options: Options, videos: Path, out: Path, shard: str | Non
         subject = load_subject(options)
         part = part or (0, 1)
         request = _request(subject, listed, part)
+        if any(other != request for other in comm.gather_objects(request)):
+            raise ConfigError(
+                "the processes were started together and asked for different features: give all the same; parts "
+                "(--shard) are for commands that are started apart"
+            )
         # The main process alone looks, and tells: on a network drive another might see another folder.
         done = comm.gather_outcomes(lambda: _look(path, request) if comm.is_main() else None)[0]
         if done is None:

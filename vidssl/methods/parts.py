@@ -89,7 +89,8 @@ def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, T
         Vetterli, 2007).
     """
     similarity = key @ negatives[:4096].T
-    share = torch.linalg.svdvals(key)
+    # What is not a number is for the loss to tell: on it svdvals fails without a word on steps and videos.
+    share = torch.linalg.svdvals(torch.nan_to_num(key))
     share = share / share.sum()
     return {
         "positive_similarity": (query * key).sum(dim=1).mean(),

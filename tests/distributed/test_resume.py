@@ -16,29 +16,13 @@ from vidssl.engine import checkpoint
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
+same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
 outcome, meddled, meddled_until, unlike, guarded = (
     RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "guarded")
 )
 WORKERS = "data.workers={}"
 ACCUMULATED = "micro_batch_size=2"
-
-
-def same(a, b, where="state"):
-    """Assert that two nested values are equal bit by bit."""
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for n, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{where}.{n}")
-    elif isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 def lines(output):

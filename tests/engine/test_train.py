@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import runpy
 from pathlib import Path
 
 import pytest
@@ -21,29 +22,13 @@ from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
+same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 
 
 def state(path):
     """All that a checkpoint holds but the config, which names the folder, and when it was last evaluated."""
     content = torch.load(path, weights_only=True)
     return {key: value for key, value in content.items() if key not in ("config", "evaluated")}
-
-
-def same(a, b, where="checkpoint"):
-    """Assert that two nested values are equal bit by bit."""
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert list(a) == list(b), where
-        for key in a:
-            same(a[key], b[key], f"{where}.{key}")
-    elif isinstance(a, list | tuple):
-        assert len(a) == len(b), where
-        for n, (x, y) in enumerate(zip(a, b, strict=True)):
-            same(x, y, f"{where}.{n}")
-    elif isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype and torch.equal(a, b), where
-    else:
-        assert a == b, where
 
 
 # 40 videos in batches of 8: 5 steps are an epoch.

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,6 +19,8 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 
 T = TypeVar("T")
 
+_MEETING = timedelta(minutes=10)  # importing from a slow network drive takes some
+
 
 def start(device: torch.device) -> None:
     """Join the processes that torchrun or srun started; do nothing where there is only this one."""
@@ -27,7 +30,16 @@ def start(device: torch.device) -> None:
             torch.cuda.set_device(device)
         # torchrun keeps its store when it restarts processes: without a name of their own the new ones would find
         # the addresses of the dead ones in it.
-        store, number, count = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+        try:
+            store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
+        except (RuntimeError, ValueError) as error:
+            number, count, host, port = (
+                os.environ.get(name, "?") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+            )
+            raise PeerError(
+                f"process {number} of {count} did not meet the others at {host}:{port} "
+                f"({str(error).splitlines()[0][:120]}); start all of them, with the same MASTER_ADDR and MASTER_PORT"
+            ) from None
         store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=number, world_size=count)
@@ -52,11 +64,26 @@ def joined(device: torch.device) -> Iterator[None]:
     # it ends. A signal ends all.
     leaves = device.type != "cuda"
     try:
-        yield
+        with lost_peers_told():
+            yield
         leaves = True
     except Interrupted:
         leaves = True
         raise
+    finally:
+        if leaves and not outer:
+            stop()
+
+
+@contextmanager
+def lost_peers_told() -> Iterator[None]:
+    """Say in one line that other processes are gone, where torch says it in many.
+
+    Raises:
+        PeerError: They are.
+    """
+    try:
+        yield
     except RuntimeError as error:
         if world() > 1 and _is_lost_peer(error):
             raise PeerError(
@@ -64,9 +91,6 @@ def joined(device: torch.device) -> Iterator[None]:
                 "the message of the one that ended first says why"
             ) from error
         raise
-    finally:
-        if leaves and not outer:
-            stop()
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -159,3 +160,20 @@ def test_where_slurm_has_no_say(environment):
     before = dict(environment)
     comm.adopt_slurm(environment)
     assert environment == before
+
+
+def alone(told):
+    if os.environ["RANK"] == "1":
+        os._exit(9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comm, "_MEETING", timedelta(seconds=3))
+        try:
+            comm.start(CPU)
+        except PeerError as error:
+            told.write_text(str(error))
+
+
+def test_a_process_whose_peers_never_start_says_so(start_world, tmp_path):
+    assert start_world(2, alone, tmp_path / "told").wait(60) == [0, 9]
+    message = (tmp_path / "told").read_text()
+    assert message.startswith("process 0 of 2 did not meet the others at 127.0.0.1:") and "\n" not in message

@@ -6,7 +6,9 @@ import threading
 import time
 
 import pytest
+import torch
 
+from vidssl import comm
 from vidssl.engine import interrupt
 from vidssl.engine.interrupt import SIGNALS, StopRequest
 from vidssl.errors import Interrupted
@@ -98,15 +100,32 @@ def test_after_a_wait_nothing_is_broken_off(failing):
 def test_another_signal_changes_nothing(number, monkeypatch):
     """Slurm sends SIGUSR1, and SIGTERM when its time is over."""
     ended = []
-    monkeypatch.setattr(interrupt.os, "kill", lambda *arguments: ended.append(arguments))
+    monkeypatch.setattr(interrupt.os, "_exit", ended.append)
     request = StopRequest()
     with request.listening():
         signal.raise_signal(number)
         handlers = [signal.getsignal(other) for other in SIGNALS]
         for other in set(SIGNALS) - {number}:
             signal.raise_signal(other)
+        time.sleep(0.2)
         assert request.signal == number and not ended
         assert [signal.getsignal(other) for other in SIGNALS] == handlers
+
+
+def hanging(number):
+    """Wait for another process inside of torch, where Python hears no signals, and get the signal twice."""
+    threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
+    threading.Timer(2.0, os.kill, (os.getpid(), number)).start()
+    with comm.joined(torch.device("cpu")), StopRequest().listening():
+        if comm.rank() == 0:
+            comm.gather_objects(None)
+        time.sleep(60)
+
+
+def test_a_signal_ends_a_process_that_waits_for_one_that_hangs(start_world):
+    started = time.monotonic()
+    assert start_world(2, hanging, signal.SIGTERM).wait() == [128 + signal.SIGTERM] * 2
+    assert time.monotonic() - started < 30
 
 
 def test_elsewhere_than_in_the_main_thread_nothing_is_taken(before):
@@ -141,6 +160,7 @@ def signalled(folder, number, launcher):
             now[0] = 100.0 + seconds
             signal.raise_signal(number)
             assert request.signal == number
+            time.sleep(0.5)  # of the real clock: for the thread that ends the process
             (folder / mark).touch()
 
 
@@ -149,5 +169,5 @@ def signalled(folder, number, launcher):
     [*((number, None) for number in SIGNALS), *((signal.SIGTERM, name) for name in LAUNCHERS)],
 )
 def test_the_same_signal_once_more_ends_at_once(number, launcher, start_world, tmp_path):
-    assert start_world(1, signalled, tmp_path, number, launcher).wait() == [-number]
+    assert start_world(1, signalled, tmp_path, number, launcher).wait() == [128 + number]
     assert {path.name for path in tmp_path.iterdir()} == {"first"} | ({"echo"} if launcher else set())

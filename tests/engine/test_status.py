@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import signal
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -29,20 +30,36 @@ def line(state, step, reason=None):
     return {"state": state, "step": step, "steps": 10, "reason": reason}
 
 
+@contextmanager
+def begun(folder, step):
+    """A run of 10 steps that goes on from one of them."""
+    with Status(folder).reported() as status:
+        status.saved(step, 10)
+        yield status
+
+
+def test_a_mistake_before_the_first_step_is_told(told, tmp_path):
+    (tmp_path / "status.json").write_text('{"state": "interrupted", "time": ""}')
+    with pytest.raises(DataError), Status(tmp_path).reported():
+        assert told() == {**line("running", None), "steps": None}
+        raise DataError("no list")
+    assert told() == {**line("failed", None, "DataError: no list"), "steps": None}
+
+
 def test_a_run_that_ends_is_finished(told, tmp_path):
-    with Status(tmp_path, 3, 10).reported() as status:
+    with begun(tmp_path, 3) as status:
         assert told() == line("running", 3)
-        status.saved(8)
+        status.saved(8, 10)
         assert told() == line("running", 8)
-        status.saved(10)
+        status.saved(10, 10)
         assert told() == line("running", 10)
     assert told() == line("finished", 10)
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
 def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
-    with Status(tmp_path, 0, 10).reported() as status:
-        status.saved(4)
+    with begun(tmp_path, 0) as status:
+        status.saved(4, 10)
     assert told() == line("interrupted", 4)
 
 
@@ -62,15 +79,15 @@ def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
 )
 @pytest.mark.parametrize("step", [4, 10])
 def test_a_run_that_is_broken_off_says_why(step, error, state, reason, told, tmp_path):
-    with pytest.raises(type(error)) as raised, Status(tmp_path, 0, 10).reported() as status:
-        status.saved(step)
+    with pytest.raises(type(error)) as raised, begun(tmp_path, 0) as status:
+        status.saved(step, 10)
         raise error
     assert raised.value is error
     assert told() == line(state, step, reason)
 
 
 def test_the_time_is_that_of_the_note(tmp_path):
-    with Status(tmp_path, 0, 10).reported():
+    with begun(tmp_path, 0):
         time = datetime.fromisoformat(json.loads((tmp_path / "status.json").read_text())["time"])
     assert abs(datetime.now(timezone.utc) - time) < timedelta(minutes=1)
 
@@ -80,12 +97,12 @@ def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    with Status(tmp_path, 0, 10).reported() as status:
+    with begun(tmp_path, 0) as status:
         monkeypatch.setattr(files.os, work, full)
-        status.saved(4)
+        status.saved(4, 10)
         assert status.step == 4 and told() == line("running", 0)
         monkeypatch.undo()
-        status.saved(6)
+        status.saved(6, 10)
         assert told() == line("running", 6)
         monkeypatch.setattr(files.os, work, full)
     assert told() == line("running", 6)  # the last that could be written, whole
@@ -99,17 +116,17 @@ def test_who_reads_while_it_is_written_reads_it_whole(told, tmp_path, monkeypatc
         seen.append(told())
         fsync(number)
 
-    with Status(tmp_path, 0, 10).reported() as status:
+    with begun(tmp_path, 0) as status:
         monkeypatch.setattr(files.os, "fsync", reading)
-        status.saved(4)
-        status.saved(10)
+        status.saved(4, 10)
+        status.saved(10, 10)
     assert seen == [line("running", 0), line("running", 4), line("running", 10)]
 
 
 def test_only_the_main_process_writes(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
-    with pytest.raises(DataError), Status(tmp_path, 0, 10).reported() as status:
-        status.saved(4)
+    with pytest.raises(DataError), begun(tmp_path, 0) as status:
+        status.saved(4, 10)
         assert status.step == 4
         raise DataError("broken")
     assert not list(tmp_path.iterdir())

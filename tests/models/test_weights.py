@@ -157,7 +157,7 @@ class Malicious:
     [
         (
             "torch",
-            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*loads it anyway",
+            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
         ),
         ("old torch", "is a pickle; expected: a .pt file that vidssl wrote"),
         ("pickle", "is a pickle; expected: a .pt file that vidssl wrote"),

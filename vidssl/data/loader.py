@@ -70,6 +70,8 @@ class StepSampler:
             raise ConfigError(
                 f"batch_size {batch_size} is more than the {num_records} records of the list: lower it"
             )
+        if batch_size % world:
+            raise ConfigError(f"batch_size {batch_size} is not a multiple of {world} processes")
         if batch_size % (world * micro_batch_size):
             raise ConfigError(
                 f"batch_size {batch_size} is not a multiple of {world} processes x micro_batch_size {micro_batch_size}"

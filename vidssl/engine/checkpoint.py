@@ -67,7 +67,11 @@ def path_of(folder: Path, step: int) -> Path:
 def saved(folder: Path) -> list[Path]:
     """List the checkpoints of a folder, newest first."""
     found = [path for path in folder.glob("step-*.pt") if _NAME.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(_NAME.fullmatch(path.name)[1]), reverse=True)  # type: ignore[index]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
 
 
 def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
@@ -86,7 +90,10 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
         try:
             check(path)
             _sound.add(path.absolute())
-            return read_checkpoint(path, trust)
+            content = read_checkpoint(path, trust)
+            if content.get("step") != _step_of(path):
+                raise CheckpointError(f"{path} holds step {content.get('step')}, not that of its name")
+            return content
         except UntrustedError:
             raise
         except CheckpointError as error:

@@ -24,11 +24,12 @@ class RunLog:
         step: Step that the run starts from; lines of later steps, of a run that was cut off, are dropped.
         steps: Length of the run.
         clips_per_step: Clips that a step learns from, over all processes.
+        strict: Whether a line that cannot be written ends the run.
     """
 
-    def __init__(self, output: Path, step: int, steps: int, clips_per_step: int) -> None:
+    def __init__(self, output: Path, step: int, steps: int, clips_per_step: int, strict: bool) -> None:
         self._path, self._step, self._steps = output / "metrics.jsonl", step, steps
-        self._clips_per_step = clips_per_step
+        self._clips_per_step, self._strict = clips_per_step, strict
         self._open = ExitStack()
 
     def open(self) -> None:
@@ -38,9 +39,15 @@ class RunLog:
             TrainingError: The folder cannot be written.
         """
         try:
-            lines = self._path.read_text().splitlines() if self._path.exists() else []
+            text = self._path.read_text(errors="replace") if self._path.exists() else ""
+            lines = text.splitlines()
+            if damaged := sum(_step_of(line) is None for line in lines):
+                _log.warning("%s: %d damaged lines are dropped", self._path, damaged)
             with replacing(self._path) as file:
-                file.writelines(f"{line}\n".encode() for line in lines if _step_of(line) <= self._step)
+                for line in lines:
+                    at = _step_of(line)
+                    if at is not None and at <= self._step:
+                        file.write(f"{line}\n".encode())
             self._file = self._open.enter_context(open(self._path, "a", buffering=1))
             self._board = SummaryWriter(str(self._path.parent), purge_step=self._step + 1)
         except OSError as error:
@@ -73,7 +80,9 @@ class RunLog:
             for key, value in values.items():
                 self._board.add_scalar(key, value, step)
         except OSError as error:
-            raise self._error(error) from None
+            if self._strict:
+                raise self._error(error) from None
+            _log.warning("step %d is not logged: %s", step, self._error(error))
 
     def close(self) -> None:
         """Finish all files."""
@@ -100,8 +109,8 @@ def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
     return True
 
 
-def _step_of(line: str) -> float:
+def _step_of(line: str) -> float | None:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # a line that a crash cut off
+        return None  # a crash cut it off, or somebody else wrote it

@@ -122,6 +122,13 @@ def seed_process(run: Run, step: int = 0) -> None:
 
 def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList) -> dict[str, Any]:
     """Give a checkpoint back if this run may go on from it."""
+    missing = sorted(
+        {"config", "method", "optimizer", "rng", "fingerprint", "evaluated", "broken"} - content.keys()
+    )
+    if missing:
+        raise CheckpointError(
+            f"the checkpoint in {output} has no {', '.join(missing)}: it is no checkpoint of a run"
+        )
     changed = _differences(content["config"], run.model_dump(mode="json"))
     if changed:
         raise CheckpointError(

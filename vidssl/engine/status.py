@@ -18,8 +18,10 @@ class Status:
     A run that was killed leaves `running` behind. Only the main process writes.
     """
 
-    def __init__(self, output: Path, step: int, steps: int) -> None:
-        self._path, self.step, self.steps = output / "status.json", step, steps
+    def __init__(self, output: Path) -> None:
+        self._path = output / "status.json"
+        self.step: int | None = None  # not known while the run gets ready
+        self.steps: int | None = None
 
     @contextmanager
     def reported(self) -> Iterator["Status"]:
@@ -35,9 +37,9 @@ class Status:
             raise
         self._write("finished" if self.step == self.steps else "interrupted")
 
-    def saved(self, step: int) -> None:
-        """Note that a checkpoint of this step is there."""
-        self.step = step
+    def saved(self, step: int, steps: int) -> None:
+        """Note that a checkpoint of this step, of so many, is there."""
+        self.step, self.steps = step, steps
         self._write("running")
 
     def _write(self, state: str, reason: str | None = None) -> None:

@@ -32,7 +32,7 @@ from vidssl.engine.parallel import (
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
-from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError
+from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, own_rows
 from vidssl.files import replacing
@@ -65,6 +65,8 @@ def train(run: Run, until: int | None = None) -> Path:
         stack.enter_context(comm.joined(device))
         request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
+        status = stack.enter_context(Status(output).reported())
+        stack.enter_context(comm.lost_peers_told())
         _make_deterministic(run, device)
         videos, monitored = training_list(run), _monitored(run)
         steps = run.total_steps(len(videos.records))
@@ -87,12 +89,13 @@ def train(run: Run, until: int | None = None) -> Path:
         stack.callback(feed.close)
         micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
         comm.on_main(lambda: _write_config(run, output))
-        log = RunLog(output, step, steps, run.batch_size * len(run.data.views))
+        clips = run.batch_size * len(run.data.views)
+        log = RunLog(output, step, steps, clips, strict=run.checkpoint.on_error == "stop")
         comm.on_main(log.open)
         stack.callback(log.close)
         if comm.is_main():
             _log.info(_banner(run, videos, method, device, norm, step, steps))
-        status = stack.enter_context(Status(output, step, steps).reported())
+        status.saved(step, steps)
 
         def keep(required: bool) -> None:
             nonlocal saved
@@ -105,19 +108,24 @@ def train(run: Run, until: int | None = None) -> Path:
                     _log.warning("%s; the run goes on", error)
             else:
                 saved = step
-                status.saved(step)
+                status.saved(step, steps)
 
         method.train()
         try:
             while True:
                 if _is_due(run, step, steps) and reached.evaluated < step:
-                    numbers = _monitor(run, monitored, method.backbone, device, request)
+                    try:
+                        numbers = _monitor(run, monitored, method.backbone, device, request)
+                    except VidsslError:
+                        if saved < step:  # a video that cannot be read must not cost what was trained
+                            keep(required=True)
+                        raise
                     if comm.is_main():
                         log.write(step, numbers)
                     reached.evaluated, saved = step, min(saved, step - 1)
-                if saved < step and (step % run.checkpoint.every == 0 or step == stop):
-                    keep(required=step == stop)
-                if step == stop:
+                if saved < step and (step % run.checkpoint.every == 0 or step >= stop):
+                    keep(required=step >= stop)
+                if step >= stop:
                     break
 
                 lr = set_lr(optimizer, run.optimizer, step / steps, run.batch_size)

@@ -61,6 +61,7 @@ def retrieve(
         )
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
+        comm.on_main(lambda: _make(out))  # before hours of work that would have no place
         g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
         q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
     lists = [_measured(*pair) for pair in zip(lists, (g, q), strict=True)]
@@ -97,6 +98,13 @@ def retrieve(
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
     return results
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def table(results: dict[str, Any]) -> str:

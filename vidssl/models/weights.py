@@ -74,7 +74,8 @@ def _load(path: Path, file: IO[bytes], trust: bool) -> Any:
         if found:
             raise UntrustedError(
                 f"checkpoint {path} holds {found[1]}: only tensors and plain data are loaded, for anything else can "
-                "run code; --trust-checkpoint (trust=True) loads it anyway, if you trust its author"
+                "run code; --trust-checkpoint (a run: checkpoint.trust=true, Python: trust=True) is for those who "
+                "trust its author"
             ) from None
         raise CheckpointError(f"checkpoint {path} is damaged: take another one") from None
     except ImportError as error:

@@ -465,3 +465,11 @@ def test_fault_25_a_run_whose_checkpoints_hold_objects_is_told_so(folder, caplog
         checkpoint.newest_valid(folder)
     assert not caplog.text
     assert checkpoint.newest_valid(folder, trust=True)["more"] == Path("x")
+
+
+def test_fault_26_a_checkpoint_under_the_name_of_another_step(folder, caplog):
+    for suffix in ("pt", "sha256"):
+        (folder / f"step-00000008.{suffix}").rename(folder / f"step-00000099.{suffix}")
+    with caplog.at_level(logging.WARNING):
+        assert checkpoint.newest_valid(folder)["step"] == 4
+    assert "step-00000099.pt holds step 8, not that of its name" in caplog.text

@@ -23,8 +23,9 @@ value = lambda content: int(content["method"]["w"][0])
 
 def save(number):
     weights = torch.full((500_000,), float(number))
-    content = {"format": FORMAT, "step": number, "config": {}, "method": {"w": weights}}
-    checkpoint.save(folder, 7 if same else number, content, keep=2)
+    step = 7 if same else number
+    content = {"format": FORMAT, "step": step, "config": {}, "method": {"w": weights}}
+    checkpoint.save(folder, step, content, keep=2)
 
 def saver(number):
     while True:

@@ -54,6 +54,8 @@ def retrieve(
     Raises:
         DataError: A list or a video cannot be used, or the lists name different classes.
     """
+    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
+        raise DataError(f"cannot write to {out}: it is a file; name a folder")
     lists = [read_list(path, options.root, options.allow_external) for path in (gallery, query)]
     if lists[0].classes != lists[1].classes:
         raise DataError(
@@ -61,7 +63,6 @@ def retrieve(
         )
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        comm.on_main(lambda: _make(out))  # before hours of work that would have no place
         g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
         q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
     lists = [_measured(*pair) for pair in zip(lists, (g, q), strict=True)]
@@ -98,13 +99,6 @@ def retrieve(
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
     return results
-
-
-def _make(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def table(results: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import pytest
 from pydantic import Field, create_model
 
-from vidssl.config import Settings, bind, build, choice, dump, read
+from vidssl.config import Settings, bind, build, choice, differences, dump, read
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
@@ -237,3 +237,15 @@ def test_overrides(write):
 def test_bad_overrides(override, said, write):
     told = message(load, write(GOOD), override)
     assert said in told
+
+
+def test_differences_name_the_setting_and_both_values():
+    one = {"a": 1, "b": {"c": [1, 2], "d": None}, "views": [{"size": 2}, {"size": 3}], "gone": 0}
+    other = {"a": 1, "b": {"c": [1, 3], "d": None}, "views": [{"size": 2}, {"size": 4}], "new": [{}]}
+    assert differences(one, one) == []
+    assert differences(one, other) == [
+        ("b.c", [1, 2], [1, 3]),
+        ("views.1.size", 3, 4),
+        ("gone", 0, None),
+        ("new", None, [{}]),
+    ]

@@ -262,9 +262,9 @@ def gather_outcomes(work: Callable[[], T]) -> list[T]:
     return gather_objects(together(work))
 
 
-def on_main(work: Callable[[], object]) -> None:
-    """Do the work on the main process, while the others wait; what it raises there, all raise."""
-    together(work if is_main() else lambda: None)
+def on_main(work: Callable[[], T]) -> T:
+    """Do the work on the main process while the others wait; all get its result, or raise what it raised."""
+    return cast(T, gather_outcomes(lambda: work() if is_main() else None)[0])
 
 
 class _Gather(Function):

@@ -105,6 +105,23 @@ def dump(config: BaseModel) -> str:
     return text.getvalue()
 
 
+def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """List where two trees of settings differ: dotted name, value here, value there; None where it is not there."""
+    if one == other:
+        return []
+    if isinstance(one, dict) and isinstance(other, dict):
+        inner = [(str(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
+    elif _is_section(one) and _is_section(other) and len(one) == len(other):
+        inner = [(str(place), *pair) for place, pair in enumerate(zip(one, other, strict=True))]
+    else:
+        return [(name, one, other)]
+    return [line for key, a, b in inner for line in differences(a, b, f"{name}.{key}".lstrip("."))]
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(part, dict) for part in value)
+
+
 def _yaml() -> YAML:
     return YAML(typ="safe", pure=True)  # 1.2, duplicate keys and unknown tags are errors
 

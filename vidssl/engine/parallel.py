@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vidssl import comm
+from vidssl.engine.run import SyncBN
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.models.norms import batch_norms, synchronise
 
-SyncBN = Literal["auto", "sync", "shuffle", "local"]
 BatchNorm = Literal["none", "sync", "shuffle", "local"]
 
 

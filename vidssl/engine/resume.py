@@ -15,6 +15,7 @@ import torch
 
 import vidssl
 from vidssl import comm
+from vidssl.config import Tree, differences
 from vidssl.data.records import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.run import Run
@@ -102,10 +103,10 @@ def _agree(run: Run, videos: VideoList) -> None:
     """See whether all processes were started for the same run."""
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(comm.gather_objects(own)):
-        other = _differences(own[0], config)
+        other = _changes(own[0], config)
         if other:
             raise ConfigError(
-                f"process {number} was started with other settings than process {comm.rank()}: {'; '.join(other)}; "
+                f"process {number} was started with other settings than process {comm.rank()}: {other}; "
                 "give all the same"
             )
         if fingerprint != own[1]:
@@ -129,10 +130,10 @@ def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList)
         raise CheckpointError(
             f"the checkpoint in {output} has no {', '.join(missing)}: it is no checkpoint of a run"
         )
-    changed = _differences(content["config"], run.model_dump(mode="json"))
+    changed = _changes(content["config"], run.model_dump(mode="json"))
     if changed:
         raise CheckpointError(
-            f"{output} holds a run with other settings: {'; '.join(changed)}; choose another output, or "
+            f"{output} holds a run with other settings: {changed}; choose another output, or "
             f"continue that run with --cfg {output / 'config.yaml'}"
         )
     if content["fingerprint"] != videos.fingerprint:
@@ -142,24 +143,13 @@ def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList)
     return content
 
 
-def _differences(then: Any, now: Any, name: str = "") -> list[str]:
-    """List what differs between two configs: `optimizer.lr 0.1, now 0.2`."""
-    if name in _FREE or then == now:
-        return []
-    if isinstance(then, dict) and isinstance(now, dict):
-        keys = dict.fromkeys((*then, *now))
-        return [
-            line
-            for key in keys
-            for line in _differences(then.get(key), now.get(key), f"{name}.{key}".lstrip("."))
-        ]
-    if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return [
-            line
-            for place, pair in enumerate(zip(then, now, strict=True))
-            for line in _differences(*pair, f"{name}.{place}")
-        ]
-    return [f"{name} {json.dumps(then)}, now {json.dumps(now)}"]
+def _changes(then: Tree, now: Tree) -> str:
+    """Name the settings that differ and may not: `optimizer.lr 0.1, now 0.2`."""
+    return "; ".join(
+        f"{name} {json.dumps(a)}, now {json.dumps(b)}"
+        for name, a, b in differences(then, now)
+        if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
+    )
 
 
 def save(

@@ -19,6 +19,8 @@ from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.transforms import RECIPES
 
+SyncBN = Literal["auto", "sync", "shuffle", "local"]
+
 
 class Embedded(MovingDigits):
     """The embedded set of moving digits, rendered into `out` where it is missing."""
@@ -68,8 +70,8 @@ class Checkpoints(Settings):
 
     every: int = Field(default=1000, ge=1)  # steps
     keep: int = Field(default=2, ge=2)  # newest ones that stay
-    # What a checkpoint does that cannot be written (the disk is full): `stop` ends the run, `continue` warns and
-    # goes on to the next one. The last one always ends it.
+    # What follows where a checkpoint, or a line of the log, cannot be written (the disk is full): `stop` ends the run,
+    # `continue` warns and goes on to the next one. The last checkpoint always ends it.
     on_error: Literal["stop", "continue"] = "stop"
     # Resume also from checkpoints with objects in them, which can run code: for methods with other than plain state.
     trust: bool = False
@@ -86,7 +88,7 @@ class Run(Settings):
     deterministic: bool = False  # bit-exact also on a GPU, slower
     compile: bool = False  # torch.compile on the backbone
     # Batch norm over several processes, see docs/distributed.md; auto: sync.
-    sync_bn: Literal["auto", "sync", "shuffle", "local"] = "auto"
+    sync_bn: SyncBN = "auto"
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
     epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
     steps: int | None = Field(default=None, ge=1)

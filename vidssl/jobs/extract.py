@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from vidssl import comm
+from vidssl.config import differences
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine.run import choose_device
 from vidssl.errors import ConfigError, DataError
@@ -76,13 +77,12 @@ def extract_features(options: Options, videos: Path, out: Path, shard: str | Non
                 "(--shard) are for commands that are started apart"
             )
         # The main process alone looks, and tells: on a network drive another might see another folder.
-        done = comm.gather_outcomes(lambda: _look(path, request) if comm.is_main() else None)[0]
+        done = comm.on_main(lambda: _look(path, request))
         if done is None:
             features = extract(subject.backbone, listed, subject.test, subject.device, shard=part)
             names = [listed.names[n] for n in features.index.tolist()]
             content = _Content(request, features, names)
-            done = comm.gather_outcomes(lambda: _write(path, content) if comm.is_main() else None)[0]
-    assert done is not None  # process 0 is the main one
+            done = comm.on_main(lambda: _write(path, content))
     return done
 
 
@@ -223,22 +223,12 @@ def _write(path: Path, content: _Content) -> Extracted:
 
 def _agree(path: Path, there: Request, asked: Request, remedy: str) -> None:
     """Refuse a file that was made from another request, with all that differs."""
-    one, other = _flat(there), _flat(asked)
     differs = [
-        f"{name} {one.get(name, 'nothing')} there, {other.get(name, 'nothing')} asked for"
-        for name in {**other, **one}
-        if one.get(name) != other.get(name)
+        f"{name} {'nothing' if b is None else b} there, {'nothing' if a is None else a} asked for"
+        for name, a, b in differences(asked, there)
     ]
     if differs:
         raise DataError(f"{path} holds features of another request ({'; '.join(differs)}): {remedy}")
-
-
-def _flat(request: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Name each setting by its path: `protocol.clips`."""
-    flat: dict[str, Any] = {}
-    for name, value in request.items():
-        flat.update(_flat(value, f"{above}{name}.") if isinstance(value, Mapping) else {above + name: value})
-    return flat
 
 
 def _read_parts(out: Path) -> list[_Content]:

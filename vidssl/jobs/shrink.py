@@ -16,6 +16,7 @@ import av
 import cv2
 import numpy as np
 
+from vidssl.config import differences
 from vidssl.data.decoders import Image
 from vidssl.data.packets import open_container, packets_left
 from vidssl.data.records import VideoList, copy_list, place_of_copy, read_list
@@ -172,11 +173,7 @@ def _agree(out: Path, settings: Settings) -> None:
         raise DataError(f"cannot write {file}: {error.strerror}") from None
     except ValueError as error:
         raise DataError(f"{file} is not what was written: {error}; choose another folder") from None
-    other = [
-        f"{name} {there.get(name)} there, {value} asked for"
-        for name, value in asked.items()
-        if there.get(name) != value
-    ]
+    other = [f"{name} {a} there, {b} asked for" for name, a, b in differences(there, asked)]
     if other:
         raise ConfigError(f"{out} holds copies of other settings ({'; '.join(other)}): choose another folder")
 

@@ -12,7 +12,7 @@ from PIL import Image as header  # only headers are read with it
 from vidssl.errors import DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 
-_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
+IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
 _NUMBERED = re.compile(r"(.*?)(\d+)")  # what stands before the number, and the number
 
 
@@ -88,7 +88,7 @@ def _in_order(path: Path) -> list[Path]:
     names: set[str] = set()
     for file in path.iterdir():
         match = _NUMBERED.fullmatch(file.stem)
-        if file.suffix.lower() not in _SUFFIXES or match is None or file.name.startswith("."):
+        if file.suffix.lower() not in IMAGE_SUFFIXES or match is None or file.name.startswith("."):
             continue
         names.add(match[1])
         if len(names) > 1:
@@ -99,5 +99,5 @@ def _in_order(path: Path) -> list[Path]:
             raise DecodeError(f"{path}: {numbered[number].name} and {file.name} are both frame {number}")
         numbered[number] = file
     if not numbered:
-        raise DecodeError(f"{path}: a folder without numbered images ({', '.join(sorted(_SUFFIXES))})")
+        raise DecodeError(f"{path}: a folder without numbered images ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return [numbered[number] for number in sorted(numbered)]

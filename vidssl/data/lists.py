@@ -1,7 +1,6 @@
 """Make lists of the videos in a folder: find them, keep groups together, write train and test."""
 
 import csv
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl.data.records import write_lists
+from vidssl.data.tree import VIDEO_SUFFIXES, check_name, scan
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
-
-VIDEO_SUFFIXES = frozenset(
-    (".mp4", ".avi", ".mkv", ".webm", ".mov", ".mpg", ".mpeg", ".m4v", ".wmv", ".flv", ".3gp", ".gif", ".ts")
-)
 
 
 @dataclass(frozen=True)
@@ -85,20 +81,20 @@ def prepare_folder(
         raise ConfigError(
             "a group column needs a labels file and excludes a group pattern: give one of the two"
         )
-    if not root.is_dir():
-        raise DataError(f"{root} is not a folder")
-    present, ignored = _scan(root)
+    tree = scan(root)
+    ignored = tree.ignored
     if labels is None:
-        clips = _classes_from_folders(root, present)
+        clips = _classes_from_folders(root, tree.videos)
     else:
         clips = _read_labels(root, labels, group_column)
-        ignored += len(set(present) - {clip.path for clip in clips})
+        ignored += len(set(tree.videos) - {clip.path for clip in clips})
     if not clips:
         raise DataError(
             f"no videos in {root} ({ignored} other files); known are {' '.join(sorted(VIDEO_SUFFIXES))}"
         )
     for clip in clips:
-        _check_name(clip)
+        check_name(clip.path)
+        check_name(clip.label or "class")
     if group is not None:
         clips = _group_by_pattern(clips, group)
     train, tested = _split(clips, test, seed)
@@ -121,26 +117,6 @@ def prepare_folder(
     }
     write_lists(out, root, rows, classes)
     return Prepared(tuple(train), tuple(tested), classes, ignored)
-
-
-def _scan(root: Path) -> tuple[list[str], int]:
-    """Relative paths of all videos below a folder, sorted, and how many other files there are."""
-    videos, ignored = [], 0
-    inside = root.resolve()
-    for folder, folders, files in os.walk(root):
-        for name in sorted(folders + files):
-            path = Path(folder, name)
-            if path.is_symlink() and not path.resolve().is_relative_to(inside):
-                raise DataError(
-                    f"{path} is a link that leaves {root}: copy the file into the folder or remove the link"
-                )
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if name.startswith(".") or Path(name).suffix.lower() not in VIDEO_SUFFIXES:
-                ignored += 1
-            else:
-                videos.append(Path(folder, name).relative_to(root).as_posix())
-    return sorted(videos), ignored
 
 
 def _classes_from_folders(root: Path, paths: Sequence[str]) -> list[Clip]:
@@ -186,15 +162,6 @@ def _read_labels(root: Path, labels: Path, group_column: str | None) -> list[Cli
             "restore the files or delete their rows"
         )
     return [clips[path] for path in sorted(clips)]
-
-
-def _check_name(clip: Clip) -> None:
-    """Refuse what a list, a text file of one row a line, cannot hold."""
-    for text in (clip.path, clip.label or "class"):
-        if len(text.splitlines()) != 1 or text.splitlines()[0] != text:
-            raise DataError(f"{text!r} holds a line break: rename it")
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise DataError(f"{text!r} is not a name in UTF-8: rename it")
 
 
 def _group_by_pattern(clips: Sequence[Clip], pattern: str) -> list[Clip]:

@@ -5,11 +5,17 @@ import hashlib
 import io
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from pydantic import Field, model_validator
+
+from vidssl.config import Settings
 from vidssl.errors import DataError
+from vidssl.files import replacing
+from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 Number = TypeVar("Number", int, float)
@@ -32,11 +38,55 @@ class VideoList:
         rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
+    def rows(self, chosen: Sequence[int]) -> "VideoList":
+        """Take some rows of the list."""
+        names, records = tuple(self.names[n] for n in chosen), tuple(self.records[n] for n in chosen)
+        return replace(self, names=names, records=records)
+
     def class_name(self, label: int) -> str:
         """Name of a class; its number where there are no names, `?` where the label is unknown."""
         if label < 0:
             return "?"
         return self.classes[label] if self.classes else str(label)
+
+
+class Subset(Settings):
+    """A part of a list that has the same share of, or as many, videos of each class."""
+
+    share: float | None = Field(default=None, gt=0, le=1)  # of each class, rounded, at least one video
+    per_class: int | None = Field(default=None, ge=1)  # videos; exactly one of the two
+    seed: int = Field(default=0, ge=0)  # decides which
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Subset":
+        if (self.share is None) == (self.per_class is None):
+            raise ValueError("give exactly one of share and per_class")
+        return self
+
+
+def choose(videos: VideoList, subset: Subset) -> VideoList:
+    """Take a class-balanced part of a list; a larger one of the same seed holds the smaller ones.
+
+    Raises:
+        DataError: The list has no labels, or a class has fewer videos than are asked for.
+    """
+    rows: dict[int, list[int]] = {}
+    for n, record in enumerate(videos.records):
+        rows.setdefault(record.label, []).append(n)
+    if -1 in rows:
+        raise DataError(
+            f"a subset of {videos.path} is drawn by class, and {len(rows[-1])} videos have no label"
+        )
+    chosen = []
+    for label, members in rows.items():
+        count = subset.per_class or max(1, int((subset.share or 0.0) * len(members) + 0.5))
+        if count > len(members):
+            raise DataError(
+                f"{videos.path} has {len(members)} videos of class {videos.class_name(label)!r}, the subset asks for "
+                f"{count}: lower data.subset.per_class"
+            )
+        chosen += generator(subset.seed, label).permutation(members)[:count].tolist()
+    return videos.rows(sorted(chosen))
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
@@ -53,12 +103,12 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         DataError: `file:line`, the value and the rule, for the first row that breaks one.
     """
     path = Path(path)
-    text = _text(path, "the scripts in datasets/ write lists")
+    text = read_text(path, "the scripts in datasets/ write lists")
     if "\0" in text:
         raise DataError(f"list {path} holds a NUL byte: it is no text file")
     beside = path.parent / "root.txt"
     if root is None:
-        root = _text(beside, "name the root otherwise").rstrip("\r\n") if beside.exists() else path.parent
+        root = read_text(beside, "name the root otherwise").rstrip("\r\n") if beside.exists() else path.parent
         if not str(root):
             raise DataError(f"{beside} is empty: write the folder of the videos into it, or delete it")
     root = Path(root)
@@ -94,27 +144,61 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     return VideoList(path, root, tuple(names), tuple(records), classes)
 
 
+class Row(NamedTuple):
+    """One row of a list that is written; the path is relative to the list's root."""
+
+    path: str
+    label: int = -1  # -1: unknown
+    start: float | None = None  # seconds
+    end: float | None = None  # seconds
+    fps: float | None = None  # frames per second, of a folder of images
+
+
 def write_lists(
-    out: Path, root: Path, lists: Mapping[str, Iterable[tuple[str, int]]], classes: Sequence[str]
+    out: Path, root: Path, lists: Mapping[str, Iterable[tuple[str, int] | Row]], classes: Sequence[str]
 ) -> None:
-    """Write `NAME.csv` for each list, `classes.txt` where there are classes, and `root.txt`.
+    """Write `NAME.csv` for each list, `classes.txt` where there are classes, and `root.txt`: all of them or none.
 
     Args:
         out: Folder for the files, made where it is missing.
         root: Folder that the paths are relative to.
-        lists: For each name the rows (path, label); where all labels are -1 the column is left out.
+        lists: For each name the rows; a column that would say nothing in any of them is left out.
         classes: Name of class n.
+
+    Raises:
+        DataError: They cannot be written; the files of before are as they were.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    for name, rows in lists.items():
-        kept = list(rows)
-        labelled = any(label >= 0 for _, label in kept)
-        with open(out / f"{name}.csv", "w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["path", "label"] if labelled else ["path"])
-            writer.writerows([video, label] if labelled else [video] for video, label in kept)
-    for name, text in _beside(root, classes).items():
-        (out / name).write_text(text, encoding="utf-8")
+    texts = {f"{name}.csv": _csv([Row(*row) for row in rows]) for name, rows in lists.items()}
+    texts.update(_beside(root, classes))
+    folders = [name for name in texts if (out / name).is_dir()]
+    if folders:
+        raise DataError(
+            f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as written:  # each gets its name when the last one is on disk
+            for name, text in texts.items():
+                file = written.enter_context(replacing(out / name))
+                file.write(text.encode("utf-8"))
+                file.flush()
+    except OSError as error:
+        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+
+
+def _csv(rows: Sequence[Row]) -> str:
+    said = {
+        "path": True,
+        "label": any(row.label >= 0 for row in rows),
+        "start": any(row.start is not None for row in rows),
+        "end": any(row.end is not None for row in rows),
+        "fps": any(row.fps is not None for row in rows),
+    }
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column for column in _COLUMNS if said[column])
+    writer.writerows([getattr(row, column) for column in _COLUMNS if said[column]] for row in rows)
+    return text.getvalue()
 
 
 def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
@@ -126,12 +210,21 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     path = out / videos.path.name
     if path.exists() and path.samefile(videos.path):
         raise DataError(f"{path} is the list that is read: choose another folder to write to")
-    for name, text in _beside(root, videos.classes).items():
+    check_beside(out, root, videos.classes)
+    return path
+
+
+def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
+    """Refuse a folder whose `classes.txt` or `root.txt` is not that of a list that is to be written there.
+
+    Raises:
+        DataError: It holds other ones.
+    """
+    for name, text in _beside(root, classes).items():
         if (out / name).exists() and (out / name).read_text(encoding="utf-8") != text:
             raise DataError(f"{out / name} belongs to other lists: choose another folder to write to")
-    if not videos.classes and (out / "classes.txt").exists():
+    if not classes and (out / "classes.txt").exists():
         raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
-    return path
 
 
 def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
@@ -184,10 +277,19 @@ def _rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:
-    return tuple(_text(path, "delete it").rstrip("\r\n").split("\n")) if path.exists() else ()
+    return tuple(read_text(path, "delete it").rstrip("\r\n").split("\n")) if path.exists() else ()
 
 
-def _text(path: Path, remedy: str) -> str:
+def read_text(path: Path, remedy: str) -> str:
+    """Read a list, or what belongs to one, whole.
+
+    Args:
+        path: The file, UTF-8 with or without a byte-order mark.
+        remedy: What the error says to do where it cannot be read.
+
+    Raises:
+        DataError: It cannot be read or is not UTF-8.
+    """
     try:
         text = path.read_text(encoding="utf-8-sig")  # -sig: a byte-order mark is no part of the text
     except OSError as error:

@@ -186,6 +186,29 @@ def test_torchvision_network_gives_what_its_classifier_would_take():
         torch.testing.assert_close(original.fc(network(x)), original(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet18", 11.18, 512), ("resnet50", 23.51, 2048)])
+def test_resnets_for_pictures_average_over_frames(name, millions, dim):
+    network = build_backbone(name).eval()
+    assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005) and network.dim == dim
+    assert type(network.net) is torchvision.models.ResNet and isinstance(network.net.fc, nn.Identity)
+    clips = torch.randn(2, 3, 4, 40, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = network(clips)
+        frames = torch.stack([network.net(clips[:, :, t]) for t in range(4)])
+        torch.testing.assert_close(features, frames.mean(dim=0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(network(clips[:, :, 2:3]), frames[2], rtol=1e-5, atol=1e-6)
+        assert not torch.allclose(frames[0], frames[1], rtol=1e-2)
+
+
+@pytest.mark.parametrize(("name", "blocks"), [("resnet18", 8), ("resnet50", 16)])
+@pytest.mark.parametrize("zero", [True, False])
+def test_residual_branches_of_resnets_for_pictures(name, blocks, zero):
+    network = build_backbone(name, zero_init=zero)
+    weights = [m.weight for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert sum(bool((weight == 0).all()) for weight in weights) == (blocks if zero else 0)
+    assert sum(bool((weight == 1).all()) for weight in weights) == len(weights) - (blocks if zero else 0)
+
+
 def test_every_torchvision_video_network_is_there():
     assert len(TORCHVISION) >= 8 and set(TORCHVISION) <= set(BACKBONES)
 

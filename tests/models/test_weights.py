@@ -18,14 +18,16 @@ from vidssl import cli
 from vidssl.config import build
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError
+from vidssl.errors import CheckpointError, ConfigError
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import (
     FORMAT,
+    InitialWeights,
     UntrustedError,
     backbone_weights,
+    load_initial,
     load_state,
     load_weights,
     read_checkpoint,
@@ -142,6 +144,49 @@ def test_fault_26_weights_are_loaded_all_or_none(trained):
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
 
+def test_the_name_of_the_backbone_may_be_told(trained):
+    assert load_backbone(trained[1], "resnet3d18").dim == 64
+    assert "holds a resnet3d18, not a resnet3d50: leave arch out" in one_line(
+        load_backbone, trained[1], "resnet3d50"
+    )
+    with pytest.raises(ConfigError, match=r"no backbone 'resnet3d8' \(did you mean 'resnet3d18'\?\)"):
+        load_backbone(trained[1], "resnet3d8")
+
+
+def test_a_run_may_start_from_another(trained):
+    path, backbone = str(trained[1]), build_backbone("resnet3d18", width=8)
+    matched = load_initial(backbone, InitialWeights(file=path))
+    expected = load_backbone(path).state_dict()
+    assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
+    assert str(matched).startswith(
+        f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; "
+    )
+    assert "queue.keys" in matched.left
+    told = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
+    assert (
+        "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0" in told
+    )
+
+
+def test_the_target_may_be_taken_by_its_name(trained):
+    content = read_checkpoint(trained[1])["method"]
+    backbone = load_backbone(trained[1], "resnet3d18", keys={"method.target.0.": ""})
+    online = load_backbone(trained[1]).state_dict()
+    for key, value in backbone.state_dict().items():
+        assert torch.equal(value, content[f"target.0.{key}"])
+    assert not all(torch.equal(value, online[key]) for key, value in backbone.state_dict().items())
+
+
+def test_fault_26_what_fits_of_a_damaged_checkpoint_may_be_taken(altered):
+    path = altered(lambda c: c["method"].pop(NAME))
+    torch.manual_seed(3)
+    fresh = build_backbone("resnet3d18", width=8).state_dict()
+    torch.manual_seed(3)
+    state = load_backbone(path, partial=True).state_dict()
+    kept = [key for key, value in state.items() if torch.equal(value, fresh[key])]
+    assert NAME.removeprefix("backbone.") in kept and len(kept) < 30
+
+
 class Malicious:
     """Runs code when it is unpickled."""
 
@@ -159,8 +204,14 @@ class Malicious:
             "torch",
             r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
         ),
-        ("old torch", "is a pickle; expected: a .pt file that vidssl wrote"),
-        ("pickle", "is a pickle; expected: a .pt file that vidssl wrote"),
+        (
+            "old torch",
+            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
+        ),
+        (
+            "pickle",
+            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
+        ),
     ],
 )
 def test_fault_25_a_malicious_checkpoint_runs_nothing(how, said, tmp_path):
@@ -258,6 +309,46 @@ def test_fault_24_files_that_are_no_checkpoint(kind, suffix, tmp_path):
     assert str(path) in told and said in told
     assert kind == "cut" or told.endswith("; expected: a .pt file that vidssl wrote")
     assert one_line(lambda: read_checkpoint(path, trust=True)) == told
+    if kind not in ("safetensors", "noise"):  # which may be somebody's weights
+        anybodys = one_line(load_backbone, path)
+        assert str(path) in anybodys and said in anybodys
+        assert kind == "cut" or anybodys.endswith(
+            "; expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
+        )
+
+
+def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
+    path = tmp_path / "SLOWONLY_8x8_R50.pkl"
+    for content in (
+        bytes(range(128, 256)) * 10,
+        pickle.dumps({"blobs": {"conv1_w": [1.0]}}, protocol=2),
+        pickle.dumps({"blobs": {"conv1_w": [1.0]}}),
+    ):
+        path.write_bytes(content)
+        assert "is a pickle that torch did not write, or a damaged one; expected" in one_line(
+            load_backbone, path
+        )
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_fault_24_flipped_bytes_of_others_are_never_more_than_a_checkpoint_error(zipped, tmp_path):
+    path = tmp_path / "flipped.pth"
+    state = build_backbone("resnet3d18", width=4).state_dict()
+    torch.save({"model_state": state, "args": Path("x")}, path, _use_new_zipfile_serialization=zipped)
+    whole = path.read_bytes()
+    places = np.random.Generator(np.random.PCG64(3))
+    damaged = 0
+    for n in range(40):
+        bad = bytearray(whole)
+        for place in places.integers(0, (len(whole), 12000)[n % 2], 1 + n % 3):
+            bad[place] = places.integers(256)
+        path.write_bytes(bad)
+        try:
+            load_initial(build_backbone("resnet3d18", width=4), InitialWeights(file=str(path)))
+        except CheckpointError as error:
+            damaged += 1
+            assert "\n" not in str(error) and str(path) in str(error)
+    assert damaged > 5
 
 
 def test_fault_24_a_video(digits):

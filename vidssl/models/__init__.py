@@ -5,6 +5,15 @@ A backbone is a module with `.dim` that maps (B, 3, T, H, W) to (B, dim).
 
 from vidssl.models.backbones import BACKBONES, build_backbone
 from vidssl.models.heads import Head, mlp
-from vidssl.models.weights import load_backbone
+from vidssl.models.weights import Initial, InitialWeights, load_backbone, load_initial
 
-__all__ = ["BACKBONES", "Head", "build_backbone", "load_backbone", "mlp"]
+__all__ = [
+    "BACKBONES",
+    "Head",
+    "Initial",
+    "InitialWeights",
+    "build_backbone",
+    "load_backbone",
+    "load_initial",
+    "mlp",
+]

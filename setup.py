@@ -19,7 +19,11 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.10",
     packages=find_packages(include=["vidssl", "vidssl.*"]),
-    package_data={"vidssl": ["py.typed"], "vidssl.viz": ["templates/*.html"]},
+    package_data={
+        "vidssl": ["py.typed"],
+        "vidssl.jobs": ["references.yaml"],
+        "vidssl.viz": ["templates/*.html"],
+    },
     entry_points={"console_scripts": ["vidssl = vidssl.cli:main"]},
     install_requires=[
         "torch>=2.6",
@@ -41,7 +45,7 @@ setup(
     ],
     extras_require={
         "torchcodec": ["torchcodec"],
-        "bench": ["torchcodec"],
+        "bench": ["faiss-cpu", "torchcodec"],
         "slurm": ["submitit"],
         "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec", "submitit"],
     },

@@ -12,14 +12,20 @@ ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
 
 
+def load(name):
+    """Bind a config; one for several splits as that of the first."""
+    several = "{split}" in (ROOT / name).read_text(encoding="utf-8").split("\noutput:", 1)[1]
+    return load_run(ROOT / name, split=1 if several else None)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_config_binds(name):
-    run = load_run(ROOT / name)
+    run = load(name)
     assert run.output.startswith("output/") and ".." not in run.output
 
 
 def test_no_two_configs_write_to_one_folder():
-    outputs = [load_run(ROOT / name).output for name in CONFIGS]
+    outputs = [load(name).output for name in CONFIGS]
     assert len(set(outputs)) == len(outputs)
 
 
@@ -36,6 +42,8 @@ def test_header_says_what_it_is_and_how_it_is_run(name):
     assert commands and all(re.match(r"(\.venv/bin/)?(python|torchrun) ", line) for line in commands)
     for script in re.findall(r"\b(?:tools|datasets)/\w+\.py", "\n".join(header)):
         assert (ROOT / script).exists()
+    several = "{split}" in (ROOT / name).read_text(encoding="utf-8").split("\noutput:", 1)[1]
+    assert several == any("--splits 1,2,3" in line for line in header)
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")])

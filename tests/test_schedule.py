@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from ruamel.yaml import YAML
 
 from vidssl.config import Settings, bind, dump
 from vidssl.errors import ConfigError
@@ -82,3 +83,37 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
 def test_mistakes(value, message):
     with pytest.raises(ConfigError, match=message):
         bind(Holder, {"value": value}, "test")
+
+
+def test_steps_fall_by_equal_factors():
+    """InterCLR's finetuning: a fifth from epochs 12 and 16 of 20 on."""
+    schedule = Schedule(start=1.0, end=0.04, shape="steps", milestones=(0.6, 0.8))
+    for epoch in range(21):
+        assert schedule.at(epoch / 20) == pytest.approx(1.0 if epoch < 12 else 0.2 if epoch < 16 else 0.04)
+    warm = Schedule(start=1.0, end=0.1, shape="steps", milestones=(0.5,), warmup=0.2)
+    assert [warm.at(share) for share in (0.0, 0.1, 0.2, 0.49, 0.5, 1.0)] == pytest.approx(
+        [0, 0.5, 1, 1, 0.1, 0.1]
+    )
+
+
+def test_steps_come_back_from_a_config():
+    tree = {"value": {"start": 1.0, "end": 0.04, "shape": "steps", "milestones": [0.6, 0.8]}}
+    bound = bind(Holder, tree, "test")
+    assert bound.value.milestones == (0.6, 0.8)
+    assert bind(Holder, YAML(typ="safe", pure=True).load(dump(bound)), "dumped") == bound
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"shape": "steps"}, "milestones and shape: steps go together"),
+        ({"milestones": [0.5]}, "milestones and shape: steps go together"),
+        ({"shape": "steps", "milestones": [0.5, 0.5]}, "must rise, and lie after the warm-up"),
+        ({"shape": "steps", "milestones": [0.1], "warmup": 0.2}, "must rise, and lie after the warm-up"),
+        ({"shape": "steps", "milestones": [0.5], "end": 0.0}, "both must be above 0, to have a factor"),
+        ({"shape": "steps", "milestones": [1.0]}, "less than 1"),
+    ],
+)
+def test_steps_that_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        bind(Holder, {"value": {"start": 1.0, "end": 0.1, **settings}}, "test")

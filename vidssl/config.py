@@ -70,9 +70,35 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds {type(tree).__name__}, not keys and values")
-    for override in overrides:
-        _write(tree, override)
+    for text in overrides:
+        override(tree, text)
     return tree
+
+
+def override(tree: Tree, text: str) -> None:
+    """Write `a.b.0.c=VALUE` into a tree.
+
+    Raises:
+        ConfigError: It has no `=`, its value is no YAML, or it leads nowhere.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override '{text}' is not KEY=VALUE")
+    try:
+        parsed = _yaml().load(value)
+    except YAMLError:
+        raise ConfigError(f"override '{text}': the value is not YAML; quote it") from None
+    here: Any = tree
+    *way, last = key.split(".")
+    for part in way:
+        here = _step(here, part, text, lambda: {})
+    if isinstance(here, list):
+        _step(here, last, text, None)
+        here[int(last)] = parsed
+    elif isinstance(here, dict):
+        here[last] = parsed
+    else:
+        raise ConfigError(f"override '{text}': there is a value, not a section, before '{last}'")
 
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
@@ -124,27 +150,6 @@ def _is_section(value: Any) -> bool:
 
 def _yaml() -> YAML:
     return YAML(typ="safe", pure=True)  # 1.2, duplicate keys and unknown tags are errors
-
-
-def _write(tree: Tree, override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals or not key:
-        raise ConfigError(f"override '{override}' is not KEY=VALUE")
-    try:
-        parsed = _yaml().load(value)
-    except YAMLError:
-        raise ConfigError(f"override '{override}': the value is not YAML; quote it") from None
-    here: Any = tree
-    *way, last = key.split(".")
-    for part in way:
-        here = _step(here, part, override, lambda: {})
-    if isinstance(here, list):
-        _step(here, last, override, None)
-        here[int(last)] = parsed
-    elif isinstance(here, dict):
-        here[last] = parsed
-    else:
-        raise ConfigError(f"override '{override}': there is a value, not a section, before '{last}'")
 
 
 def _step(here: Any, part: str, override: str, missing: Callable[[], Tree] | None) -> Any:

@@ -209,3 +209,46 @@ def test_state_of_another_memory_format_is_read_right(name):
     run_steps(config, second, range(2, 5), optimizer)
     for one, other in zip(whole.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_backbone_and_classifier_with_rates_of_their_own(name):
+    """Two optimizers, one for each part, with the two rates, do the same."""
+
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.backbone = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.head(self.backbone(x)).square().sum()
+
+    one, other = Both(), Both()
+    config = CONFIGS[name]
+    scaled = build_optimizer(config.model_copy(update={"backbone_scale": 0.01}), one)
+    parts = [build_optimizer(config, part) for part in (other.backbone, other.head)]
+    for step in range(4):
+        x = torch.randn(8, 3, generator=torch.Generator().manual_seed(step))
+        assert set_lr(scaled, config, 0.5, 8) == pytest.approx(config.lr.at(0.5))
+        for part, scale in zip(parts, (0.01, 1.0), strict=True):
+            for group in part.param_groups:
+                group["lr"] = scale * config.lr.at(0.5)
+        for model, optimizers in ((one, [scaled]), (other, parts)):
+            model.zero_grad()
+            model(x).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+    start = Both().state_dict()
+    for key, value in one.state_dict().items():
+        torch.testing.assert_close(value, other.state_dict()[key], rtol=1e-6, atol=1e-7)
+        assert not torch.equal(value, start[key])
+
+
+def test_a_frozen_backbone_leaves_one_group():
+    model = nn.Module()
+    model.backbone, model.head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3)
+    optimizer = build_optimizer(CONFIGS["sgd"].model_copy(update={"backbone_scale": 0.1}), model)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [2]
+    assert set_lr(optimizer, CONFIGS["sgd"], 0.0, 8) == optimizer.param_groups[0]["lr"] == 0.1

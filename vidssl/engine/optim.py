@@ -5,10 +5,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from vidssl.config import Settings
+from vidssl.methods.base import Method
 from vidssl.schedule import Scheduled
 
 
@@ -16,6 +17,8 @@ class _Shared(Settings):
     lr: Scheduled
     base_batch: int | None = Field(default=None, ge=1)  # the batch that lr is meant for; it scales linearly
     weight_decay: float = Field(default=0.0, ge=0)
+    # Learning rate of the backbone over that of the rest, its classifier or projector.
+    backbone_scale: float = Field(default=1.0, gt=0)
 
 
 class LARSConfig(_Shared):
@@ -51,7 +54,7 @@ class LARS(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Tensor], lr: float, momentum: float, weight_decay: float, trust: float
+        self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float, trust: float
     ) -> None:
         super().__init__(
             params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
@@ -82,23 +85,37 @@ class LARS(Optimizer):
             torch._foreach_add_(params, buffers, alpha=-group["lr"])
 
 
-def build_optimizer(config: OptimizerConfig, method: nn.Module) -> Optimizer:
+def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
     """Make the optimizer of the weights that ask for gradients; its lr is set before each step by `set_lr`."""
-    params = [p for p in method.parameters() if p.requires_grad]
+    groups = _groups(config, method)
     if isinstance(config, LARSConfig):
-        return LARS(params, 0.0, config.sgd_momentum, config.weight_decay, config.trust)
+        return LARS(groups, 0.0, config.sgd_momentum, config.weight_decay, config.trust)
     optimizer: Optimizer
     # Fused: one pass over the weights, on CPUs too.
     if isinstance(config, SGDConfig):
-        optimizer = SGD(params, 0.0, config.sgd_momentum, weight_decay=config.weight_decay, fused=True)
+        optimizer = SGD(groups, 0.0, config.sgd_momentum, weight_decay=config.weight_decay, fused=True)
     else:
-        groups = [
-            {"params": [p for p in params if p.ndim > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+        split = [
+            {**group, "params": [p for p in group["params"] if (p.ndim > 1) == decays], "weight_decay": decay}
+            for group in groups
+            for decays, decay in ((True, config.weight_decay), (False, 0.0))
         ]
-        optimizer = AdamW(groups, lr=0.0, betas=config.betas, fused=True)
+        optimizer = AdamW(split, lr=0.0, betas=config.betas, fused=True)
     optimizer.register_load_state_dict_post_hook(_follow_layout)
     return optimizer
+
+
+def _groups(config: OptimizerConfig, method: Method) -> list[dict[str, Any]]:
+    """Weights that share a learning rate; `scale` is what it is multiplied with."""
+    params = [p for p in method.parameters() if p.requires_grad]
+    if config.backbone_scale == 1.0:
+        return [{"params": params, "scale": 1.0}]
+    inside = {id(p) for p in method.backbone.parameters()}
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in params if id(p) in inside], "scale": config.backbone_scale},
+        {"params": [p for p in params if id(p) not in inside], "scale": 1.0},
+    ]
+    return [group for group in groups if group["params"]]
 
 
 def _follow_layout(optimizer: Optimizer) -> None:
@@ -110,8 +127,8 @@ def _follow_layout(optimizer: Optimizer) -> None:
 
 
 def set_lr(optimizer: Optimizer, config: OptimizerConfig, progress: float, batch_size: int) -> float:
-    """Set the learning rate of the next step, and give it."""
+    """Set the learning rate of the next step, and give it: that of all but the backbone, where they differ."""
     lr = config.lr.at(progress) * (batch_size / config.base_batch if config.base_batch else 1.0)
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group["scale"]
     return lr

@@ -185,6 +185,7 @@ def save(
                 run.data.backend: av.__version__,
             },
             "fingerprint": videos.fingerprint,
+            "classes": list(videos.classes),
         }
         checkpoint.save(output / "checkpoints", reached.step, content, run.checkpoint.keep)
 

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, create_model, model_validator
@@ -11,12 +11,15 @@ from pydantic import Field, create_model, model_validator
 from vidssl import comm
 from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.moving_digits import MovingDigits
+from vidssl.data.records import Subset
 from vidssl.data.samplers import SAMPLERS
 from vidssl.data.video import Reading
 from vidssl.engine.optim import OptimizerConfig
 from vidssl.errors import ConfigError, TrainingError
+from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
+from vidssl.models.weights import Initial
 from vidssl.transforms import RECIPES
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
@@ -32,6 +35,7 @@ class Data(Reading):
     """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
 
     train: str  # a list
+    subset: Subset | None = None  # of the list, for learning with few labels
     root: str | None = None  # folder that overrides the list's root.txt
     allow_external: bool = False  # accept paths that leave the root
     moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
@@ -48,20 +52,25 @@ class Data(Reading):
 
 
 class Evaluate(Settings):
-    """How clips are taken for features; with `every`, also a monitor during training."""
+    """How clips are taken for tests; with `every`, also a monitor during training.
+
+    `protocols`, added by `schema`, are what is measured: None means retrieval, knn and uniformity, of lists without
+    labels uniformity alone, and of a method that has a classifier its accuracy.
+    """
 
     clips: int = Field(default=10, ge=1)
     crops: Literal[1, 3] = 3
     size: int | None = Field(default=None, ge=1)  # side of the crops; None: that of the first view
     batch_size: int = Field(default=8, ge=1)  # videos at a time
     every: int | None = Field(default=None, ge=1)  # steps
-    gallery: str | None = None  # lists for the monitor
-    query: str | None = None
+    gallery: str | None = None  # the list of training videos that tests compare with
+    query: str | None = None  # the list that is tested
+    protocols: Any = None
 
     @model_validator(mode="after")
-    def _lists_for_the_monitor(self) -> "Evaluate":
-        if self.every is not None and (self.gallery is None or self.query is None):
-            raise ValueError("every needs the lists gallery and query")
+    def _list_for_the_monitor(self) -> "Evaluate":
+        if self.every is not None and self.query is None:
+            raise ValueError("every needs the list query, and most protocols a gallery")
         return self
 
 
@@ -92,6 +101,7 @@ class Run(Settings):
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
     epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
     steps: int | None = Field(default=None, ge=1)
+    init: Initial | None = None  # weights that the backbone starts from: a file
     batch_size: int = Field(ge=1)  # global
     micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
     data: Data
@@ -127,22 +137,57 @@ def schema() -> type[Run]:
         sampler=(choice(SAMPLERS), ...),
         views=(tuple[recipe, ...], Field(min_length=1)),  # type: ignore[valid-type]
     )
+    protocol = choice(PROTOCOLS)
+    protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]
+    evaluate = create_model("Evaluate", __base__=Evaluate, protocols=(protocols | None, None))
     return create_model(
         "Run",
         __base__=Run,
         data=(data, ...),
+        evaluate=(evaluate, evaluate()),
         backbone=(choice(BACKBONES), ...),
         method=(choice(METHODS), ...),
     )
 
 
-def load_run(path: str | Path, overrides: Sequence[str] = ()) -> Run:
+def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
     """Read a config file with overrides and bind it.
 
+    Args:
+        path: The file.
+        overrides: `KEY=VALUE`.
+        split: Number that stands for `{split}` in all its texts; the output is `OUTPUT/splitN` then.
+
     Raises:
-        ConfigError: All mistakes at once.
+        ConfigError: All mistakes at once; or `{split}` is there without a number, or a number without it.
     """
-    return bind_run(read(path, overrides), str(path))
+    tree = read(path, overrides)
+    if split is None and _mentions_split(tree):
+        raise ConfigError(
+            f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1,2,3"
+        )
+    if split is not None:
+        if not _mentions_split(tree.get("data")):
+            raise ConfigError(
+                f"data of {path} names no {{split}}: all splits would be the same; write data.train=…{{split}}.csv"
+            )
+        tree = _fill(tree, split)
+        tree["output"] = f"{tree.get('output', '')}/split{split}"
+    return bind_run(tree, str(path))
+
+
+def _mentions_split(tree: Any) -> bool:
+    if isinstance(tree, dict | list):
+        return any(map(_mentions_split, tree.values() if isinstance(tree, dict) else tree))
+    return isinstance(tree, str) and "{split}" in tree
+
+
+def _fill(tree: Any, split: int) -> Any:
+    if isinstance(tree, dict):
+        return {key: _fill(value, split) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_fill(value, split) for value in tree]
+    return tree.replace("{split}", str(split)) if isinstance(tree, str) else tree
 
 
 def bind_run(tree: Tree, source: str) -> Run:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,9 +15,10 @@ from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, StepSampler, train_loader
 from vidssl.data.moving_digits import ensure
-from vidssl.data.records import VideoList, read_list
+from vidssl.data.records import VideoList, choose, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.video import Reading
+from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
@@ -33,15 +35,26 @@ from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
 from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
-from vidssl.evaluation.features import TestClips, extract
-from vidssl.evaluation.protocols import PROTOCOLS, own_rows
+from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.measure import check_measurable, chosen_protocols, measure
+from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.norms import average_statistics
+from vidssl.models.weights import load_initial
 from vidssl.transforms import RECIPES
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Monitored:
+    """What is measured during training."""
+
+    protocols: dict[str, EvaluationProtocol]
+    gallery: VideoList | None
+    query: VideoList
 
 
 def train(run: Run, until: int | None = None) -> Path:
@@ -69,11 +82,12 @@ def train(run: Run, until: int | None = None) -> Path:
         stack.enter_context(comm.lost_peers_told())
         _make_deterministic(run, device)
         videos, monitored = training_list(run), _monitored(run)
+        _check_classes(run, videos)
         steps = run.total_steps(len(videos.records))
         stop = steps if until is None else min(until, steps)
 
         torch.manual_seed(run.seed)
-        method: Method = build(METHODS, run.method, build_backbone(run)).to(device)
+        method: Method = build(METHODS, run.method, _start_backbone(run)).to(device)
         _channels_last(method)
         method, norm = set_batch_norm(method, run.sync_bn, device)
         optimizer = build_optimizer(run.optimizer, method)
@@ -115,7 +129,7 @@ def train(run: Run, until: int | None = None) -> Path:
             while True:
                 if _is_due(run, step, steps) and reached.evaluated < step:
                     try:
-                        numbers = _monitor(run, monitored, method.backbone, device, request)
+                        numbers = _monitor(run, monitored, method, device, request)
                     except VidsslError:
                         if saved < step:  # a video that cannot be read must not cost what was trained
                             keep(required=True)
@@ -174,10 +188,30 @@ def build_backbone(run: Run) -> Backbone:
     return backbone
 
 
+def _start_backbone(run: Run) -> Backbone:
+    """Make the backbone that training starts from; a run that goes on has its weights in its checkpoint."""
+    backbone = build_backbone(run)
+    if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
+        matched = load_initial(backbone, run.init, run.checkpoint.trust)
+        if comm.is_main():
+            _log.info("%s", matched)
+    return backbone
+
+
 def training_list(run: Run) -> VideoList:
     """Read the list that a run trains on, rendering the embedded set first where it is asked for and missing."""
     render(run)
-    return read_list(run.data.train, run.data.root, run.data.allow_external)
+    videos = read_list(run.data.train, run.data.root, run.data.allow_external)
+    return videos if run.data.subset is None else choose(videos, run.data.subset)
+
+
+def _check_classes(run: Run, videos: VideoList) -> None:
+    """See whether a classifier and the list that it learns from know the same number of classes."""
+    if METHODS[run.method.name].classifies and len(videos.classes) not in (0, run.method.classes):
+        raise ConfigError(
+            f"method.classes is {run.method.classes}, and {videos.path} has {len(videos.classes)} classes (its "
+            f"classes.txt): give method.classes={len(videos.classes)}"
+        )
 
 
 def render(run: Run) -> None:
@@ -235,12 +269,19 @@ def _is_due(run: Run, step: int, steps: int) -> bool:
     return every is not None and step > 0 and (step % every == 0 or step == steps)
 
 
-def _monitored(run: Run) -> list[VideoList]:
-    """Read the lists of the monitor, gallery and query: a mistake in them shows before hours of training."""
+def _monitored(run: Run) -> Monitored | None:
+    """Read the lists of the monitor, and build its protocols: a mistake shows before hours of training."""
     if run.evaluate.every is None:
-        return []
-    paths = (run.evaluate.gallery, run.evaluate.query)
-    return [read_list(str(path), run.data.root, run.data.allow_external) for path in paths]
+        return None
+    gallery, query = (
+        None if path is None else read_list(path, run.data.root, run.data.allow_external)
+        for path in (run.evaluate.gallery, run.evaluate.query)
+    )
+    assert query is not None  # by the schema
+    classifies = METHODS[run.method.name].classifies
+    protocols = chosen_protocols(run.evaluate.protocols, classifies, gallery, query)
+    check_measurable(protocols, gallery, query, run.method.classes if classifies else 0)
+    return Monitored(protocols, gallery, query)
 
 
 def _write_config(run: Run, output: Path) -> None:
@@ -253,17 +294,21 @@ def _write_config(run: Run, output: Path) -> None:
 
 
 def _monitor(
-    run: Run, lists: list[VideoList], backbone: Backbone, device: torch.device, request: StopRequest
+    run: Run, monitored: Monitored | None, method: Method, device: torch.device, request: StopRequest
 ) -> dict[str, float]:
-    """Measure the backbone on held lists; training's random numbers are not touched."""
-    test = test_clips(run)
-    gallery, query = (extract(backbone, videos, test, device, check=request.check) for videos in lists)
-    numbers: dict[str, float] = {}
-    labelled = all(record.label >= 0 for videos in lists for record in videos.records)
-    for name in ("retrieval", "knn", "uniformity") if labelled else ("uniformity",):
-        protocol = PROTOCOLS[name]
-        numbers.update(protocol(protocol.Config())(gallery, query, own_rows(*lists)))  # type: ignore[attr-defined]
-    return numbers
+    """Measure the network on held lists; training's random numbers are not touched."""
+    assert monitored is not None  # it is due
+    return measure(
+        method.backbone,
+        monitored.protocols,
+        monitored.gallery,
+        monitored.query,
+        test_clips(run),
+        device,
+        method.classify if method.classifies else None,
+        run.method.classes if method.classifies else 0,
+        request.check,
+    ).numbers
 
 
 def _not_finite(output: Path, step: int, videos: VideoList, loss: Tensor, index: Tensor) -> TrainingError:

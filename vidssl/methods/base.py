@@ -1,6 +1,6 @@
 """The contract of a method, all that the loop knows of it."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -20,11 +20,14 @@ class Method(nn.Module):
         backbone: What is learned, saved and evaluated.
         progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
         watched: Whether this step's scalars are logged; where not, `loss` alone is needed.
+        classifies: Whether the method has a classifier on the backbone, which tests can ask: then its config has
+            `classes`, and it has `classify`.
     """
 
     class Config(Settings):
         """Settings of the method; each method has its own."""
 
+    classifies: ClassVar[bool] = False
     backbone: Backbone
 
     def __init__(self, backbone: Backbone) -> None:
@@ -35,6 +38,10 @@ class Method(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
+        raise NotImplementedError
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Give class probabilities (B, classes) of backbone outputs (B, dim), where the method `classifies`."""
         raise NotImplementedError
 
     def after_step(self, progress: float) -> None:

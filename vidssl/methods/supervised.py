@@ -1,5 +1,7 @@
 """Learning with labels: from scratch, finetuning, and the linear probe."""
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -10,7 +12,6 @@ from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Method
 from vidssl.methods.parts import full_precision
 from vidssl.models.backbones import Backbone
-from vidssl.models.weights import backbone_weights, load_weights, read_checkpoint
 from vidssl.types import Batch
 
 
@@ -18,9 +19,11 @@ from vidssl.types import Batch
 class Supervised(Method):
     """A linear classifier on the backbone, trained by cross-entropy (SCE, section D.3).
 
-    With `init` it is finetuning, with `init` and `freeze` the linear probe: the backbone then stays in eval
-    mode, its batch norms frozen too.
+    On a backbone that was trained before (`init` of the run) it is finetuning, and with `freeze` the linear probe: the
+    backbone then stays in eval mode, its batch norms frozen too.
     """
+
+    classifies: ClassVar[bool] = True
 
     class Config(Settings):
         """Settings of the classifier."""
@@ -28,13 +31,10 @@ class Supervised(Method):
         classes: int = Field(ge=2)
         dropout: float = Field(default=0.0, ge=0, lt=1)
         freeze: bool = False
-        init: str | None = None  # a checkpoint, whose backbone is the start
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
         self.config = config
-        if config.init is not None:
-            load_weights(backbone, backbone_weights(read_checkpoint(config.init)), config.init)
         if config.freeze:
             backbone.requires_grad_(False)
         self.dropout = nn.Dropout(config.dropout)
@@ -62,7 +62,11 @@ class Supervised(Method):
             loss = functional.cross_entropy(logits.float(), label)
         return {"loss": loss, "accuracy": (logits.argmax(dim=1) == label).float().mean()}
 
+    def classify(self, features: Tensor) -> Tensor:
+        """Give class probabilities (B, classes) of backbone outputs (B, dim)."""
+        return torch.softmax(self.head(features).float(), dim=1)
+
     @torch.no_grad()
     def predict(self, clips: Tensor) -> Tensor:
         """Give class probabilities (B, classes) of clips (B, C, T, S, S)."""
-        return torch.softmax(self.head(self.backbone(clips)).float(), dim=1)
+        return self.classify(self.backbone(clips))

@@ -198,7 +198,7 @@ def test_three_crops_of_each_clip_in_order(tmp_path, write_video):
     video = np.stack([np.broadcast_to(frames + 3 * t, (30, 90, 3)) for t in range(16)])
     path = write_video(tmp_path / "wide.mp4", video, gop=1)
     sampler = Uniform(Uniform.Config(frames=2, sampling_rate=3, clips=3))
-    views = views_of(path, sampler, [recipe("three_crops", size=30)])
+    views = views_of(path, sampler, [recipe("uniform_crops", size=30)])
     assert len(views) == 9 and all(view.shape == (2, 3, 30, 30) for view in views)
     starts = [0, 6, 12]
     expected = [

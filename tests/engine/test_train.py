@@ -16,7 +16,7 @@ from vidssl.data.records import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run import bind_run, load_run
-from vidssl.engine.train import train
+from vidssl.engine.train import train, training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
@@ -105,7 +105,7 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
     [
         (["epochs=1"], "give exactly one of epochs and steps"),
         (["steps=null"], "give exactly one of epochs and steps"),
-        (["evaluate.every=2"], "every needs the lists gallery and query"),
+        (["evaluate.every=2"], "every needs the list query, and most protocols a gallery"),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, ressl, sce"),
     ],
@@ -210,10 +210,10 @@ def test_what_only_says_where_and_how_fast_may_change(toy_run):
 
 
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
-    train(toy_run("supervised", "a"), until=1)
+    train(toy_run("sce", "a"), until=1)
     other = f"data.train={toy_folder}/data/digit/train.csv"
     with pytest.raises(CheckpointError, match=r"holds a run on other videos than .*digit/train.csv lists"):
-        train(toy_run("supervised", "a", other, "data.moving_digits=null"))
+        train(toy_run("sce", "a", other, "data.moving_digits=null"))
 
 
 def test_fault_17_a_damaged_last_checkpoint_costs_steps_and_nothing_else(toy_run, metrics, caplog):
@@ -416,3 +416,75 @@ def test_a_monitor_that_is_added_later_measures_once(toy_run, toy_folder, metric
     for _ in range(2):
         train(toy_run("supervised", "a", "steps=2", "evaluate.every=2", *lists))
     assert len(metrics("a", "uniformity")) == 1
+
+
+LISTS = {"gallery": "train", "query": "test"}
+
+
+def test_a_monitor_measures_what_it_is_told_and_the_classifier(toy_run, toy_folder, metrics):
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
+    told = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
+    train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", told, *lists))
+    names = {"step", "top1", "top5", "mean_class", "ece", "svm", "svm_mean_class", "knn", "knn_mean_class"}
+    assert [set(line) for line in metrics("a", "top1")] == [names]
+    # Without a gallery: what needs none.
+    train(toy_run("supervised", "b", "steps=3", "evaluate.every=3", lists[1]))
+    assert [set(line) for line in metrics("b", "top1")] == [{"step", "top1", "top5", "mean_class", "ece"}]
+    same = [line["top1"] for name in ("a", "b") for line in metrics(name, "top1")]
+    assert same[0] == same[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "told", "message"),
+    [
+        ("sce", "[{name: accuracy}]", "protocol accuracy needs a classifier, and this network has none"),
+        ("sce", "[{name: knn}, {name: knn, k: 1}]", "protocol knn is named twice"),
+        ("sce", "[{name: knnn}]", r"no 'knnn' \(did you mean 'knn'\?\)"),
+        ("sce", "[]", "at least 1 item"),
+    ],
+)
+def test_protocols_of_a_monitor_that_cannot_be(method, told, message, toy_run, toy_folder, tmp_path):
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
+    with pytest.raises(ConfigError, match=message):
+        train(toy_run(method, "a", "evaluate.every=9", f"evaluate.protocols={told}", *lists))
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+
+
+def test_a_monitor_that_learns_from_the_videos_that_it_tests(toy_run, toy_folder):
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in LISTS]
+    with pytest.raises(
+        DataError, match=r"16 videos of .* are in .* too, the first .*: svm would have seen the answers"
+    ):
+        train(toy_run("sce", "a", "evaluate.every=9", "evaluate.protocols=[{name: svm}]", *lists))
+
+
+def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
+    whole = training_list(toy_run("supervised", "a"))
+    tenth, half = (
+        training_list(toy_run("supervised", "a", f"data.subset={{share: {x}}}")) for x in (0.1, 0.5)
+    )
+    labels = [record.label for record in whole.records]
+    for chosen, count in ((tenth, 1), (half, round(0.5 * labels.count(0) + 1e-9))):
+        found = [record.label for record in chosen.records]
+        assert {label: found.count(label) for label in set(labels)} == dict.fromkeys(set(labels), count)
+        assert set(chosen.names) <= set(whole.names)
+        assert list(chosen.names) == [
+            name for name in whole.names if name in chosen.names
+        ]  # in the order of the list
+    assert set(tenth.names) < set(half.names)
+    other = training_list(toy_run("supervised", "a", "data.subset={share: 0.5, seed: 1}"))
+    assert set(other.names) != set(half.names) and len(other.names) == len(half.names)
+    three = training_list(toy_run("supervised", "a", "data.subset={per_class: 3}"))
+    assert len(three.records) == 3 * len(set(labels))
+    with pytest.raises(
+        DataError, match=r"has 5 videos of class '.*', the subset asks for 6: lower data.subset.per_class"
+    ):
+        training_list(toy_run("supervised", "a", "data.subset={per_class: 6}"))
+    with pytest.raises(ConfigError, match="give exactly one of share and per_class"):
+        toy_run("supervised", "a", "data.subset={per_class: 6, share: 0.1}")
+
+
+def test_a_resumed_run_may_not_have_another_subset(toy_run):
+    train(toy_run("supervised", "a", "data.subset={share: 0.5}", "steps=2"), until=1)
+    with pytest.raises(CheckpointError, match=r"data.subset.seed 0, now 1"):
+        train(toy_run("supervised", "a", "data.subset={share: 0.5, seed: 1}", "steps=2"))

@@ -16,7 +16,7 @@ from vidssl.transforms import (
     random_crop,
     random_resized_crop,
     short_side,
-    three_crops,
+    uniform_crops,
 )
 from vidssl.types import Frames
 
@@ -155,7 +155,7 @@ def test_crops_never_share_memory_with_their_input() -> None:
     frames = noise(2, 64, 64)
     for out in (
         center_crop(frames, 64),
-        *three_crops(frames, 64),
+        *uniform_crops(frames, 64),
         random_crop(frames, 64, generator(0)),
         flip(frames),
     ):
@@ -179,7 +179,7 @@ def test_random_crop_is_uniform_and_the_same_for_all_frames() -> None:
 @pytest.mark.parametrize(("height", "width"), [(60, 100), (100, 60), (60, 60), (60, 61)])
 def test_three_crops_cover_both_ends(height: int, width: int) -> None:
     frames = ramp(2, height, width)
-    crops = three_crops(frames, 60)
+    crops = uniform_crops(frames, 60)
     axis = 0 if width >= height else 1  # the channel that tells the place along the longer side
     starts = [int(clip[0, axis].min()) for clip in crops]
     stops = [int(clip[0, axis].max()) for clip in crops]
@@ -195,7 +195,7 @@ def test_three_crops_cover_both_ends(height: int, width: int) -> None:
 
 def test_three_crops_resize_first() -> None:
     frames = noise(1, 120, 200)
-    left, _, right = three_crops(frames, 60)
+    left, _, right = uniform_crops(frames, 60)
     small = cv2.resize(np.ascontiguousarray(frames[0].transpose(1, 2, 0)), (100, 60))
     assert np.array_equal(left[0].transpose(1, 2, 0), small[:, :60])
     assert np.array_equal(right[0].transpose(1, 2, 0), small[:, 40:])

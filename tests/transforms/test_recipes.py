@@ -41,7 +41,7 @@ def small(name: str) -> recipes.Recipe:
 
 
 def test_the_names() -> None:
-    assert set(RECIPES) == {*VIEWS, "train_crop", "center_crop", "three_crops"}
+    assert set(RECIPES) == {*VIEWS, "train_crop", "center_crop", "uniform_crops"}
 
 
 def test_configs_at_half_strength_are_table_1_of_the_paper() -> None:
@@ -70,18 +70,18 @@ def test_defaults_of_the_paper_and_its_code() -> None:
     assert (
         small("train_crop").difference
         == small("center_crop").difference
-        == small("three_crops").difference
+        == small("uniform_crops").difference
         == 0.0
     )
 
 
-@pytest.mark.parametrize("name", [*VIEWS, "train_crop", "center_crop", "three_crops"])
+@pytest.mark.parametrize("name", [*VIEWS, "train_crop", "center_crop", "uniform_crops"])
 def test_every_recipe_keeps_the_contract(name: str) -> None:
     recipe, frames = small(name), clip()
     before = frames.copy()
     for key in range(6):
         views = recipe(frames, generator(7, key))
-        assert len(views) == (3 if name == "three_crops" else 1)
+        assert len(views) == (3 if name == "uniform_crops" else 1)
         for view in views:
             assert view.shape == (2, 3, 24, 24) and view.dtype == np.uint8
             assert view.transpose(0, 2, 3, 1).flags.c_contiguous
@@ -90,7 +90,7 @@ def test_every_recipe_keeps_the_contract(name: str) -> None:
         assert [view.tobytes() for view in views] == [view.tobytes() for view in again]
     assert np.array_equal(frames, before)
     others = [recipe(frames, generator(7, key))[0].tobytes() for key in range(6)]
-    assert len(set(others)) == (1 if name in ("center_crop", "three_crops") else 6)
+    assert len(set(others)) == (1 if name in ("center_crop", "uniform_crops") else 6)
 
 
 @pytest.mark.parametrize("name", [*VIEWS, "train_crop"])
@@ -184,7 +184,7 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("train_crop", {"size": 300}, "size 300 or more"),
         ("train_crop", {"short_side": (320, 256)}, "must rise"),
         ("center_crop", {"size": -1}, "greater than or equal to 1"),
-        ("three_crops", {"area": (0.1, 0.2)}, "not permitted"),
+        ("uniform_crops", {"area": (0.1, 0.2)}, "not permitted"),
     ],
 )
 def test_wrong_configs_are_refused(name: str, values: dict[str, object], message: str) -> None:

@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.viz import Hit, Preview, QueryRow, preview, write_report_page, write_retrieval_page
+from vidssl.viz import Hit, Preview, QueryRow, preview, write_compare_page, write_retrieval_page
 
 NASTY = "a/<script>alert('x')</script> #;&\"'\\ é 漢 }.mp4"
 VOID = {"meta", "link", "img", "input", "br"}
@@ -247,7 +247,7 @@ def test_an_empty_page_is_a_page(tmp_path):
 
 
 def report(path: Path, **options) -> tuple[str, Tree]:
-    write_report_page(path, **({"title": "Report", "summary": "What was done.", "runs": {}} | options))
+    write_compare_page(path, **({"title": "Report", "summary": "What was done.", "runs": {}} | options))
     page = path.read_text(encoding="utf-8")
     return page, Tree(page)
 

@@ -59,7 +59,7 @@ class Evaluate(Settings):
     """
 
     clips: int = Field(default=10, ge=1)
-    crops: Literal[1, 3] = 3
+    crops: int = Field(default=3, ge=1)  # of each clip
     size: int | None = Field(default=None, ge=1)  # side of the crops; None: that of the first view
     batch_size: int = Field(default=8, ge=1)  # videos at a time
     every: int | None = Field(default=None, ge=1)  # steps

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from vidssl.data.video import Reading
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
-from vidssl.transforms.recipes import CenterCrop, Recipe, ThreeCrops
+from vidssl.transforms.recipes import UniformCrops
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ class TestClips(Reading):
 
     clip: ClipSettings
     clips: int
-    crops: Literal[1, 3]  # 1: the centre; 3: along the longer side
+    crops: int  # of each clip, along the longer side; 1: the centre
     size: int  # short side of the video and side of the crops, pixels
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -43,11 +42,7 @@ class TestClips(Reading):
         """Make the data set whose samples are all views of a video."""
         clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
         sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
-        recipe: Recipe = (
-            CenterCrop(CenterCrop.Config(size=self.size))
-            if self.crops == 1
-            else ThreeCrops(ThreeCrops.Config(size=self.size))
-        )
+        recipe = UniformCrops(UniformCrops.Config(size=self.size, crops=self.crops))
         return ClipDataset(videos, sampler, [recipe], reading=self, skip=self.allow_missing)
 
 

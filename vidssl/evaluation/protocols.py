@@ -1,30 +1,124 @@
 """Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import mean, stdev
+from typing import Annotated, Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from pydantic import Field
+from sklearn.model_selection import StratifiedKFold
+from sklearn.svm import LinearSVC
 from torch import Tensor
+from torch.nn import functional
 
 from vidssl.config import Settings
 from vidssl.data.records import VideoList
-from vidssl.evaluation.metrics import Neighbours, chance, knn_accuracy, nearest, recall, uniformity
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.metrics import (
+    accuracy,
+    calibration_error,
+    chance,
+    mean_class_accuracy,
+    recall,
+    top_k,
+    uniformity,
+    vote,
+)
+from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features, VideoRecord
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a protocol found out.
+
+    Attributes:
+        numbers: By name; no two protocols share a name.
+        predicted: (Q,) int64 class of each query, -1 where there is none; None: the protocol names no class.
+        details: What else should be known of the numbers, as plain data: a cost that was chosen, say.
+    """
+
+    numbers: dict[str, float]
+    predicted: Tensor | None = None
+    details: dict[str, Any] = field(default_factory=dict)
 
 
 class EvaluationProtocol(Protocol):
     """Measures features against features; configured by its nested `Config`."""
 
+    probabilities: ClassVar[
+        bool
+    ]  # reads the classifier's probabilities of the queries, (Q, classes), as their x
+    gallery: ClassVar[bool]  # needs one
+    learns: ClassVar[bool]  # from the gallery's labels: no query may be in it
+    labels: ClassVar[bool]  # needs them
+
     def __init__(self, config: Any) -> None: ...
 
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Mapping[str, float]:
-        """Give named numbers; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Measure.
+
+        Args:
+            gallery: Features of the training set; those of the queries where `gallery` is False.
+            query: Features of the test set.
+            exclude: (P, 2) pairs of a query row and a gallery row that it must not find.
+        """
         ...
 
 
 PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
+
+
+class _Compared:
+    """What most protocols need: a gallery, and labels on both sides."""
+
+    probabilities: ClassVar[bool] = False
+    gallery: ClassVar[bool] = True
+    learns: ClassVar[bool] = False
+    labels: ClassVar[bool] = True
+
+
+def check_lists(
+    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
+) -> None:
+    """See whether lists can be measured, before hours of work that would be in vain.
+
+    Raises:
+        ConfigError: A protocol needs a gallery and there is none.
+        DataError: The lists have other classes or lack labels, or queries are in the list that is learned from.
+    """
+    for name, protocol in protocols.items():
+        if protocol.gallery and gallery is None:
+            raise ConfigError(f"protocol {name} compares with training videos: name their list too")
+        for videos in (gallery, query):
+            if protocol.labels and videos is not None and any(r.label < 0 for r in videos.records):
+                raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
+    if gallery is None:
+        return
+    if gallery.classes != query.classes:
+        place = next(
+            (
+                n
+                for n, pair in enumerate(zip(gallery.classes, query.classes, strict=False))
+                if pair[0] != pair[1]
+            ),
+            min(len(gallery.classes), len(query.classes)),
+        )
+        raise DataError(
+            f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
+            f"{len(query.classes)} classes, {place} is the first that differs): a label must mean the same in both"
+        )
+    learning = [name for name, protocol in protocols.items() if protocol.learns]
+    own = own_rows(gallery, query)
+    if learning and len(own):
+        raise DataError(
+            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {gallery.path} too, the first "
+            f"{query.names[int(own[0, 0])]!r}: {', '.join(learning)} would have seen the answers; use disjoint lists"
+        )
 
 
 def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
@@ -49,8 +143,37 @@ def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
     return all(record.end is None or start < record.end for record in (one, other))
 
 
+@PROTOCOLS.register("accuracy")
+class Accuracy:
+    """Accuracy of the network's own classifier: class probabilities averaged over all clips and crops of a video."""
+
+    probabilities: ClassVar[bool] = True
+    gallery: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+    labels: ClassVar[bool] = True
+
+    class Config(Settings):
+        """Settings of the protocol."""
+
+        bins: int = Field(default=15, ge=1)  # of the calibration error
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Give `top1`, `mean_class`, `ece` and, of more than five classes, `top5`."""
+        p, label = query.x, query.label
+        predicted = torch.sort(p, dim=1, descending=True, stable=True).indices[:, 0]
+        numbers = {"top1": top_k(p, label, 1)}
+        if p.shape[1] > 5:
+            numbers["top5"] = top_k(p, label, 5)
+        numbers["mean_class"] = mean_class_accuracy(predicted, label)
+        numbers["ece"] = calibration_error(p, label, self.config.bins)
+        return Measured(numbers, predicted)
+
+
 @PROTOCOLS.register("retrieval")
-class Retrieval:
+class Retrieval(_Compared):
     """R@k by cosine: the share of queries with a video of their class among the k nearest of the gallery.
 
     Plain cosine; with `center` the mean of the gallery is taken from the gallery and the mean of the queries
@@ -60,16 +183,16 @@ class Retrieval:
     class Config(Settings):
         """Settings of the protocol."""
 
-        ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 5, 10, 20), min_length=1)
+        ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 5, 10, 20, 50), min_length=1)
         center: bool = False
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> dict[str, float]:
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `R@k` for each k and `chance`."""
         numbers = recall(self.search(gallery, query, exclude), query, gallery, self.config.ks)
-        return {**numbers, "chance": chance(query, gallery)}
+        return Measured({**numbers, "chance": chance(query, gallery)})
 
     def search(self, gallery: Features, query: Features, exclude: Tensor) -> Neighbours:
         """Find the neighbours that the numbers are about."""
@@ -80,7 +203,7 @@ class Retrieval:
 
 
 @PROTOCOLS.register("knn")
-class KNN:
+class KNN(_Compared):
     """Accuracy of the weighted vote of the k nearest videos of the gallery (Wu et al., 2018)."""
 
     class Config(Settings):
@@ -92,15 +215,113 @@ class KNN:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> dict[str, float]:
-        """Give `knn`."""
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Give `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
-        return {"knn": knn_accuracy(neighbours, query, gallery, self.config.k, self.config.temperature)}
+        predicted = vote(neighbours, gallery, self.config.k, self.config.temperature)
+        return Measured(_accuracies("knn", predicted, query.label), predicted)
+
+
+@PROTOCOLS.register("svm")
+class LinearSVM(_Compared):
+    """Accuracy of one-against-rest linear SVMs on frozen features of unit length (as in InterCLR).
+
+    Of several costs one is chosen by cross-validation on the training side alone; of equal ones the smallest.
+    """
+
+    learns: ClassVar[bool] = True
+
+    class Config(Settings):
+        """Settings of the protocol."""
+
+        costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+            default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1
+        )
+        folds: int = Field(default=3, ge=2)
+        seed: int = Field(default=0, ge=0)  # of the folds
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Give `svm` and `svm_mean_class`; the details tell the cost and what each scored."""
+        x, label = _unit(gallery.x), gallery.label.numpy()
+        costs = sorted(set(self.config.costs))
+        scores = {cost: self._score(x, label, cost) for cost in costs} if len(costs) > 1 else {}
+        cost = max(costs, key=lambda c: scores.get(c, 0.0))  # the first of equal ones: the smallest
+        predicted = _svm(x, label, cost)(query.x)
+        numbers = _accuracies("svm", predicted, query.label)
+        return Measured(
+            numbers, predicted, {"cost": cost, "cross_validation": {str(c): s for c, s in scores.items()}}
+        )
+
+    def _score(self, x: np.ndarray, label: np.ndarray, cost: float) -> float:
+        """Accuracy over all folds, each predicted by what the others teach."""
+        smallest = np.unique(label, return_counts=True)[1].min()
+        if smallest < self.config.folds:
+            raise DataError(
+                f"protocol svm: a class has {smallest} training videos, and cross-validation with "
+                f"{self.config.folds} folds needs as many; lower folds (to 2 at least), give one cost, or add videos"
+            )
+        folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+        right = 0
+        for learned, held in folds.split(x, label):
+            predicted = _svm(x[learned], label[learned], cost)(torch.from_numpy(x[held]))
+            right += int((predicted.numpy() == label[held]).sum())
+        return right / len(label)
+
+
+@PROTOCOLS.register("lowshot")
+class LowShot(_Compared):
+    """Accuracy of a linear SVM that is shown k training videos of each class, over several draws (as in InterCLR).
+
+    The cost is given, for a handful of videos leaves nothing to choose it on. A draw with more videos holds those of
+    the draws with fewer. A k that a class cannot fill is left out, and the details say so.
+    """
+
+    learns: ClassVar[bool] = True
+
+    class Config(Settings):
+        """Settings of the protocol."""
+
+        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16), min_length=1)
+        draws: int = Field(default=5, ge=2)
+        cost: float = Field(default=1.0, gt=0)
+        seed: int = Field(default=0, ge=0)
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Give `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
+        x, counts = _unit(gallery.x), torch.bincount(gallery.label)
+        smallest = int(counts[counts > 0].min())
+        numbers: dict[str, float] = {}
+        for k in (k for k in self.config.shots if k <= smallest):
+            found = []
+            for draw in range(self.config.draws):
+                rows = self._rows(gallery.label, draw, k)
+                predicted = _svm(x[rows], gallery.label.numpy()[rows], self.config.cost)(query.x)
+                found.append(accuracy(predicted, query.label))
+            numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
+        left_out = [k for k in self.config.shots if k > smallest]
+        why = {"left_out": left_out, "videos_of_the_smallest_class": smallest} if left_out else {}
+        return Measured(numbers, details=why)
+
+    def _rows(self, label: Tensor, draw: int, k: int) -> np.ndarray:
+        """Draw k rows of each class."""
+        chosen = []
+        for number in sorted(set(label.tolist())):
+            rows = (label == number).nonzero()[:, 0].numpy()
+            chosen.append(generator(self.config.seed, draw, number).permutation(rows)[:k])
+        return np.concatenate(chosen)
 
 
 @PROTOCOLS.register("uniformity")
-class Uniformity:
+class Uniformity(_Compared):
     """How evenly the gallery's features cover the sphere (Wang and Isola, 2020); needs no labels."""
+
+    labels: ClassVar[bool] = False
 
     class Config(Settings):
         """There is nothing to set."""
@@ -108,6 +329,24 @@ class Uniformity:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> dict[str, float]:
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `uniformity`: 0 is collapse, about -4 is uniform."""
-        return {"uniformity": uniformity(gallery.x)}
+        return Measured({"uniformity": uniformity(gallery.x)})
+
+
+def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
+    return {name: accuracy(predicted, label), f"{name}_mean_class": mean_class_accuracy(predicted, label)}
+
+
+def _unit(x: Tensor) -> np.ndarray:
+    return functional.normalize(x.double(), dim=1).numpy()
+
+
+def _svm(x: np.ndarray, label: np.ndarray, cost: float) -> Callable[[Tensor], Tensor]:
+    """Fit a linear SVM, and give what predicts the classes of features."""
+    if len(np.unique(label)) < 2:
+        raise DataError(
+            f"all {len(label)} training videos are of class {label[0]}: an SVM needs two classes or more"
+        )
+    machine = LinearSVC(C=cost, dual=True, max_iter=20_000, random_state=0).fit(x, label)
+    return lambda features: torch.from_numpy(machine.predict(_unit(features)))

@@ -1,4 +1,4 @@
-"""The backbone that a tool is asked to look at: a trained one, or the untrained one of a config."""
+"""The network that a tool is asked to look at: a trained one, or the untrained one of a config."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,28 +8,41 @@ from typing import Any, Literal
 import torch
 
 import vidssl
+from vidssl.config import build, read
+from vidssl.data.records import VideoList
 from vidssl.engine import checkpoint as checkpoints
-from vidssl.engine.run import Run, bind_run, choose_device, load_run
+from vidssl.engine.run import Run, bind_run, choose_device
 from vidssl.engine.train import build_backbone, render, test_clips
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.measure import Classifier
+from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import Backbone
-from vidssl.models.weights import backbone_weights, load_weights, read_checkpoint
+from vidssl.models.weights import (
+    InitialWeights,
+    backbone_weights,
+    is_checkpoint,
+    load_initial,
+    load_state,
+    load_weights,
+    read_anything,
+)
 
 
 @dataclass(frozen=True)
 class Options:
     """What every tool that extracts features can be told.
 
-    `checkpoint` is a file, or `random` for the untrained backbone of the config `cfg`. Where `clips`,
-    `crops`, `size`, `batch_size` or `workers` is None, the run's own `evaluate` section decides.
+    `checkpoint` is a checkpoint of vidssl; or a file of somebody else's weights, for the backbone of the config `cfg`;
+    or `random` for the untrained backbone of `cfg`. Where `clips`, `crops`, `size`, `batch_size` or `workers` is None,
+    the run's own `evaluate` section decides.
     """
 
     checkpoint: str
     cfg: Path | None = None
     overrides: Sequence[str] = ()
     clips: int | None = None
-    crops: Literal[1, 3] | None = None
+    crops: int | None = None
     size: int | None = None
     batch_size: int | None = None
     workers: int | None = None
@@ -42,13 +55,39 @@ class Options:
 
 @dataclass(frozen=True)
 class Subject:
-    """A backbone that is to be measured, and how."""
+    """A network that is to be measured, and how."""
 
     backbone: Backbone
     run: Run
     test: TestClips
     device: torch.device
     origin: dict[str, Any]  # for results.json: file, hash and step, or what the random weights came from
+    classify: Classifier | None = None  # its classifier, if it has one
+    classes: int = 0  # of the classifier
+    class_names: tuple[str, ...] = ()  # what the checkpoint was trained on, if that had names
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        """Tell which weights these are, wherever they lie."""
+        digest = self.origin.get("sha256")
+        if digest is not None:
+            return {"sha256": digest}
+        return {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
+
+    def check_classes(self, videos: VideoList) -> None:
+        """See whether the classifier and a list mean the same by their labels.
+
+        Raises:
+            DataError: A class has another name.
+        """
+        if self.classify is None or len(videos.classes) != len(self.class_names):
+            return  # there are no names, or it is another data set altogether, which is told elsewhere
+        for n, (here, there) in enumerate(zip(videos.classes, self.class_names, strict=True)):
+            if here != there:
+                raise DataError(
+                    f"label {n} is {here!r} in {videos.path} and was {there!r} when {self.origin['path']} was trained: "
+                    "test on lists of the same data set"
+                )
 
     def describe(self) -> dict[str, Any]:
         """Tell the protocol, the weights, the config and the versions, as plain data."""
@@ -61,32 +100,50 @@ class Subject:
 
 
 def load_subject(options: Options) -> Subject:
-    """Find the backbone and the protocol that the options ask for.
+    """Find the network and the test clips that the options ask for.
 
     Raises:
-        ConfigError: `random` without a config, or a config beside a checkpoint.
-        CheckpointError: The checkpoint is missing or damaged.
+        ConfigError: `random` or somebody else's weights without a config, or a config beside a checkpoint of vidssl.
+        CheckpointError: The checkpoint is missing, damaged or does not fit.
         TrainingError: A GPU was asked for and is absent.
     """
-    if options.checkpoint == "random":
-        if options.cfg is None:
-            raise ConfigError("--checkpoint random needs --cfg FILE: it names the backbone and the clips")
-        run = load_run(options.cfg, options.overrides)
-        torch.manual_seed(run.seed)
-        backbone = build_backbone(run)
-        origin: dict[str, Any] = {"path": "random", "seed": run.seed}
-    else:
+    device = choose_device(options.device)
+    path = Path(options.checkpoint)
+    random = options.checkpoint == "random"
+    content = {} if random else read_anything(path, options.trust_checkpoint)
+    origin: dict[str, Any] = {"path": str(path)}
+    if not random:
+        origin["sha256"] = checkpoints.file_hash(path)
+    if is_checkpoint(content):
         if options.cfg is not None or options.overrides:
             raise ConfigError(
-                "--cfg and KEY=VALUE go with --checkpoint random: a checkpoint brings its own config"
+                "--cfg and KEY=VALUE go with --checkpoint random, or somebody else's weights: a checkpoint of vidssl "
+                "brings its own config"
             )
-        path = Path(options.checkpoint)
-        content = read_checkpoint(path, options.trust_checkpoint)
         run = bind_run(content["config"], f"config of {path}")
         backbone = build_backbone(run)
         load_weights(backbone, backbone_weights(content), str(path))
-        origin = {"path": str(path), "sha256": checkpoints.file_hash(path), "step": content["step"]}
-    device = choose_device(options.device)
+        origin["step"] = content["step"]
+    else:
+        if options.cfg is None:
+            raise ConfigError(
+                f"--checkpoint {path} needs --cfg FILE: it names the backbone and the clips"
+                + ("" if random else ", which a checkpoint of another project does not bring")
+            )
+        # Not load_run: the lists that a config names, for one split or several, are not read here.
+        run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
+        torch.manual_seed(run.seed)
+        backbone = build_backbone(run)
+        if random:
+            origin["seed"] = run.seed
+        else:
+            initial = InitialWeights(file=str(path))
+            if run.init is not None and run.init.file == str(
+                path
+            ):  # what else the config says of this very file
+                initial = run.init
+            origin["matched"] = str(load_initial(backbone, initial, options.trust_checkpoint))
+    method = _classifier(run, backbone, content, str(path)) if is_checkpoint(content) else None
     render(run)
     told = {name: getattr(options, name) for name in ("clips", "crops", "size", "batch_size", "workers")}
     test = TestClips(
@@ -96,4 +153,22 @@ def load_subject(options: Options) -> Subject:
             **{name: value for name, value in told.items() if value is not None},
         }
     )
-    return Subject(backbone.to(device).eval(), run, test, device, origin)
+    return Subject(
+        backbone.to(device).eval(),
+        run,
+        test,
+        device,
+        origin,
+        None if method is None else method.to(device).eval().classify,
+        0 if method is None else run.method.classes,
+        tuple(content.get("classes", ())) if is_checkpoint(content) else (),
+    )
+
+
+def _classifier(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method | None:
+    """Build the method around the backbone, where it has a classifier and its weights are there."""
+    if not METHODS[run.method.name].classifies:
+        return None
+    method: Method = build(METHODS, run.method, backbone)
+    load_state(method, content["method"], source)
+    return method

@@ -23,7 +23,7 @@ from vidssl.transforms.crops import (
     random_crop,
     random_resized_crop,
     short_side,
-    three_crops,
+    uniform_crops,
 )
 from vidssl.transforms.motion import difference_pairs, rgb_difference
 from vidssl.transforms.recipes import RECIPES, Recipe
@@ -49,5 +49,5 @@ __all__ = [
     "rgb_difference",
     "short_side",
     "solarize",
-    "three_crops",
+    "uniform_crops",
 ]

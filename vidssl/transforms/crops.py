@@ -110,26 +110,29 @@ def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> Fr
 
 def center_crop(frames: Frames, size: int) -> Frames:
     """Resize the shorter side to `size` and cut the central square: (T, C, size, size)."""
-    return three_crops(frames, size)[1]
+    return uniform_crops(frames, size, 1)[0]
 
 
-def three_crops(frames: Frames, size: int) -> list[Frames]:
-    """Resize the shorter side to `size` and cut three squares along the longer one, as the 30-crop test does.
+def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[Frames]:
+    """Resize the shorter side to `size` and cut squares at even distances along the longer one.
 
-    The convention is that of SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top,
-    centre, bottom of a high one. The first and the last reach the ends; together they cover frames up to 3:1.
+    One is the centre. Of more, the first and the last reach the ends. Three are those of the 30-crop test, by the
+    convention of SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top, centre, bottom of a
+    high one; together they cover frames up to 3:1.
 
     Args:
         frames: (T, C, H, W).
         size: Side of the squares, pixels.
+        count: Squares, at least 1.
 
     Returns:
-        Three clips (T, C, size, size).
+        `count` clips (T, C, size, size).
     """
     frames = short_side(frames, size)
-    height, width = frames.shape[2:]
-    # The centre is rounded up, as in SlowFast and pytorchvideo.
-    places = [(0, 0), (-(-(width - size) // 2), -(-(height - size) // 2)), (width - size, height - size)]
+    room = frames.shape[3] - size, frames.shape[2] - size  # one of them is 0
+    # Half a pixel is rounded up, as in SlowFast and pytorchvideo.
+    shares = [(1, 2)] if count == 1 else [(n, count - 1) for n in range(count)]
+    places = [[(2 * side * n + of) // (2 * of) for side in room] for n, of in shares]
     return [_square(frames, x, y, size) for x, y in places]
 
 

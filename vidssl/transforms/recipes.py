@@ -29,7 +29,7 @@ class Recipe(Protocol):
             generator: Source of random numbers.
 
         Returns:
-            Views (T, 3, size, size) uint8, channels last in memory: one, but for `three_crops`.
+            Views (T, 3, size, size) uint8, channels last in memory: one, but for `uniform_crops`.
         """
         ...
 
@@ -232,14 +232,15 @@ class CenterCrop:
         return [crops.center_crop(frames, self.config.size)]
 
 
-@RECIPES.register("three_crops")
-class ThreeCrops:
-    """Shorter side to `size`, three squares along the longer one (`crops.three_crops`). Nothing is random."""
+@RECIPES.register("uniform_crops")
+class UniformCrops:
+    """Shorter side to `size`, squares at even distances along the longer one. Nothing is random."""
 
     class Config(Settings):
-        """The size is the one at which SCE is tested."""
+        """Size and number are those at which SCE is tested."""
 
         size: Side = 256
+        crops: int = Field(default=3, ge=1)
 
     difference = 0.0
 
@@ -247,5 +248,5 @@ class ThreeCrops:
         self.config = config
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
-        """Make three views."""
-        return crops.three_crops(frames, self.config.size)
+        """Make `crops` views."""
+        return crops.uniform_crops(frames, self.config.size, self.config.crops)

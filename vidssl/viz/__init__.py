@@ -1,20 +1,35 @@
-"""Pictures for people: pages that play in a browser, training curves, and sheets of frames."""
+"""Pictures for people: pages for a browser, tables, training curves, and sheets of frames."""
 
+from vidssl.viz.confusion import confusion_picture
 from vidssl.viz.curves import curves_figure, training_curves
-from vidssl.viz.page import Hit, Preview, QueryRow, preview, write_report_page, write_retrieval_page
+from vidssl.viz.page import (
+    Hit,
+    Preview,
+    QueryRow,
+    preview,
+    write_compare_page,
+    write_retrieval_page,
+    write_tables_page,
+)
 from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
+from vidssl.viz.tables import Row, Table, markdown
 
 __all__ = [
     "Hit",
     "Preview",
     "QueryRow",
+    "Row",
     "Shot",
+    "Table",
+    "confusion_picture",
     "contact_sheet",
     "curves_figure",
+    "markdown",
     "preview",
     "retrieval_sheet",
     "training_curves",
+    "write_compare_page",
     "write_png",
-    "write_report_page",
     "write_retrieval_page",
+    "write_tables_page",
 ]

@@ -1,4 +1,4 @@
-"""Pages that a browser plays without a server: one of a retrieval, one that compares runs."""
+"""Pages that a browser shows without a server: of a retrieval, of runs that are compared, of tables of results."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vidssl.types import Frames
+from vidssl.viz.tables import Table, link
 
 WIDTH, HEIGHT = 160, 96  # pixels: larger frames are shrunk to fit
 GROWN = 128  # pixels: smaller frames are shown at the largest whole multiple that is not higher than this
@@ -149,7 +150,7 @@ def write_retrieval_page(
     _write(path, page)
 
 
-def write_report_page(
+def write_compare_page(
     path: Path,
     *,
     title: str,
@@ -191,7 +192,7 @@ def write_report_page(
             }
         )
     sprites = _number(clip for _, clip in strip)
-    page = _ENVIRONMENT.get_template("report.html").render(
+    page = _ENVIRONMENT.get_template("compare.html").render(
         title=title,
         summary=summary,
         tables=tables,
@@ -201,6 +202,25 @@ def write_report_page(
         strip=[(caption, sprites[clip]) for caption, clip in strip],
         sprites=sprites,
         details=details,
+    )
+    _write(path, page)
+
+
+def write_tables_page(path: Path, *, title: str, summary: str, tables: Sequence[Table]) -> None:
+    """Writes the page of tables of results.
+
+    Args:
+        path: of the HTML file; its folder exists.
+        title: of the page.
+        summary: one paragraph: how the tables are to be read.
+        tables: in their order.
+    """
+    page = _ENVIRONMENT.get_template("tables.html").render(
+        title=title,
+        summary=summary,
+        tables=tables,
+        link=lambda file: link(file, path.parent),
+        sprites={},
     )
     _write(path, page)
 

@@ -1,0 +1,304 @@
+"""Search against a loop over all pairs in float64: the same rows, similarities and ties, whatever the features are."""
+
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.errors import DataError
+from vidssl.evaluation import search
+from vidssl.evaluation.search import Neighbours, equal_rows, nearest
+from vidssl.randomness import generator
+
+
+def drawn(count, dim, seed):
+    return torch.from_numpy(generator(seed).normal(size=(count, dim)).astype(np.float32))
+
+
+def cosine(a, b):
+    """Sums that are right to the last bit of a float64, rounded to float32."""
+    products = np.asarray(a, np.float64) * np.asarray(b, np.float64)
+    norms = math.sqrt(math.fsum(np.square(a, dtype=np.float64))) * math.sqrt(
+        math.fsum(np.square(b, dtype=np.float64))
+    )
+    return np.float32(math.fsum(products) / norms) if norms else np.float32(0)
+
+
+def loop_nearest(query, gallery, k, exclude=()):
+    """(rows, similarities): by similarity, then by row; those that must not be found are last, at -inf."""
+    left_out = {tuple(pair) for pair in exclude}
+    index, similarity = [], []
+    for n, q in enumerate(query.numpy()):
+        found = [
+            (math.inf if (n, row) in left_out else -cosine(q, g), row)
+            for row, g in enumerate(gallery.numpy())
+        ]
+        index.append([row for _, row in sorted(found)[:k]])
+        similarity.append([-value for value, _ in sorted(found)[:k]])
+    return index, similarity
+
+
+def assert_is_the_loop(query, gallery, k, exclude=(), **how):
+    pairs = torch.tensor(exclude, dtype=torch.int64).reshape(-1, 2) if len(exclude) else None
+    found = nearest(query, gallery, k, pairs, **how)
+    index, similarity = loop_nearest(query, gallery, k, exclude)
+    assert found.index.tolist() == index
+    assert found.similarity.tolist() == [[float(value) for value in row] for row in similarity]
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    """Search in blocks of so few numbers, and with so few rows to spare, that every path is taken."""
+
+    def set_(step, spare):
+        monkeypatch.setattr(search, "_STEP", step)
+        monkeypatch.setattr(search, "_SPARE", spare)
+
+    return set_
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 512])
+@pytest.mark.parametrize("k", [1, 5, 40])
+def test_nearest_is_the_loop(k, chunk):
+    query, gallery = drawn(23, 6, 0), drawn(40, 6, 1)
+    found = nearest(query, gallery, k, chunk=chunk)
+    index, similarity = loop_nearest(query, gallery, k)
+    assert found.index.tolist() == index and found.index.dtype == torch.int64
+    np.testing.assert_allclose(found.similarity.numpy(), similarity, rtol=0, atol=1e-6)
+
+
+def test_fault_29_ties_go_by_gallery_row():
+    """Signs in four dimensions: all norms are 2 and all cosines -1, -0.5, 0, 0.5 or 1, exactly."""
+    gallery = torch.from_numpy(generator(2).choice([-1.0, 1.0], size=(300, 4)).astype(np.float32))
+    query = gallery[generator(3).permutation(300)[:50]]
+    found = nearest(query, gallery, 300)
+    for q, row, similarity in zip(query, found.index, found.similarity, strict=True):
+        exact = (gallery @ q / 4)[row]
+        assert torch.equal(exact, similarity)
+        expected = sorted(range(300), key=lambda g: (-(gallery[g] @ q).item(), g))
+        assert row.tolist() == expected
+
+
+def test_fault_29_duplicates_of_a_video_keep_their_order():
+    gallery = drawn(20, 512, 4)[torch.arange(400) % 20]  # each twenty times, far apart
+    found = nearest(gallery[:20] * 3, gallery, 20)
+    for n in range(20):
+        assert found.index[n].tolist() == list(range(n, 400, 20))
+
+
+@pytest.mark.parametrize("count", [37, 101, 403])
+@pytest.mark.parametrize("queries", [1, 3, 23])
+@pytest.mark.parametrize("dim", [6, 64, 513])
+def test_fault_29_duplicates_tie_wherever_they_lie(count, queries, dim):
+    """In float32 the products of equal rows differ in the last bit, by their place in the matrix."""
+    gallery = drawn(20, dim, 4)[torch.arange(count) % 20]
+    found = nearest(drawn(queries, dim, 5), gallery, count)
+    for row, similarity in zip(found.index % 20, found.similarity, strict=True):
+        assert len(similarity.unique()) == 20
+        assert all((row[similarity == value] == row[similarity == value][0]).all() for value in similarity)
+    for row in found.index:
+        assert row.tolist() == sorted(row.tolist(), key=lambda g: (row.tolist().index(first(row, g)), g))
+
+
+def first(row, g):
+    """The first in a ranking that is the same video as g."""
+    return next(n for n in row.tolist() if n % 20 == g % 20)
+
+
+def test_fault_29_a_query_does_not_find_itself():
+    gallery = drawn(30, 6, 5)
+    query = gallery[[3, 8, 11]]
+    assert nearest(query, gallery, 1).index[:, 0].tolist() == [3, 8, 11]
+    exclude = torch.tensor([[2, 11], [0, 3]])
+    for chunk in (1, 2, 512):
+        found = nearest(query, gallery, 30, exclude, chunk)
+        index, _ = loop_nearest(query, gallery, 30, exclude.tolist())
+        assert found.index.tolist() == index
+        assert found.index[:, -1].tolist()[::2] == [3, 11]  # last, and at -inf
+        assert torch.isneginf(found.similarity[:, -1]).tolist() == [True, False, True]
+    assert torch.equal(gallery, drawn(30, 6, 5)) and exclude.tolist() == [[2, 11], [0, 3]]
+
+
+def test_fault_29_more_neighbours_than_videos():
+    found = nearest(drawn(4, 3, 6), drawn(5, 3, 7), 20)
+    assert found.index.shape == found.similarity.shape == (4, 5)
+    assert all(sorted(row) == list(range(5)) for row in found.index.tolist())
+
+
+def test_fault_29_zero_vectors_are_alike_to_nothing():
+    gallery = torch.tensor([[0.0, 1.0], [0.0, 0.0], [1.0, 0.0], [0.0, -1.0]])
+    found = nearest(torch.tensor([[0.0, 0.0], [0.0, 2.0]]), gallery, 4)
+    assert found.index.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert found.similarity.tolist() == [[0, 0, 0, 0], [1, 0, 0, -1]]
+
+
+def test_fault_29_a_feature_too_large_to_be_squared_keeps_its_direction():
+    gallery = torch.tensor([[0.0, 1.0], [1e30, 0.0], [-1.0, 0.0]])
+    found = nearest(torch.tensor([[3e38, 0.0], [1e-30, 0.0]]), gallery, 3)
+    assert found.index[0].tolist() == [1, 0, 2] and found.similarity[0].tolist() == [1, 0, -1]
+
+
+def test_neighbours_are_plain():
+    found = nearest(drawn(2, 3, 0), drawn(3, 3, 1), 2)
+    assert isinstance(found, Neighbours) and not found.similarity.requires_grad
+
+
+@pytest.mark.parametrize(("step", "spare"), [(2**24, 16), (300, 2), (64, 1), (1, 0)])
+@pytest.mark.parametrize("k", [1, 7, 90])
+def test_blocks_change_nothing(blocks, step, spare, k):
+    query, gallery = drawn(13, 16, 0), drawn(90, 16, 1)
+    exclude = [[n, row] for n in range(13) for row in range(n, 90, 7)] + [[4, row] for row in range(88)]
+    exclude = sorted({tuple(pair) for pair in exclude})[::-1]
+    blocks(step, spare)
+    assert_is_the_loop(query, gallery, k)
+    assert_is_the_loop(query, gallery, k, exclude, chunk=5)
+
+
+@pytest.mark.parametrize("step", [2**24, 200])
+@pytest.mark.parametrize("seed", range(4))
+def test_near_ties_are_decided_in_float64(blocks, seed, step):
+    """All similarities are within a few roundings of each other: float32 orders them by chance."""
+    random = generator(seed)
+    query = drawn(5, 24, seed)
+    gallery = query[0] + 1e-7 * torch.from_numpy(random.normal(size=(120, 24))).float()
+    gallery = torch.cat([gallery, gallery.nextafter(torch.tensor(torch.inf)), gallery * 3])
+    order = torch.from_numpy(random.permutation(len(gallery)))
+    blocks(step, 3)
+    assert_is_the_loop(query, gallery[order], 10)
+
+
+def test_a_thousand_copies_of_one_row_keep_their_order(blocks):
+    gallery = drawn(1300, 8, 3)
+    gallery[150:1150] = gallery[150]
+    query = torch.cat([gallery[150:151], drawn(3, 8, 4)])
+    assert_is_the_loop(query, gallery, 30)
+    blocks(1000, 16)
+    assert_is_the_loop(query, gallery, 1100, [[0, 150], [0, 1299]])
+
+
+def test_a_collapsed_network_ties_everywhere(blocks):
+    gallery = torch.full((200, 12), 0.3)
+    blocks(500, 16)
+    found = nearest(gallery[:40], gallery, 5, torch.stack([torch.arange(40)] * 2, dim=1))
+    assert (found.similarity == 1).all()
+    for n, row in enumerate(found.index.tolist()):
+        assert row == [g for g in range(6) if g != n][:5]
+
+
+@pytest.mark.parametrize("step", [2**24, 100])
+def test_tiny_and_huge_rows_keep_their_directions(blocks, step):
+    scales = torch.tensor([1.0, 1e-30, 1e-37, 1e-42, 1e30, 1e37, 0.0, 1e-15, 1e15])
+    gallery = drawn(90, 6, 5) * scales.repeat(10)[:, None]
+    query = drawn(18, 6, 6) * scales.repeat(2)[:, None]
+    assert torch.isfinite(gallery).all()
+    blocks(step, 4)
+    assert_is_the_loop(query, gallery, 12)
+    assert_is_the_loop(query, gallery, 90)
+
+
+def test_numbers_that_float32_cannot_hold_are_not_squared_in_it():
+    least, most = torch.finfo(torch.float32).smallest_normal, torch.finfo(torch.float32).max
+    gallery = torch.tensor([[most, most], [least / 64, 0.0], [0.0, most], [-most, least]])
+    assert_is_the_loop(gallery, gallery, 4)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 2048])
+def test_any_number_of_dimensions(dim):
+    assert_is_the_loop(drawn(3, dim, 7), drawn(50, dim, 8), 6)
+
+
+def test_centring_is_what_it_says():
+    query, gallery = drawn(9, 5, 9) + 3, drawn(60, 5, 10) - 2
+    found = nearest(query, gallery, 8, center=True)
+    expected = nearest(query - query.mean(dim=0), gallery - gallery.mean(dim=0), 8)
+    assert torch.equal(found.index, expected.index) and torch.equal(found.similarity, expected.similarity)
+    assert found.index.tolist() != nearest(query, gallery, 8).index.tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_change_nothing(threads):
+    query, gallery = drawn(40, 32, 11), drawn(300, 32, 12)
+    expected = nearest(query, gallery, 20)
+    torch.set_num_threads(threads)
+    try:
+        found = nearest(query, gallery, 20)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(found.index, expected.index) and torch.equal(found.similarity, expected.similarity)
+
+
+def test_nothing_to_search_with_or_in():
+    assert nearest(drawn(0, 4, 0), drawn(5, 4, 1), 3).index.shape == (0, 3)
+    assert nearest(drawn(3, 4, 0), drawn(0, 4, 1), 3).similarity.shape == (3, 0)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("center", [False, True])
+def test_fault_29_what_is_not_finite_is_named(value, center):
+    bad = drawn(4, 3, 0)
+    bad[2, 1] = value
+    with pytest.raises(DataError, match=r"^a query feature is not finite \(row 2 of 4\)[^\n]*$"):
+        nearest(bad, drawn(4, 3, 1), 1, center=center)
+    with pytest.raises(DataError, match=r"^a gallery feature is not finite \(row 2 of 4\)[^\n]*$"):
+        nearest(drawn(4, 3, 1), bad, 1, center=center)
+
+
+def test_what_is_excluded_stays_as_it_is():
+    exclude = torch.tensor([[2, 1], [0, 3], [2, 0]])
+    nearest(drawn(3, 4, 0), drawn(9, 4, 1), 2, exclude)
+    assert exclude.tolist() == [[2, 1], [0, 3], [2, 0]]
+
+
+_PEAK = """
+import sys
+import numpy as np, torch
+from pathlib import Path
+from vidssl.evaluation.search import nearest
+torch.set_num_threads(1)
+rows, dim, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+x = torch.from_numpy(np.memmap(file, np.float32, "c", shape=(rows, dim)))
+def memory(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(name))
+nearest(x[:2], x[:100], 5)
+before = memory("RssAnon")
+Path("/proc/self/clear_refs").write_text("5")
+nearest(x[:200].clone(), x, 50, center=len(sys.argv) > 4)
+print((memory("VmHWM") - memory("RssFile") - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux knows of a process")
+@pytest.mark.parametrize("center", [False, True])
+def test_memory_does_not_grow_with_the_gallery(tmp_path, center):
+    """MiB beside the features, for galleries of 128 and 256 MiB in a file."""
+    needed = []
+    for rows in (2**19, 2**20):
+        file = tmp_path / f"{rows}"
+        generator(rows).random((rows, 64), np.float32).tofile(file)
+        told = [sys.executable, "-c", _PEAK, str(rows), "64", str(file), *(["center"] if center else [])]
+        done = subprocess.run(told, capture_output=True, text=True, timeout=240, check=True)
+        needed.append(float(done.stdout))
+    assert needed[1] < 400 and needed[1] < needed[0] + 40, needed
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "signs of zero", "all alike"])
+def test_equal_rows_are_those_of_the_loop(kind):
+    gallery = drawn(40, 3, 1)
+    gallery[5], gallery[17] = gallery[30], gallery[2]
+    if kind == "signs of zero":
+        gallery[1:9], gallery[4:7, 1] = 0.0, -0.0  # alike for a comparison of numbers, not of bits
+    elif kind == "all alike":
+        gallery[:] = 0.25
+    query = gallery[[2, 30, 6, 2, 1]].clone()
+    expected = [
+        [n, row]
+        for row in range(40)
+        for n in range(5)
+        if query[n].numpy().tobytes() == gallery[row].numpy().tobytes()
+    ]
+    assert equal_rows(query, gallery).tolist() == expected and expected
+    assert equal_rows(query[:2], drawn(7, 3, 2)).shape == (0, 2)

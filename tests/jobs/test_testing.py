@@ -1,0 +1,437 @@
+"""Tests of networks on real files: numbers against a loop by hand, and the same for any batch, worker and process."""
+
+import csv
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.data.records import read_list
+from vidssl.data.samplers import Uniform
+from vidssl.data.video import open_video
+from vidssl.engine.run import load_run
+from vidssl.engine.train import build_backbone, train
+from vidssl.errors import CheckpointError, ConfigError, DataError
+from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
+from vidssl.jobs.backbones import Options, load_subject
+from vidssl.jobs.extract import extract_features
+from vidssl.jobs.retrieve import retrieve
+from vidssl.jobs.test import bind_protocols, measure_splits, over_splits, summary, train_splits
+from vidssl.jobs.test import test as measure
+from vidssl.transforms.crops import uniform_crops
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+NUMBERS = ("top1", "top5", "mean_class", "ece")
+
+
+def run_of(name, digits, output, *told):
+    data = [
+        "data.moving_digits=null",
+        f"data.train={digits}/motion/train.csv",
+        "data.workers=0",
+        "device=cpu",
+    ]
+    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *told])
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """A classifier that has learned enough to be right sometimes, and a backbone without one."""
+    output = tmp_path_factory.mktemp("trained")
+    return {
+        name: train(
+            run_of(
+                name,
+                digits,
+                output / name,
+                "steps=4",
+                "method.dropout=0.5" if name == "supervised" else "seed=0",
+            )
+        )
+        for name in ("supervised", "sce")
+    }
+
+
+@pytest.fixture
+def options(trained):
+    return Options(
+        str(trained["supervised"]), clips=3, crops=3, size=24, batch_size=4, workers=0, device="cpu"
+    )
+
+
+def by_hand(options, videos):
+    """Probabilities of each video: one clip and crop at a time."""
+    subject = load_subject(options)
+    clip = subject.test.clip.model_dump()
+    sampler = Uniform(Uniform.Config(**clip, clips=options.clips))
+    rows = []
+    for record in read_list(videos).records:
+        with open_video(record.path) as video:
+            views = [
+                view
+                for indices in (c.indices for c in sampler(video.meta, []))
+                for view in uniform_crops(video.frames(indices), options.size)
+            ]
+        total = 0
+        for view in views:
+            x = (torch.from_numpy(view.copy()).float() / 255 - 0.45) / 0.225
+            with torch.no_grad():
+                total = total + subject.classify(subject.backbone(x.transpose(0, 1)[None])).double()
+        rows.append(total / len(views))
+    return torch.cat(rows)
+
+
+def test_accuracy_is_that_by_hand(options, digits, tmp_path):
+    videos = digits / "motion/test.csv"
+    results = measure(options, videos, tmp_path, protocols=bind_protocols([{"name": "accuracy"}]))
+    p = by_hand(options, videos)
+    listed = read_list(videos)
+    label = torch.tensor([record.label for record in listed.records])
+    predicted = p.argmax(dim=1)
+    assert results["top1"] == top_k(p, label, 1) and results["top5"] == top_k(p, label, 5)
+    assert results["mean_class"] == mean_class_accuracy(predicted, label)
+    assert results["ece"] == pytest.approx(calibration_error(p, label), abs=1e-5)
+    assert 0 < results["top5"] < 1
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert (results["num_videos"], results["num_train"], results["missing"]) == (16, None, [])
+    assert results["protocols"] == [{"name": "accuracy", "bins": 15}]
+
+    with open(tmp_path / "predictions_accuracy.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == list(listed.names)
+    assert [row["class"] for row in rows] == [listed.classes[n] for n in label]
+    assert [row["predicted"] for row in rows] == [listed.classes[n] for n in predicted]
+    with open(tmp_path / "per_class_accuracy.csv", newline="") as file:
+        table = {row["class"]: row for row in csv.DictReader(file)}
+    for n, name in enumerate(listed.classes):
+        rows_of_class = [k for k in range(16) if label[k] == n]
+        right = sum(int(predicted[k]) == n for k in rows_of_class)
+        assert (int(table[name]["videos"]), int(table[name]["right"])) == (len(rows_of_class), right)
+        assert float(table[name]["accuracy"]) == pytest.approx(right / len(rows_of_class), abs=1e-4)
+    assert (tmp_path / "confusion_accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_dropout_does_not_work_in_tests(options, digits, tmp_path):
+    found = [measure(options, digits / "motion/test.csv", tmp_path / name) for name in ("a", "b")]
+    assert load_subject(options).run.method.dropout == 0.5
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (16, 1)])
+def test_no_batch_size_and_no_number_of_workers_changes_the_results(
+    batch_size, workers, options, digits, tmp_path
+):
+    every = bind_protocols([{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")])
+    lists = digits / "motion/test.csv", digits / "motion/train.csv"
+    one, other = (
+        measure(of, lists[0], tmp_path / str(of.batch_size), lists[1], every)
+        for of in (replace(options, batch_size=3), replace(options, batch_size=batch_size, workers=workers))
+    )
+    for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity"):
+        assert one[name] == pytest.approx(other[name], abs=1e-6), name
+    for name in ("accuracy", "knn"):
+        of_one, of_other = (
+            (tmp_path / n / f"predictions_{name}.csv").read_text() for n in ("3", str(batch_size))
+        )
+        assert of_one == of_other
+
+
+def in_a_world(folder, options, lists):
+    results = measure(
+        options, *lists, bind_protocols([{"name": n} for n in ("accuracy", "svm", "uniformity")])
+    )
+    return results, sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path / "several", digits / "motion/train.csv"
+    told = bind_protocols([{"name": n} for n in ("accuracy", "svm", "uniformity")])
+    alone = measure(options, lists[0], tmp_path / "alone", lists[2], told)
+    found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
+    for results, files in found:
+        assert results == found[0][0] and "results.json" in files
+        for name in (*NUMBERS, "svm", "uniformity"):
+            assert results[name] == pytest.approx(alone[name], abs=1e-6), name
+        assert results["details"] == alone["details"]
+
+
+def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
+    """With the classifier asked too, the features are the same."""
+    lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
+    told = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
+    found = measure(options, lists[0], tmp_path / "a", lists[1], bind_protocols(told))
+    other = retrieve(options, lists[1], lists[0], tmp_path / "b", shown_queries=0)
+    for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
+        assert found[name] == pytest.approx(other[name], abs=1e-6), name
+
+
+def test_without_protocols_all_that_can_be_measured_is(options, trained, digits, tmp_path):
+    test, train_list = digits / "motion/test.csv", digits / "motion/train.csv"
+    names = lambda results: [protocol["name"] for protocol in results["protocols"]]  # noqa: E731
+    assert names(measure(options, test, tmp_path / "a")) == ["accuracy"]
+    assert names(measure(options, test, tmp_path / "b", train_list)) == [
+        "accuracy",
+        "retrieval",
+        "knn",
+        "uniformity",
+    ]
+    plain = tmp_path / "plain.csv"
+    plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(test).records[:6]))
+    unlabelled = replace(options, root=Path("/"), allow_external=True)
+    assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
+    with pytest.raises(ConfigError, match="there is nothing to measure without a list of training videos"):
+        measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
+
+
+def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, monkeypatch):
+    videos = digits / "motion/test.csv"
+    first = measure(options, videos, tmp_path)
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
+    assert measure(replace(options, batch_size=1), videos, tmp_path) == first
+    monkeypatch.undo()
+    (tmp_path / "predictions_accuracy.csv").write_text("")
+    other = measure(replace(options, clips=2), videos, tmp_path)  # another request
+    assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
+
+
+# What cannot be measured --------------------------------------------------------------------------------------
+
+
+def listing(folder, digits, classes=None, label=None, count=4):
+    """A list of a few videos of the set, with other classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = read_list(digits / "motion/test.csv")
+    names = source.classes if classes is None else classes
+    rows = [
+        f"{r.path},{r.label % max(1, len(names)) if label is None else label}" for r in source.records[:count]
+    ]
+    (folder / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    (folder / "root.txt").write_text("/\n")
+    if names:
+        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names))
+    return folder / "list.csv"
+
+
+def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
+    classes = list(read_list(digits / "motion/test.csv").classes)
+    measure(options, listing(tmp_path / "same", digits), tmp_path / "o")
+    with pytest.raises(
+        ConfigError, match=r"list.csv has 3 classes, the network's classifier 8: test on the data set"
+    ):
+        measure(options, listing(tmp_path / "three", digits, ["a", "b", "c"]), tmp_path / "o")
+    swapped = [classes[1], classes[0], *classes[2:]]
+    with pytest.raises(
+        DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"
+    ):
+        measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
+    with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
+        measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
+    with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
+        told = bind_protocols([{"name": "accuracy"}])
+        measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, told)
+
+
+def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.evaluation.measure.extract", lambda *_, **__: pytest.fail("a video was read"))
+    videos = digits / "motion/test.csv"
+    accuracy, svm = (bind_protocols([{"name": name}]) for name in ("accuracy", "svm"))
+    sce = replace(options, checkpoint=str(trained["sce"]))
+    with pytest.raises(ConfigError, match="protocol accuracy needs a classifier, and this network has none"):
+        measure(sce, videos, tmp_path, None, accuracy)
+    with pytest.raises(ConfigError, match="protocol svm compares with training videos: name their list too"):
+        measure(sce, videos, tmp_path, None, svm)
+    with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
+        measure(sce, videos, tmp_path, videos, svm)
+    with pytest.raises(ConfigError, match="protocol knn is named twice"):
+        measure(sce, videos, tmp_path, videos, bind_protocols([{"name": "knn"}, {"name": "knn", "k": 3}]))
+    with pytest.raises(DataError, match="cannot read list"):
+        measure(sce, tmp_path / "none.csv", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
+        measure(sce, videos, tmp_path / "file", videos)
+
+
+def test_protocols_that_do_not_exist():
+    with pytest.raises(ConfigError, match=r"no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"):
+        bind_protocols([{"name": "kn"}])
+    with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
+        bind_protocols([{"name": "knn", "temprature": 0.1}])
+
+
+# Splits -------------------------------------------------------------------------------------------------------
+
+
+def test_mean_and_spread(tmp_path):
+    numbers = {1: {"top1": 0.5, "knn": 0.25}, 2: {"top1": 0.75, "knn": 0.5}, 3: {"top1": 0.6}}
+    common = {
+        "num_videos": 4,
+        "num_train": None,
+        "missing": [],
+        "missing_train": [],
+        "list": "l",
+        "train_list": None,
+    }
+    common |= {"checkpoint": {}, "details": {}, "config": {"seed": 0}, "request": {}}
+
+    def one(split, folder):
+        assert folder == tmp_path / f"split{split}"
+        return {**numbers[split], **common, "protocol": {"clips": 1, "crops": 1, "size": 8}}
+
+    results = over_splits((1, 2, 3), tmp_path, one)
+    assert results["mean"] == {"top1": pytest.approx(mean((0.5, 0.75, 0.6)))}  # knn is not there everywhere
+    assert results["spread"] == {"top1": pytest.approx(stdev((0.5, 0.75, 0.6)))}
+    assert results["splits"]["2"]["knn"] == 0.5 and results["splits"]["2"]["num_videos"] == 4
+    assert results["config"] == {"seed": 0} and "request" not in results and "num_videos" not in results
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    lines = summary(results).splitlines()
+    assert (
+        lines[0]
+        == "4 videos, 4 videos, 4 videos; 1 clips x 1 crops of 8², percent; mean ± standard deviation of 3 splits"
+    )
+    assert lines[1].split() == ["top1", "61.7", "±", "12.6", "(50.0,", "75.0,", "60.0)"]
+    alone = over_splits((2,), tmp_path, one)
+    assert alone["spread"] == {} and summary(alone).splitlines()[1].split() == ["top1", "75.0"]
+
+
+@pytest.fixture
+def splits(digits, tmp_path):
+    """Two splits: the halves of the set, one way and the other."""
+    for split, halves in {1: ("train", "test"), 2: ("test", "train")}.items():
+        folder = tmp_path / f"lists{split}"
+        shutil.copytree(digits / "motion", folder)
+        for name, half in zip(("train", "test"), halves, strict=True):
+            shutil.copy(digits / "motion" / f"{half}.csv", folder / f"{name}.csv")
+    told = [
+        f"data.train={tmp_path}/lists{{split}}/train.csv",
+        f"evaluate.query={tmp_path}/lists{{split}}/test.csv",
+    ]
+    data = ["data.moving_digits=null", "data.workers=0", "device=cpu", "evaluate.clips=1"]
+    return [*told, *data, f"output={tmp_path}/out", "steps=2"]
+
+
+def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    results, path = train_splits(toy, splits, (1, 2))
+    assert path == tmp_path / "out/results.json" and json.loads(path.read_text()) == results
+    assert {split: of["num_videos"] for split, of in results["splits"].items()} == {"1": 16, "2": 40}
+    for split in (1, 2):
+        checkpoint = str((tmp_path / f"out/split{split}/checkpoints/last.pt").resolve())
+        alone = Options(checkpoint, clips=1, workers=0, device="cpu")
+        found = measure(alone, tmp_path / f"lists{split}/test.csv", tmp_path / f"again{split}")
+        for name in NUMBERS:
+            assert results["splits"][str(split)][name] == found[name]
+            assert results["mean"][name] == pytest.approx(mean(of[name] for of in results["splits"].values()))
+        config = load_run(tmp_path / f"out/split{split}/config.yaml")
+        assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
+    # A second time nothing is trained or measured; a third split would be.
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.engine.feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
+    assert train_splits(toy, splits, (1, 2))[0] == results
+
+
+def test_splits_that_are_none(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    with pytest.raises(ConfigError, match=r"names no \{split\}: all splits would be the same"):
+        train_splits(toy, ["data.train=a.csv"], (1, 2))
+    with pytest.raises(
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1,2,3"
+    ):
+        load_run(toy, splits)
+    with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
+        train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
+    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same list for every split"):
+        measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
+
+
+def test_testing_every_split(splits, trained, tmp_path):
+    options = Options(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
+    where = [tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")]
+    results = measure_splits(
+        options, where[0], tmp_path / "o", (1, 2), where[1], bind_protocols([{"name": "knn", "k": 1}])
+    )
+    one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
+    assert results["mean"]["knn"] == pytest.approx((one + other) / 2)
+    for split in (1, 2):
+        alone = json.loads((tmp_path / f"o/split{split}/results.json").read_text())
+        assert (
+            alone["list"] == f"{tmp_path}/lists{split}/test.csv"
+            and alone["knn"] == results["splits"][str(split)]["knn"]
+        )
+
+
+# Weights of others --------------------------------------------------------------------------------------------
+
+
+def test_weights_of_another_project(digits, tmp_path):
+    """A file of pytorchvideo's form: with a config that says which network and clips, as good as a checkpoint."""
+    cfg = CONFIGS / "toy" / "supervised.yaml"
+    run = run_of("supervised", digits, tmp_path / "run", "seed=7")
+    torch.manual_seed(7)
+    net = build_backbone(run).net
+    names = {
+        "branch2.0.": "branch2.conv_a.",
+        "branch2.1.": "branch2.norm_a.",
+        "branch2.3.": "branch2.conv_b.",
+    }
+    names["branch2.4."] = "branch2.norm_b."
+    state = {}
+    for key, value in net.state_dict().items():
+        for here, there in names.items():
+            key = key.replace(here, there)
+        state[key] = value
+    torch.save({"model_state": state}, tmp_path / "theirs.pyth")
+    clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
+    with pytest.raises(
+        ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips, which a"
+    ):
+        load_subject(Options(str(tmp_path / "theirs.pyth"), **clips))
+    told = ("data.moving_digits=null", "data.train=none.csv")
+    theirs = Options(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
+    ours = Options("random", cfg, (*told, "seed=7"), **clips)
+    assert load_subject(theirs).classify is None
+    files = []
+    for number, options in enumerate((theirs, ours)):
+        extract_features(options, digits / "motion/test.csv", tmp_path / f"{number}.npz")
+        files.append(np.load(tmp_path / f"{number}.npz")["features"])
+    np.testing.assert_array_equal(*files)
+    results = measure(theirs, digits / "motion/test.csv", tmp_path / "o", digits / "motion/train.csv")
+    assert "weights" in results["checkpoint"]["matched"] and results["checkpoint"]["sha256"]
+
+
+def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
+    source = str(trained["sce"])
+    frozen = run_of(
+        "supervised", digits, tmp_path / "probe", f"init={source}", "method.freeze=true", "steps=2"
+    )
+    with caplog.at_level("INFO"):
+        last = train(frozen)
+    assert any(source in line and "of" in line for line in caplog.messages)
+    old, new = (torch.load(path, weights_only=True)["method"] for path in (source, last))
+    for key, value in old.items():
+        if key.startswith("backbone."):
+            assert torch.equal(value, new[key]), key
+    Path(tmp_path / "gone.pt").write_bytes(Path(source).read_bytes())
+    learned = ["method.freeze=false", f"init={tmp_path}/gone.pt", "checkpoint.every=1"]
+    half = run_of("supervised", digits, tmp_path / "tuned", *learned, "steps=2")
+    train(half, until=1)
+    (tmp_path / "gone.pt").unlink()  # a run that goes on has its weights
+    train(half)
+    with pytest.raises(CheckpointError, match=r"gone.pt: No such file"):
+        train(run_of("supervised", digits, tmp_path / "other", *learned))
+
+
+def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
+    run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
+    with pytest.raises(CheckpointError, match=r"init\.partial=true"):
+        train(run)
+    run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
+    with pytest.raises(
+        ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: give method.classes=8"
+    ):
+        train(run)

@@ -1,0 +1,157 @@
+"""`tools/test_net.py` and the splits of `tools/train_net.py`, from the command line to the files and the one line."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vidssl import cli
+from vidssl.engine.run import load_run
+from vidssl.engine.train import train
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(digits, tmp_path_factory):
+    output = tmp_path_factory.mktemp("run")
+    told = [
+        f"data.train={digits}/motion/train.csv",
+        "data.moving_digits=null",
+        "data.workers=0",
+        "device=cpu",
+    ]
+    return train(load_run(TOY, [*told, f"output={output}", "steps=2"]))
+
+
+def asked(monkeypatch, capsys, *words):
+    """Run a command in this process; give what it prints, what it says as an error, and its status."""
+    capsys.readouterr()
+    status = 0
+    try:
+        cli.guarded(lambda: cli.test([str(word) for word in words]))
+    except SystemExit as end:
+        status = end.code
+    told = capsys.readouterr()
+    return told.out, told.err, status
+
+
+def test_the_script(checkpoint, digits, tmp_path):
+    arguments = ["--checkpoint", checkpoint, "--list", digits / "motion/test.csv", "--out", "out"]
+    more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
+    told = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
+    done = subprocess.run(
+        [sys.executable, TOP / "tools/test_net.py", *map(str, (*arguments, *more, *told))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    lines = done.stdout.splitlines()
+    assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == "out/results.json"
+    shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
+    assert list(shown) == [
+        "top1",
+        "top5",
+        "mean_class",
+        "ece",
+        "knn",
+        "knn_mean_class",
+        "lowshot@1",
+        "lowshot@2",
+    ]
+    assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
+    spread = next(line for line in lines if line.startswith("lowshot@2")).split()[-1]
+    assert spread == f"{100 * results['lowshot@2_spread']:.1f}"
+    assert results["protocols"][1:] == [
+        {"name": "knn", "k": 3, "temperature": 0.5},
+        {"name": "lowshot", "shots": [1, 2], "draws": 5, "cost": 1.0, "seed": 0},
+    ]
+    assert (results["protocol"]["clips"], results["protocol"]["crops"]) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--protocol", "kn"], r"no 'kn' (did you mean 'knn'?); there are: accuracy, knn"),
+        (["--protocol", "knn", "q=3"], "unknown key"),
+        (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
+        (["--protocol", "k=3", "knn"], "--protocol begins with the setting k=3: name the protocol before it"),
+        (["--protocol", "svm"], "protocol svm compares with training videos: name their list too"),
+        (["--splits", "1,2"], "names no {split}: it would be the same list for every split"),
+        (["--splits", "1,1"], "1,1 is not a list of different numbers, as 1,2,3"),
+        (["--crops", "0"], "0 is less than 1"),
+    ],
+)
+def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, capsys):
+    told = [
+        "--checkpoint",
+        checkpoint,
+        "--list",
+        digits / "motion/test.csv",
+        "--out",
+        tmp_path / "out",
+        *words,
+    ]
+    out, error, status = asked(monkeypatch, capsys, *told)
+    assert status == 2 and not out
+    assert message in error and "Traceback" not in error
+    assert not (tmp_path / "out/results.json").exists()
+
+
+def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
+    told = ["--list", digits / "motion/test.csv", "--out", tmp_path / "out"]
+    (tmp_path / "text.pt").write_text("no weights")
+    for path, message in (
+        (tmp_path / "none.pt", "No such file"),
+        (tmp_path / "text.pt", "is text; expected"),
+    ):
+        _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *told)
+        assert status == 2 and error.count("\n") == 1 and message in error
+
+
+def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
+    for split in (1, 2):
+        shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
+    told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
+    where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
+    monkeypatch.chdir(tmp_path)
+    cli.train(["--cfg", str(TOY), "--splits", "1,2", *told, *where])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("16 videos, 16 videos; 1 clips x 1 crops") and lines[-1] == "out/results.json"
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert set(results["splits"]) == {"1", "2"}
+    assert results["spread"]["top1"] == 0  # the same lists: the same numbers
+    assert results["splits"]["1"]["checkpoint"]["path"] == "out/split1/checkpoints/last.pt"
+
+
+def splits_in_a_world(folder, told):
+    import contextlib
+    import io
+    import os
+
+    os.chdir(folder)
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        cli.train(told)
+    return text.getvalue()
+
+
+@pytest.mark.long
+def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
+    for split in (1, 2):
+        shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
+    told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
+    where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
+    found = run_world(
+        2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1,2", *told, *where]
+    )
+    assert found[0].endswith("out/results.json\n") and found[1] == ""
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    assert set(results["splits"]) == {"1", "2"} and 0 <= results["mean"]["top1"] <= 1

@@ -1,0 +1,342 @@
+"""Test a network on a list by the protocols of the field, over one split or several."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+from pydantic import Field, create_model
+from torch import Tensor
+
+from vidssl import comm
+from vidssl.config import Tree, bind, choice
+from vidssl.data.records import VideoList, read_list
+from vidssl.engine import train as engine
+from vidssl.engine.run import choose_device, load_run
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.measure import Measurement, check_measurable, chosen_protocols, measure
+from vidssl.evaluation.metrics import confusion
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.files import replacing
+from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.viz import confusion_picture
+
+Results = dict[str, Any]
+# What each split has its own of, beside numbers.
+_OWN = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
+
+
+def bind_protocols(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    """Check protocols that are given as plain data, `{"name": "knn", "k": 20}`.
+
+    Raises:
+        ConfigError: There is no such protocol, or it has no such setting.
+    """
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field(min_length=1)))  # type: ignore[valid-type]
+    return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
+
+
+def test(
+    options: Options,
+    videos: Path,
+    out: Path,
+    train: Path | None = None,
+    protocols: Sequence[Any] | None = None,
+) -> Results:
+    """Measure a network; write `results.json`, and of each protocol that names classes who was taken for what.
+
+    Those are `predictions_NAME.csv` (each video, its class, the predicted one), `per_class_NAME.csv` and the picture
+    `confusion_NAME.png`. Results of the same request that are there already are given back.
+
+    Args:
+        options: Which network, which clips.
+        videos: The list that is tested.
+        out: Folder for the results, made where it is missing.
+        train: The list of training videos, for protocols that compare with them.
+        protocols: Bound configs, as `bind_protocols` gives them; None: as `chosen_protocols` says.
+
+    Returns:
+        What is in `results.json`, on every process; the main one alone writes.
+
+    Raises:
+        ConfigError: A protocol is unknown or lacks what it needs.
+        DataError: A list or a video cannot be used, or the lists do not fit the network or each other.
+    """
+    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
+        raise DataError(f"cannot write to {out}: it is a file; name a folder")
+    query = read_list(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    with comm.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        subject.check_classes(query)
+        chosen = chosen_protocols(protocols, subject.classify is not None, gallery, query)
+        check_measurable(chosen, gallery, query, subject.classes)
+        settings = [{"name": name, **_settings(protocol)} for name, protocol in chosen.items()]
+        request = {
+            "weights": subject.weights,
+            "test": subject.describe()["protocol"],
+            "protocols": settings,
+            "list": query.fingerprint,
+            "train_list": None if gallery is None else gallery.fingerprint,
+        }
+        there = comm.on_main(lambda: _there(out, request))
+        if there is not None:
+            return there
+        found = measure(
+            subject.backbone,
+            chosen,
+            gallery,
+            query,
+            subject.test,
+            subject.device,
+            subject.classify,
+            subject.classes,
+        )
+        results = _results(found, subject, settings, request, videos, train)
+        comm.on_main(lambda: _write(out, results, found))
+    return results
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # no test, whatever pytest thinks of the name
+
+
+def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
+    """Do a job for each split into `out/splitN`; write the numbers of all, their mean and spread to `out/results.json`.
+
+    Args:
+        splits: Their numbers.
+        out: The folder.
+        one: Does the job for a split, in a folder, and gives its results.
+
+    Returns:
+        What is in `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation over
+        splits, n - 1; of several splits only), and what the results of the first say otherwise.
+    """
+    found = {split: one(split, out / f"split{split}") for split in splits}
+    first = found[splits[0]]
+    numbers = {
+        split: {name: value for name, value in results.items() if _is_number(name, value)}
+        for split, results in found.items()
+    }
+    shared = [name for name in numbers[splits[0]] if all(name in of_split for of_split in numbers.values())]
+    columns = {name: [of_split[name] for of_split in numbers.values()] for name in shared}
+    own = {*numbers[splits[0]], *_OWN, "request"}
+    results = {
+        "splits": {
+            str(split): {**numbers[split], **{name: found[split][name] for name in _OWN}} for split in splits
+        },
+        "mean": {name: mean(column) for name, column in columns.items()},
+        "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
+        **{name: value for name, value in first.items() if name not in own},
+    }
+    comm.on_main(lambda: _write_json(out / "results.json", results))
+    return results
+
+
+def measure_splits(
+    options: Options,
+    videos: Path,
+    out: Path,
+    splits: Sequence[int],
+    train: Path | None = None,
+    protocols: Sequence[Any] | None = None,
+) -> Results:
+    """Do `test` for each split, whose number stands for `{split}` in the checkpoint and the lists.
+
+    Raises:
+        ConfigError: The tested list is the same for all splits, or as of `test`.
+    """
+    if "{split}" not in str(videos):
+        raise ConfigError(f"--list {videos} names no {{split}}: it would be the same list for every split")
+
+    def one(split: int, folder: Path) -> Results:
+        checkpoint, query, gallery = (
+            None if given is None else str(given).replace("{split}", str(split))
+            for given in (options.checkpoint, videos, train)
+        )
+        of_split = replace(options, checkpoint=str(checkpoint))
+        return test(of_split, Path(str(query)), folder, None if gallery is None else Path(gallery), protocols)
+
+    with comm.joined(choose_device(options.device)):
+        return over_splits(splits, out, one)
+
+
+def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
+    """Train and test for each split what a config describes; a split that is done is not done again.
+
+    Args:
+        cfg: Its texts hold `{split}`, for which the number of the split is put.
+        overrides: `KEY=VALUE`.
+        splits: Their numbers.
+
+    Returns:
+        The results, as of `over_splits`, and the file that they are in.
+
+    Raises:
+        VidsslError: As training and `test` raise them.
+        Interrupted: A signal asked to stop; the split that was trained is saved.
+    """
+    runs = {split: load_run(cfg, overrides, split) for split in splits}
+    first = runs[splits[0]]
+    if first.evaluate.query is None:
+        raise ConfigError(f"{cfg}: --splits tests each network: name the list in evaluate.query")
+    out = Path(first.output).parent
+
+    def one(split: int, folder: Path) -> Results:
+        run = runs[split]
+        last = engine.train(run)
+        query, gallery = run.evaluate.query, run.evaluate.gallery
+        options = Options(
+            str(last), device=run.device, root=_path(run.data.root), allow_external=run.data.allow_external
+        )
+        return test(options, Path(str(query)), folder, _path(gallery), run.evaluate.protocols)
+
+    with comm.joined(choose_device(first.device)):
+        return over_splits(splits, out, one), out / "results.json"
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
+def summary(results: Results) -> str:
+    """Write the numbers of a test as a short table for a terminal."""
+    test, splits = results["protocol"], list(results.get("splits", {}).values())
+    counts = ", ".join(map(_count, splits or [results]))
+    lines = [
+        f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
+        + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
+    ]
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if _is_number(n, v)}
+    spread = (
+        results["spread"]
+        if splits
+        else {n.removesuffix("_spread"): v for n, v in numbers.items() if n.endswith("_spread")}
+    )
+    width = max(len(name) for name in numbers)
+    for name, value in numbers.items():
+        if name.endswith("_spread"):
+            continue
+        line = f"{name:<{width}} {_cell(name, value):>7}"
+        if name in spread:
+            line += f" ± {_cell(name, spread[name]):>5}"
+        if len(splits) > 1:
+            line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: float) -> str:
+    # Uniformity is the logarithm of something: no share of anything.
+    return f"{value:.3f}" if name == "uniformity" else f"{100 * value:.1f}"
+
+
+def _is_number(name: str, value: Any) -> bool:
+    return isinstance(value, float) and not name.startswith("num_")
+
+
+def _count(results: Results) -> str:
+    lacking = len(results["missing"])
+    count = results["num_videos"]
+    return f"{count} of {count + lacking} videos ({lacking} missing)" if lacking else f"{count} videos"
+
+
+def _settings(protocol: EvaluationProtocol) -> Tree:
+    return protocol.config.model_dump(mode="json", exclude={"name"})  # type: ignore[attr-defined, no-any-return]
+
+
+def _results(
+    found: Measurement,
+    subject: Subject,
+    settings: list[Tree],
+    request: Tree,
+    videos: Path,
+    train: Path | None,
+) -> Results:
+    return {
+        **found.numbers,
+        "protocols": settings,
+        "details": {name: measured.details for name, measured in found.found.items() if measured.details},
+        "num_videos": len(found.query.records),
+        "num_train": None if found.gallery is None else len(found.gallery.records),
+        "missing": [{"path": path, "reason": reason} for path, reason in found.missing_query],
+        "missing_train": [{"path": path, "reason": reason} for path, reason in found.missing_gallery],
+        "list": str(videos),
+        "train_list": None if train is None else str(train),
+        **subject.describe(),
+        "request": request,
+    }
+
+
+def _there(out: Path, request: Tree) -> Results | None:
+    """Find results of the same request; others are written over, as those of another checkpoint of the run are."""
+    try:
+        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return results if isinstance(results, dict) and results.get("request") == request else None
+
+
+def _write(out: Path, results: Results, found: Measurement) -> None:
+    for name, measured in found.found.items():
+        if measured.predicted is not None:
+            _write_predictions(out, name, found.query, measured)
+    _write_json(out / "results.json", results)  # last: what is there is complete
+
+
+def _write_predictions(out: Path, name: str, videos: VideoList, measured: Measured) -> None:
+    assert measured.predicted is not None
+    label = torch.tensor([record.label for record in videos.records])
+    classes = max(len(videos.classes), int(max(label.max(), measured.predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(measured.predicted, label, classes)
+    predicted = measured.predicted.tolist()
+    rows = [
+        (path, names[record.label], names[p] if p >= 0 else "")
+        for path, record, p in zip(videos.names, videos.records, predicted, strict=True)
+    ]
+    _write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    _write_csv(
+        out / f"per_class_{name}.csv",
+        ("class", "videos", "right", "accuracy", "most often taken for"),
+        [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
+    )
+    _write_bytes(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+
+
+def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int, str, str]:
+    total, right = int(counts[n].sum()), int(counts[n, n])
+    others = counts[n, :-1].clone()
+    others[n] = 0
+    other = names[int(others.argmax())] if int(others.max()) else ""
+    return names[n], total, right, f"{right / total:.4f}", other
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    def lines() -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(header)
+        writer.writerows(rows)
+        return text.getvalue()
+
+    _write_bytes(path, lines().encode())
+
+
+def _write_json(path: Path, content: Tree) -> None:
+    _write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None

@@ -29,7 +29,7 @@ demo: .venv/.installed
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/trained/$$labels \
 	  || exit 1; \
 	done
-	$(BIN)/vidssl report $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
+	$(BIN)/vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
 # The tests that take seconds each; test-all adds those that take a minute: kills, every method x resume x processes.
 test: .venv/.installed-dev

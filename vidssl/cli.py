@@ -11,18 +11,23 @@ from pathlib import Path
 
 import vidssl
 from vidssl import comm
+from vidssl.config import Tree, override
 from vidssl.data.video import MAX_PIXELS
 from vidssl.engine import train as engine
 from vidssl.engine.run import load_run
 from vidssl.engine.run import schema as run_schema
-from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.errors import ConfigError, Interrupted, PeerError, VidsslError
+from vidssl.evaluation import PROTOCOLS
 from vidssl.jobs import check as checking
+from vidssl.jobs import compare as comparing
+from vidssl.jobs import report as reporting
 from vidssl.jobs import shrink as shrinking
 from vidssl.jobs.backbones import Options
 from vidssl.jobs.doctor import describe, examine
 from vidssl.jobs.extract import extract_features, merge
-from vidssl.jobs.report import report
-from vidssl.jobs.retrieve import retrieve, table
+from vidssl.jobs.retrieve import find, is_video, retrieve, table
+from vidssl.jobs.test import bind_protocols, measure_splits, summary, train_splits
+from vidssl.jobs.test import test as measure
 
 INTERRUPTED = 75  # exit status of a run that was told to stop, has saved, and wants to be started again
 
@@ -78,7 +83,9 @@ def _add_options(parser: argparse.ArgumentParser, required: bool = True) -> None
     parser.add_argument(
         "--clips", type=_at_least(1), help="clips of each video (default: the run's evaluate.clips)"
     )
-    parser.add_argument("--crops", type=int, choices=(1, 3), help="crops of each clip (default: the run's)")
+    parser.add_argument(
+        "--crops", type=_at_least(1), help="crops of each clip, along the longer side (default: the run's)"
+    )
     parser.add_argument("--size", type=_at_least(1), help="side of the crops, pixels (default: the run's)")
     parser.add_argument("--batch-size", type=_at_least(1), help="videos at a time (default: the run's)")
     parser.add_argument("--workers", type=_at_least(0), help="processes that decode (default: the run's)")
@@ -124,35 +131,117 @@ def train(arguments: Sequence[str] | None = None) -> None:
     """Train, or go on training: everything that a config file describes."""
     parser = argparse.ArgumentParser(prog="train_net.py", description=train.__doc__)
     parser.add_argument("--cfg", type=Path, required=True, help="config file (YAML)")
+    parser.add_argument(
+        "--splits",
+        type=_splits,
+        help="for 1,2,3: train and test once for each, with its number for {split} in the config",
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the file")
     parsed = parser.parse_intermixed_args(arguments)
-    last = engine.train(load_run(parsed.cfg, parsed.overrides))
+    if parsed.splits is None:
+        last = engine.train(load_run(parsed.cfg, parsed.overrides))
+        if comm.is_main():
+            print(last)
+        return
+    results, path = train_splits(parsed.cfg, parsed.overrides, parsed.splits)
     if comm.is_main():
-        print(last)
+        print(summary(results))
+        print(path)
+
+
+def test(arguments: Sequence[str] | None = None) -> None:
+    """Measure a network on a list by the protocols of the field."""
+    parser = argparse.ArgumentParser(prog="test_net.py", description=test.__doc__)
+    _add_options(parser)
+    parser.add_argument("--list", type=Path, required=True, help="list that is tested")
+    parser.add_argument(
+        "--train-list", type=Path, help="list of training videos, for protocols that compare with them"
+    )
+    parser.add_argument(
+        "--protocol",
+        nargs="+",
+        metavar=("NAME", "KEY=VALUE"),
+        help=f"what is measured, each followed by its settings: {', '.join(PROTOCOLS)}",
+    )
+    parser.add_argument(
+        "--splits", type=_splits, help="for 1,2,3: once for each, with its number for {split} in the paths"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for results.json, tables and pictures"
+    )
+    parsed = parser.parse_intermixed_args(arguments)
+    protocols = None if parsed.protocol is None else bind_protocols(_choices(parsed.protocol))
+    options = _options(parsed)
+    if parsed.splits is None:
+        results = measure(options, parsed.list, parsed.out, parsed.train_list, protocols)
+    else:
+        results = measure_splits(
+            options, parsed.list, parsed.out, parsed.splits, parsed.train_list, protocols
+        )
+    if comm.is_main():
+        print(summary(results))
+        print(parsed.out / "results.json")
+
+
+def _splits(text: str) -> tuple[int, ...]:
+    numbers = tuple(int(part) for part in text.split(","))
+    if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+        raise argparse.ArgumentTypeError(f"{text} is not a list of different numbers, as 1,2,3")
+    return numbers
+
+
+def _choices(words: Sequence[str]) -> list[Tree]:
+    """Read `knn k=20 svm` as the choices of two protocols."""
+    choices: list[Tree] = []
+    for word in words:
+        if "=" not in word:
+            choices.append({"name": word})
+        elif not choices:
+            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
+        else:
+            override(choices[-1], word)
+    return choices
 
 
 def retrieval(arguments: Sequence[str] | None = None) -> None:
-    """Search a gallery with queries: R@k, kNN, and a page to look at."""
+    """Search a gallery with queries, or with one video: R@k, kNN, and a page to look at."""
     parser = argparse.ArgumentParser(prog="retrieval.py", description=retrieval.__doc__)
     _add_options(parser)
-    parser.add_argument("--gallery", type=Path, required=True, help="list to search in")
-    parser.add_argument("--query", type=Path, required=True, help="list of queries")
+    parser.add_argument("--gallery", type=Path, help="list to search in; not needed where --index is there")
+    parser.add_argument("--query", type=Path, required=True, help="list of queries, or one video")
+    parser.add_argument(
+        "--index", type=Path, help="file with the features of the gallery (npz); made where it is missing"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
     parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
-    parser.add_argument("--k", type=_at_least(1), default=10, help="neighbours that vote in kNN (default 10)")
+    parser.add_argument(
+        "--k", type=_at_least(1), default=10, help="neighbours that vote in kNN, or of one video (default 10)"
+    )
+    parser.add_argument(
+        "--drop-duplicates",
+        action="store_true",
+        help="leave out gallery videos of another path with the very feature of the query: its copies",
+    )
     parser.add_argument(
         "--page-queries", type=_at_least(0), default=48, help="queries on the page (default 48)"
     )
     parsed = parser.parse_intermixed_args(arguments)
-    results = retrieve(
-        _options(parsed),
-        parsed.gallery,
-        parsed.query,
-        parsed.out,
-        center=parsed.center,
-        k=parsed.k,
-        shown_queries=parsed.page_queries,
-    )
+    if parsed.gallery is None and parsed.index is None:
+        parser.error("--gallery LIST, --index FILE or both say what is searched")
+    if parsed.center and is_video(parsed.query):
+        parser.error("--center needs a list of queries: the mean of one video is the video itself")
+    rest = {
+        "index": parsed.index,
+        "k": parsed.k,
+        "drop_duplicates": parsed.drop_duplicates,
+    }
+    places = parsed.gallery, parsed.query, parsed.out
+    if is_video(parsed.query):
+        results = find(_options(parsed), *places, **rest)
+    else:
+        results = retrieve(
+            _options(parsed), *places, **rest, center=parsed.center, shown_queries=parsed.page_queries
+        )
     if comm.is_main():
         print(table(results))
         print(parsed.out / "index.html")
@@ -219,7 +308,7 @@ def shrink(arguments: Sequence[str] | None = None) -> None:
 
 def compare(arguments: Sequence[str] | None = None) -> None:
     """Compare the results of two backbones on one page: what `make demo` ends with."""
-    parser = argparse.ArgumentParser(prog="vidssl report", description=compare.__doc__)
+    parser = argparse.ArgumentParser(prog="vidssl compare", description=compare.__doc__)
     parser.add_argument("folder", type=Path, help="holds RUN/LABELS/results.json; index.html goes there")
     parser.add_argument(
         "--runs", nargs="+", default=["random", "trained"], help="the one to compare with first"
@@ -227,8 +316,22 @@ def compare(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
     parser.add_argument("--videos", type=Path, required=True, help="list whose classes are shown playing")
     parsed = parser.parse_args(arguments)
-    print(report(parsed.folder, tuple(parsed.runs), parsed.metrics, parsed.videos))
+    print(comparing.compare(parsed.folder, tuple(parsed.runs), parsed.metrics, parsed.videos))
     print(parsed.folder / "index.html")
+
+
+def report(arguments: Sequence[str] | None = None) -> None:
+    """Set results beside the published reference numbers: one table for each data set."""
+    parser = argparse.ArgumentParser(prog="report.py", description=report.__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="searched for results.json")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--out", type=Path, help="folder for report.md and report.html")
+    place.add_argument("--into", type=Path, metavar="PAGE", help="Markdown page whose tables are made anew")
+    parsed = parser.parse_args(arguments)
+    if parsed.into is not None:
+        print(reporting.update(parsed.into, parsed.folders))
+    else:
+        print(reporting.report(parsed.folders, parsed.out))
 
 
 def schema(arguments: Sequence[str] | None = None) -> None:
@@ -245,11 +348,13 @@ def doctor(arguments: Sequence[str] | None = None) -> None:
 
 _COMMANDS = {
     "train": train,
+    "test": test,
     "retrieval": retrieval,
     "extract": extract,
     "check": check,
     "shrink": shrink,
-    "report": compare,
+    "compare": compare,
+    "report": report,
     "doctor": doctor,
     "schema": schema,
 }

@@ -80,7 +80,7 @@ def checkpoint(trained):
 
 @pytest.fixture(scope="module")
 def retrieved(trained, digits):
-    """Results of the trained and of the untrained backbone, as the report expects them."""
+    """Results of the trained and of the untrained backbone, as `vidssl compare` expects them."""
     folder = trained[0].parent
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
     out, _ = command(
@@ -239,10 +239,10 @@ def test_extract(trained, checkpoint, digits, retrieved):
     assert np.isfinite(features).all() and features.std(axis=0).max() > 0
 
 
-def test_report(retrieved, trained, digits, monkeypatch, capsys):
+def test_compare(retrieved, trained, digits, monkeypatch, capsys):
     folder = retrieved[0]
     rest = ("--metrics", trained[0] / "metrics.jsonl", "--videos", digits / "motion/train.csv")
-    out = vidssl_command(monkeypatch, capsys, "report", folder, *rest)
+    out = vidssl_command(monkeypatch, capsys, "compare", folder, *rest)
     rows = {line.split()[1]: line.split() for line in out.splitlines() if line.startswith("motion")}
     for run, results in (("trained", retrieved[2]), ("random", retrieved[3])):
         assert rows[run][2:] == [f"{100 * results[name]:.1f}" for name in (*RANKS, "knn", "chance")]
@@ -534,7 +534,7 @@ def test_outputs_that_cannot_be_written(refused, training, checkpoint, digits, t
     assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to output {tmp_path}/file: ")
 
 
-def test_a_report_without_results(refused, tmp_path, digits):
+def test_a_comparison_without_results(refused, tmp_path, digits):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n')
     videos = ("--videos", digits / "motion/train.csv")
     message = refused(cli.compare, tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)

@@ -54,6 +54,8 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/augment.py --json output/bench/augment.json
 	$(BIN)/python benchmarks/loader.py --videos $(VIDEOS) --json output/bench/loader.json
 	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
 	$(BIN)/python benchmarks/train_step.py --videos $(VIDEOS) --json output/bench/train_step.json
 
 golden: .venv/.installed-dev

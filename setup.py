@@ -33,7 +33,7 @@ setup(
         "fvcore",
         "opencv-contrib-python-headless",
         "decord; platform_system == 'Linux' and platform_machine == 'x86_64'",
-        "numpy",
+        "numpy>=2",
         "pillow",
         "pydantic>=2.6",
         "ruamel.yaml>=0.18",
@@ -45,7 +45,7 @@ setup(
     ],
     extras_require={
         "torchcodec": ["torchcodec"],
-        "bench": ["faiss-cpu", "torchcodec"],
+        "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
         "slurm": ["submitit"],
         "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec", "submitit"],
     },

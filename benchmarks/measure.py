@@ -62,7 +62,7 @@ def machine() -> dict[str, Any]:
         line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")
     ]
     packages = ("vidssl", "torch", "torchvision", "av", "opencv-contrib-python-headless", "numpy")
-    peers = ("torchcodec", "decord", "pytorchvideo", "pillow")
+    peers = ("torchcodec", "decord", "pytorchvideo", "pillow", "faiss-cpu")
     return {
         "cpu": models[0] if models else platform.processor(),
         "cores": os.cpu_count(),

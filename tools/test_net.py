@@ -5,7 +5,7 @@ python tools/test_net.py --checkpoint output/ucf101/checkpoints/last.pt --list l
 python tools/test_net.py --checkpoint output/mine/checkpoints/last.pt --list lists/mine/test.csv \
         --train-list lists/mine/train.csv --protocol knn k=20 svm lowshot draws=10 retrieval --out output/mine/test
 python tools/test_net.py --checkpoint 'output/mine/split{split}/checkpoints/last.pt' --splits 1,2,3 \
-        --list 'lists/mine{split}/test.csv' --train-list 'lists/mine{split}/train.csv' --protocol svm \
+        --list 'lists/mine/split{split}/test.csv' --train-list 'lists/mine/split{split}/train.csv' --protocol svm \
         --out output/mine/test
 """
 

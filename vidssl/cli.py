@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -184,8 +185,9 @@ def test(arguments: Sequence[str] | None = None) -> None:
 
 
 def _splits(text: str) -> tuple[int, ...]:
-    numbers = tuple(int(part) for part in text.split(","))
-    if min(numbers) < 0 or len(set(numbers)) < len(numbers):
+    parts = text.split(",")
+    numbers = tuple(int(part) for part in parts if re.fullmatch("[0-9]{1,4}", part))
+    if len(set(numbers)) < len(parts):
         raise argparse.ArgumentTypeError(f"{text} is not a list of different numbers, as 1,2,3")
     return numbers
 

@@ -102,6 +102,18 @@ def test_knn_and_uniformity():
     assert found != other  # that of the gallery
 
 
+@pytest.mark.parametrize("side", ["gallery", "query"])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_feature_that_is_not_finite_has_no_accuracy(name, value, side):
+    lists = {"gallery": features(40, 0), "query": features(20, 1)}
+    lists[side].x[7, 2] = value
+    if (side == "gallery" and name == "accuracy") or (side == "query" and name == "uniformity"):
+        return  # does not look there
+    with pytest.raises(DataError, match=rf"a {side} feature is not finite \(row 7 of "):
+        PROTOCOLS[name](PROTOCOLS[name].Config())(lists["gallery"], lists["query"], NOBODY)
+
+
 def test_settings_that_are_refused():
     for settings in ({"k": 0}, {"temperature": 0.0}, {"neighbours": 3}):
         with pytest.raises(ValidationError):
@@ -205,7 +217,7 @@ def test_svm_that_cannot_be():
         LinearSVM(LinearSVM.Config())(small, small, NOBODY)
     one = Features(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.arange(5))
     with pytest.raises(
-        DataError, match="all 5 training videos are of class 0: an SVM needs two classes or more"
+        DataError, match="protocol svm: all 5 training videos are of one class: it needs two or more"
     ):
         LinearSVM(LinearSVM.Config(costs=(1.0,)))(one, one, NOBODY)
 
@@ -237,6 +249,10 @@ def test_low_shot_leaves_out_what_a_class_cannot_fill_and_says_so():
     found = LowShot(LowShot.Config(shots=(1, smallest, smallest + 1, 500)))(gallery, query, NOBODY)
     assert set(found.numbers) == {f"lowshot@{k}{s}" for k in (1, smallest) for s in ("", "_spread")}
     assert found.details == {"left_out": [smallest + 1, 500], "videos_of_the_smallest_class": smallest}
+    with pytest.raises(
+        DataError, match=rf"a class has {smallest} training videos, and the fewest shots are 500"
+    ):
+        LowShot(LowShot.Config(shots=(501, 500)))(gallery, query, NOBODY)
 
 
 def lists(tmp_path, gallery, query, classes=("a", "b"), query_classes=None):
@@ -282,3 +298,28 @@ def test_lists_of_other_data_sets_are_refused(tmp_path):
     gallery, query = lists(tmp_path, ["1.mp4,0"], ["3.mp4,0"], ("a", "b"), ("a", "b", "d"))
     with pytest.raises(DataError, match=r"\(2 and 3 classes, 2 is the first that differs\)"):
         check_lists(built("uniformity"), gallery, query)
+
+
+def test_classes_that_are_too_small_are_told_before_features_are_taken(tmp_path):
+    gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "3.mp4,1", "4.mp4,1"], ["5.mp4,0"])
+    with pytest.raises(
+        DataError, match="protocol svm: a class has 2 training videos, and cross-validation with 3"
+    ):
+        check_lists(built("svm"), gallery, query)
+    check_lists({"svm": LinearSVM(LinearSVM.Config(costs=(1.0,)))}, gallery, query)
+    check_lists({"svm": LinearSVM(LinearSVM.Config(folds=2))}, gallery, query)
+    with pytest.raises(
+        DataError, match="protocol lowshot: a class has 2 training videos, and the fewest shots are 3"
+    ):
+        check_lists({"lowshot": LowShot(LowShot.Config(shots=(3, 4)))}, gallery, query)
+    gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0"], ["5.mp4,0"])
+    with pytest.raises(DataError, match="protocol lowshot: all 2 training videos are of one class"):
+        check_lists(built("lowshot"), gallery, query)
+
+
+def test_uniformity_of_a_large_gallery_is_that_of_evenly_spaced_rows():
+    gallery = features(90, 0)
+    found = Uniformity(Uniformity.Config(rows=30))(gallery, gallery, NOBODY)
+    thirds = Features(gallery.x[::3], gallery.label[::3], gallery.index[::3])
+    assert found.numbers == Uniformity(Uniformity.Config())(thirds, thirds, NOBODY).numbers
+    assert found.details == {"rows": 30} and len(thirds.x) == 30

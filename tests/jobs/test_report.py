@@ -28,6 +28,8 @@ def told_by(config, *overrides, split=None):
         "missing": [],
         "missing_train": [],
         "list": "lists/ucf101/test1.csv",
+        "train_list": None,
+        "details": {},
         "protocol": clips_of(run).model_dump(mode="json"),
         "checkpoint": {"path": "output/x/checkpoints/last.pt", "sha256": "0" * 64, "step": 100},
         "config": run.model_dump(mode="json"),

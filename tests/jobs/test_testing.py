@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -16,7 +17,7 @@ from vidssl.data.samplers import Uniform
 from vidssl.data.video import open_video
 from vidssl.engine.run import load_run
 from vidssl.engine.train import build_backbone, train
-from vidssl.errors import CheckpointError, ConfigError, DataError
+from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.extract import extract_features
@@ -189,15 +190,28 @@ def test_without_protocols_all_that_can_be_measured_is(options, trained, digits,
         measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
 
 
-def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, monkeypatch):
+def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, monkeypatch, caplog):
     videos = digits / "motion/test.csv"
-    first = measure(options, videos, tmp_path)
-    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
-    assert measure(replace(options, batch_size=1), videos, tmp_path) == first
+    with caplog.at_level("INFO"):
+        first = measure(options, videos, tmp_path)
+        assert "not made again" not in caplog.text
+        monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("measured again"))
+        assert measure(replace(options, batch_size=1), videos, tmp_path) == first
+        assert f"{tmp_path}/results.json is of the same test: it is not made again" in caplog.text
     monkeypatch.undo()
     (tmp_path / "predictions_accuracy.csv").write_text("")
     other = measure(replace(options, clips=2), videos, tmp_path)  # another request
     assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
+
+
+def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    (tmp_path / "notes.csv").write_text("mine")
+    for name in ("knn", "accuracy"):
+        measure(options, *lists, bind_protocols([{"name": name}]))
+        files = {path.name for path in tmp_path.iterdir()}
+        written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
+        assert files == {"results.json", "notes.csv", *written}
 
 
 # What cannot be measured --------------------------------------------------------------------------------------
@@ -230,6 +244,11 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
         DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"
     ):
         measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
+    neighbours = bind_protocols([{"name": "knn"}])  # does not ask the classifier: any data set will do
+    gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
+    assert (
+        0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
+    )
     with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
         measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
@@ -255,6 +274,8 @@ def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
         measure(sce, videos, tmp_path / "file", videos)
+    with pytest.raises(DataError, match=r"cannot write to .*file/in: Not a directory; name another folder"):
+        measure(options, videos, tmp_path / "file/in")
 
 
 def test_protocols_that_do_not_exist():
@@ -335,6 +356,62 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     assert train_splits(toy, splits, (1, 2))[0] == results
 
 
+def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    train_splits(toy, [*splits, "evaluate.crops=1"], (1,))
+    told = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24"]
+    results, _ = train_splits(toy, [*splits, *told], (1,))
+    assert [results["protocol"][name] for name in ("clips", "crops", "size")] == [2, 3, 24]
+
+
+def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatch):
+    """With the status that brings a job back; then what is done is not done again."""
+    toy = CONFIGS / "toy" / "supervised.yaml"
+
+    def late(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+        return measured(*arguments)
+
+    measured = measure.__globals__["measure"]
+    monkeypatch.setattr("vidssl.jobs.test.measure", late)
+    with pytest.raises(Interrupted) as raised:
+        train_splits(toy, splits, (1, 2))
+    assert raised.value.signal == signal.SIGUSR1
+    state = json.loads((tmp_path / "out/split1/status.json").read_text())["state"]
+    assert state == "finished" and not (tmp_path / "out/split1/results.json").exists()
+    assert not (tmp_path / "out/split2").exists()
+    monkeypatch.undo()
+    assert set(train_splits(toy, splits, (1, 2))[0]["splits"]) == {"1", "2"}
+
+
+def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    with pytest.raises(DataError, match=r"cannot read list .*lists3/train.csv"):
+        train_splits(toy, splits, (1, 3))
+    queries = tmp_path / "lists2/test.csv"
+    queries.write_text(
+        queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n"
+    )
+    with pytest.raises(
+        DataError,
+        match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would",
+    ):
+        train_splits(toy, splits, (1, 2))
+    # The test videos of the first split are training videos of the second.
+    with pytest.raises(DataError, match=r"16 videos of .*lists1/test.csv are in .*lists2/train.csv too"):
+        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/lists1/test.csv"], (1, 2))
+    classes = (tmp_path / "lists1/classes.txt").read_text().splitlines()
+    (tmp_path / "swapped").mkdir()
+    shutil.copy(tmp_path / "lists1/test.csv", tmp_path / "swapped")
+    shutil.copy(tmp_path / "lists1/root.txt", tmp_path / "swapped")
+    (tmp_path / "swapped/classes.txt").write_text("\n".join([classes[1], classes[0], *classes[2:]]) + "\n")
+    with pytest.raises(
+        DataError, match=rf"label 0 is '{classes[1]}' in .*swapped.* and was '{classes[0]}' in "
+    ):
+        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/swapped/test.csv"], (1, 2))
+    assert not (tmp_path / "out").exists()
+
+
 def test_splits_that_are_none(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     with pytest.raises(ConfigError, match=r"names no \{split\}: all splits would be the same"):
@@ -343,6 +420,12 @@ def test_splits_that_are_none(splits, tmp_path):
         ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1,2,3"
     ):
         load_run(toy, splits)
+    with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
+        train_splits(toy, [*splits, f"output={tmp_path}/out{{split}}"], (1, 2))
+    nowhere = tmp_path / "nowhere.yaml"
+    nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
+    with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
+        train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
     with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
     with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same list for every split"):
@@ -435,3 +518,11 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: give method.classes=8"
     ):
         train(run)
+    for label, message in (
+        (8, r"method.classes is 8, and .* has labels up to 8, from 0: give method.classes=9"),
+        (-1, r"list.csv has videos without a label: a classifier learns from labels alone"),
+    ):
+        videos = listing(tmp_path / f"label{label}", digits, [], label, count=8)
+        told = f"data.train={videos}", "data.allow_external=true"
+        with pytest.raises(ConfigError, match=message):
+            train(run_of("supervised", digits, tmp_path / "c", *told))

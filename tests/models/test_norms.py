@@ -232,3 +232,25 @@ def test_a_norm_alone_is_synchronised_too():
     assert (made.eps, made.momentum) == (0.01, None)
     with pytest.raises(ValueError, match=r"batch norm takes \(N, C, …\), got \(3,\)"):
         made(torch.zeros(3))
+
+
+def frozen_over_steps():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(64), nn.BatchNorm1d(64))
+    for norm in model:
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.1, 2.0)
+    model[0].eval()  # frozen; the other one learns
+    before = copy.deepcopy(model.state_dict())
+    for _ in range(20):
+        model[1](torch.randn(8, 64, generator=torch.Generator().manual_seed(comm.rank())))
+        average_statistics(model)
+    return before, model.state_dict()
+
+
+def test_frozen_statistics_stay_bit_by_bit_whatever_the_number_of_processes(run_world):
+    """(x + x + x) / 3 is not x: a mean of what is equal already would drift."""
+    for before, after in run_world(3, frozen_over_steps):
+        for name in ("running_mean", "running_var"):
+            assert torch.equal(before[f"0.{name}"], after[f"0.{name}"])
+            assert not torch.equal(before[f"1.{name}"], after[f"1.{name}"])

@@ -87,6 +87,7 @@ def test_the_script(checkpoint, digits, tmp_path):
         (["--protocol", "svm"], "protocol svm compares with training videos: name their list too"),
         (["--splits", "1,2"], "names no {split}: it would be the same list for every split"),
         (["--splits", "1,1"], "1,1 is not a list of different numbers, as 1,2,3"),
+        (["--splits", "1,,b"], "1,,b is not a list of different numbers, as 1,2,3"),
         (["--crops", "0"], "0 is less than 1"),
     ],
 )

@@ -171,8 +171,13 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
             raise ConfigError(
                 f"data of {path} names no {{split}}: all splits would be the same; write data.train=…{{split}}.csv"
             )
+        if _mentions_split(tree.get("output")):
+            raise ConfigError(
+                f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
+            )
         tree = _fill(tree, split)
-        tree["output"] = f"{tree.get('output', '')}/split{split}"
+        if isinstance(tree.get("output"), str):  # else binding tells
+            tree["output"] = f"{tree['output']}/split{split}"
     return bind_run(tree, str(path))
 
 

@@ -36,7 +36,7 @@ from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
 from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.measure import check_measurable, chosen_protocols, measure
+from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
@@ -49,8 +49,8 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Monitored:
-    """What is measured during training."""
+class Tested:
+    """What a network is measured by during its training, and after it."""
 
     protocols: dict[str, EvaluationProtocol]
     gallery: VideoList | None
@@ -81,8 +81,8 @@ def train(run: Run, until: int | None = None) -> Path:
         status = stack.enter_context(Status(output).reported())
         stack.enter_context(comm.lost_peers_told())
         _make_deterministic(run, device)
-        videos, monitored = training_list(run), _monitored(run)
-        _check_classes(run, videos)
+        videos = training_list(run)
+        monitored = None if run.evaluate.every is None else tested(run, videos)
         steps = run.total_steps(len(videos.records))
         stop = steps if until is None else min(until, steps)
 
@@ -199,19 +199,57 @@ def _start_backbone(run: Run) -> Backbone:
 
 
 def training_list(run: Run) -> VideoList:
-    """Read the list that a run trains on, rendering the embedded set first where it is asked for and missing."""
+    """Read the list that a run trains on, rendering the embedded set first where it is asked for and missing.
+
+    Raises:
+        ConfigError: A classifier and the list do not know the same classes.
+        DataError: The list cannot be used.
+    """
     render(run)
     videos = read_list(run.data.train, run.data.root, run.data.allow_external)
+    if METHODS[run.method.name].classifies:
+        _check_classes(videos, run.method.classes)
     return videos if run.data.subset is None else choose(videos, run.data.subset)
 
 
-def _check_classes(run: Run, videos: VideoList) -> None:
-    """See whether a classifier and the list that it learns from know the same number of classes."""
-    if METHODS[run.method.name].classifies and len(videos.classes) not in (0, run.method.classes):
+def _check_classes(videos: VideoList, classes: int) -> None:
+    if len(videos.classes) not in (0, classes):
         raise ConfigError(
-            f"method.classes is {run.method.classes}, and {videos.path} has {len(videos.classes)} classes (its "
-            f"classes.txt): give method.classes={len(videos.classes)}"
+            f"method.classes is {classes}, and {videos.path} has {len(videos.classes)} classes (its classes.txt): give "
+            f"method.classes={len(videos.classes)}"
         )
+    labels = {record.label for record in videos.records}
+    if min(labels) < 0:
+        raise ConfigError(f"{videos.path} has videos without a label: a classifier learns from labels alone")
+    if max(labels) >= classes:
+        raise ConfigError(
+            f"method.classes is {classes}, and {videos.path} has labels up to {max(labels)}, from 0: give "
+            f"method.classes={max(labels) + 1}"
+        )
+
+
+def tested(run: Run, videos: VideoList) -> Tested:
+    """Read the lists that a run is tested on, and build its protocols: a mistake shows before hours of training.
+
+    Args:
+        run: Its `evaluate.query` is set.
+        videos: What it trains on.
+
+    Raises:
+        ConfigError: A protocol lacks what it needs.
+        DataError: A list cannot be used, or the lists do not fit each other.
+    """
+    gallery, query = (
+        None if path is None else read_list(path, run.data.root, run.data.allow_external)
+        for path in (run.evaluate.gallery, run.evaluate.query)
+    )
+    assert query is not None
+    classifies = METHODS[run.method.name].classifies
+    protocols = chosen_protocols(run.evaluate.protocols, classifies, gallery, query)
+    check_measurable(protocols, gallery, query, run.method.classes if classifies else 0)
+    if any(protocol.probabilities for protocol in protocols.values()):
+        check_names(query, videos.classes, f"in {videos.path}")
+    return Tested(protocols, gallery, query)
 
 
 def render(run: Run) -> None:
@@ -269,21 +307,6 @@ def _is_due(run: Run, step: int, steps: int) -> bool:
     return every is not None and step > 0 and (step % every == 0 or step == steps)
 
 
-def _monitored(run: Run) -> Monitored | None:
-    """Read the lists of the monitor, and build its protocols: a mistake shows before hours of training."""
-    if run.evaluate.every is None:
-        return None
-    gallery, query = (
-        None if path is None else read_list(path, run.data.root, run.data.allow_external)
-        for path in (run.evaluate.gallery, run.evaluate.query)
-    )
-    assert query is not None  # by the schema
-    classifies = METHODS[run.method.name].classifies
-    protocols = chosen_protocols(run.evaluate.protocols, classifies, gallery, query)
-    check_measurable(protocols, gallery, query, run.method.classes if classifies else 0)
-    return Monitored(protocols, gallery, query)
-
-
 def _write_config(run: Run, output: Path) -> None:
     path = output / "config.yaml"
     try:
@@ -294,7 +317,7 @@ def _write_config(run: Run, output: Path) -> None:
 
 
 def _monitor(
-    run: Run, monitored: Monitored | None, method: Method, device: torch.device, request: StopRequest
+    run: Run, monitored: Tested | None, method: Method, device: torch.device, request: StopRequest
 ) -> dict[str, float]:
     """Measure the network on held lists; training's random numbers are not touched."""
     assert monitored is not None  # it is due

@@ -10,7 +10,7 @@ from torch import Tensor
 from vidssl import comm
 from vidssl.config import build
 from vidssl.data.records import VideoList
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, check_lists, own_rows
 from vidssl.models.backbones import Backbone
@@ -126,6 +126,27 @@ def check_measurable(
             f"{query.path} has labels up to {highest}, the network's classifier {classes} classes, from 0"
         )
     check_lists(protocols, gallery, query)
+
+
+def check_names(videos: VideoList, names: Sequence[str], there: str) -> None:
+    """See whether the labels of a list mean what a classifier has learned by them.
+
+    Args:
+        videos: The list that is tested.
+        names: Of the classes that were learned; none where they had none.
+        there: Where these are from, for the message.
+
+    Raises:
+        DataError: A class has another name.
+    """
+    if len(videos.classes) != len(names):
+        return  # there are no names on one side; that there are too few or too many `check_measurable` tells
+    for n, (here, learned) in enumerate(zip(videos.classes, names, strict=True)):
+        if here != learned:
+            raise DataError(
+                f"label {n} is {here!r} in {videos.path} and was {learned!r} {there}: test on lists of the same data "
+                "set"
+            )
 
 
 def measure(

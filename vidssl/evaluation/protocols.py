@@ -1,5 +1,6 @@
 """Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from statistics import mean, stdev
@@ -26,7 +27,7 @@ from vidssl.evaluation.metrics import (
     uniformity,
     vote,
 )
-from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.evaluation.search import Neighbours, check_finite, nearest
 from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features, VideoRecord
@@ -50,6 +51,7 @@ class Measured:
 class EvaluationProtocol(Protocol):
     """Measures features against features; configured by its nested `Config`."""
 
+    config: Any
     probabilities: ClassVar[
         bool
     ]  # reads the classifier's probabilities of the queries, (Q, classes), as their x
@@ -58,6 +60,14 @@ class EvaluationProtocol(Protocol):
     labels: ClassVar[bool]  # needs them
 
     def __init__(self, config: Any) -> None: ...
+
+    def check(self, label: Tensor) -> None:
+        """See whether it can learn from labels (N,) of a gallery, before its features are taken.
+
+        Raises:
+            DataError: It cannot.
+        """
+        ...
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Measure.
@@ -80,6 +90,9 @@ class _Compared:
     gallery: ClassVar[bool] = True
     learns: ClassVar[bool] = False
     labels: ClassVar[bool] = True
+
+    def check(self, label: Tensor) -> None:
+        """Be content with any labels."""
 
 
 def check_lists(
@@ -113,26 +126,44 @@ def check_lists(
             f"{len(query.classes)} classes, {place} is the first that differs): a label must mean the same in both"
         )
     learning = [name for name, protocol in protocols.items() if protocol.learns]
-    own = own_rows(gallery, query)
-    if learning and len(own):
+    if learning:
+        check_apart(gallery, query, ", ".join(learning))
+    for name in learning:
+        protocols[name].check(torch.tensor([record.label for record in gallery.records]))
+
+
+def check_apart(learned: VideoList, query: VideoList, learner: str) -> None:
+    """See whether no query is in the list that is learned from.
+
+    Args:
+        learned: What is learned from.
+        query: The list that is tested.
+        learner: Who learns, for the message.
+
+    Raises:
+        DataError: A query is, or shares time with one of its spans.
+    """
+    own = own_rows(learned, query)
+    if len(own):
         raise DataError(
-            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {gallery.path} too, the first "
-            f"{query.names[int(own[0, 0])]!r}: {', '.join(learning)} would have seen the answers; use disjoint lists"
+            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {learned.path} too, the first "
+            f"{query.names[int(own[0, 0])]!r}: {learner} would have seen the answers; use disjoint lists"
         )
 
 
 def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
     """Find each query in the gallery: (P, 2) pairs of a query row and a gallery row. A video must not find itself.
 
-    That is every span of the same path that shares time with the query's; other spans of the file do count.
+    That is every span of the same file, under whatever links it has, that shares time with the query's; other spans of
+    the file do count.
     """
     rows: dict[str, list[int]] = {}
     for n, record in enumerate(gallery.records):
-        rows.setdefault(record.path, []).append(n)
+        rows.setdefault(os.path.realpath(record.path), []).append(n)
     pairs = [
         (n, row)
         for n, record in enumerate(query.records)
-        for row in rows.get(record.path, ())
+        for row in rows.get(os.path.realpath(record.path), ())
         if _share_time(record, gallery.records[row])
     ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
@@ -144,13 +175,11 @@ def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
 
 
 @PROTOCOLS.register("accuracy")
-class Accuracy:
+class Accuracy(_Compared):
     """Accuracy of the network's own classifier: class probabilities averaged over all clips and crops of a video."""
 
     probabilities: ClassVar[bool] = True
     gallery: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
-    labels: ClassVar[bool] = True
 
     class Config(Settings):
         """Settings of the protocol."""
@@ -162,6 +191,7 @@ class Accuracy:
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `top1`, `mean_class`, `ece` and, of more than five classes, `top5`."""
+        check_finite("query", query.x)
         p, label = query.x, query.label
         predicted = torch.sort(p, dim=1, descending=True, stable=True).indices[:, 0]
         numbers = {"top1": top_k(p, label, 1)}
@@ -196,10 +226,7 @@ class Retrieval(_Compared):
 
     def search(self, gallery: Features, query: Features, exclude: Tensor) -> Neighbours:
         """Find the neighbours that the numbers are about."""
-        g, q = gallery.x, query.x
-        if self.config.center:
-            g, q = g - g.mean(dim=0), q - q.mean(dim=0)
-        return nearest(q, g, max(self.config.ks), exclude)
+        return nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
 
 
 @PROTOCOLS.register("knn")
@@ -245,6 +272,8 @@ class LinearSVM(_Compared):
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `svm` and `svm_mean_class`; the details tell the cost and what each scored."""
+        self.check(gallery.label)
+        _check_both_finite(gallery, query)
         x, label = _unit(gallery.x), gallery.label.numpy()
         costs = sorted(set(self.config.costs))
         scores = {cost: self._score(x, label, cost) for cost in costs} if len(costs) > 1 else {}
@@ -255,14 +284,17 @@ class LinearSVM(_Compared):
             numbers, predicted, {"cost": cost, "cross_validation": {str(c): s for c, s in scores.items()}}
         )
 
-    def _score(self, x: np.ndarray, label: np.ndarray, cost: float) -> float:
-        """Accuracy over all folds, each predicted by what the others teach."""
-        smallest = np.unique(label, return_counts=True)[1].min()
-        if smallest < self.config.folds:
+    def check(self, label: Tensor) -> None:
+        """See whether there are two classes, and enough videos of each for the folds."""
+        smallest = _check_classes("svm", label)
+        if len(self.config.costs) > 1 and smallest < self.config.folds:
             raise DataError(
                 f"protocol svm: a class has {smallest} training videos, and cross-validation with "
                 f"{self.config.folds} folds needs as many; lower folds (to 2 at least), give one cost, or add videos"
             )
+
+    def _score(self, x: np.ndarray, label: np.ndarray, cost: float) -> float:
+        """Accuracy over all folds, each predicted by what the others teach."""
         folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
         right = 0
         for learned, held in folds.split(x, label):
@@ -294,8 +326,9 @@ class LowShot(_Compared):
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
-        x, counts = _unit(gallery.x), torch.bincount(gallery.label)
-        smallest = int(counts[counts > 0].min())
+        self.check(gallery.label)
+        _check_both_finite(gallery, query)
+        x, smallest = _unit(gallery.x), _check_classes("lowshot", gallery.label)
         numbers: dict[str, float] = {}
         for k in (k for k in self.config.shots if k <= smallest):
             found = []
@@ -307,6 +340,15 @@ class LowShot(_Compared):
         left_out = [k for k in self.config.shots if k > smallest]
         why = {"left_out": left_out, "videos_of_the_smallest_class": smallest} if left_out else {}
         return Measured(numbers, details=why)
+
+    def check(self, label: Tensor) -> None:
+        """See whether there are two classes, and enough videos of each for the fewest shots."""
+        smallest = _check_classes("lowshot", label)
+        if min(self.config.shots) > smallest:
+            raise DataError(
+                f"protocol lowshot: a class has {smallest} training videos, and the fewest shots are "
+                f"{min(self.config.shots)}; lower shots, or add videos"
+            )
 
     def _rows(self, label: Tensor, draw: int, k: int) -> np.ndarray:
         """Draw k rows of each class."""
@@ -324,18 +366,40 @@ class Uniformity(_Compared):
     labels: ClassVar[bool] = False
 
     class Config(Settings):
-        """There is nothing to set."""
+        """Settings of the protocol."""
+
+        rows: int = Field(default=20_000, ge=2)  # at most so many, evenly spaced: their pairs are compared
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `uniformity`: 0 is collapse, about -4 is uniform."""
-        return Measured({"uniformity": uniformity(gallery.x)})
+        """Give `uniformity`: 0 is collapse, about -4 is uniform. The details say where not all rows were compared."""
+        count = len(gallery.x)
+        if count <= self.config.rows:
+            return Measured({"uniformity": uniformity(gallery.x)})
+        chosen = torch.arange(self.config.rows) * count // self.config.rows
+        return Measured({"uniformity": uniformity(gallery.x[chosen])}, details={"rows": self.config.rows})
 
 
 def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     return {name: accuracy(predicted, label), f"{name}_mean_class": mean_class_accuracy(predicted, label)}
+
+
+def _check_both_finite(gallery: Features, query: Features) -> None:
+    check_finite("gallery", gallery.x)
+    check_finite("query", query.x)
+
+
+def _check_classes(name: str, label: Tensor) -> int:
+    """See whether there are two classes, and give the number of videos of the smallest."""
+    counts = torch.bincount(label)
+    counts = counts[counts > 0]
+    if len(counts) < 2:
+        raise DataError(
+            f"protocol {name}: all {len(label)} training videos are of one class: it needs two or more"
+        )
+    return int(counts.min())
 
 
 def _unit(x: Tensor) -> np.ndarray:
@@ -344,9 +408,5 @@ def _unit(x: Tensor) -> np.ndarray:
 
 def _svm(x: np.ndarray, label: np.ndarray, cost: float) -> Callable[[Tensor], Tensor]:
     """Fit a linear SVM, and give what predicts the classes of features."""
-    if len(np.unique(label)) < 2:
-        raise DataError(
-            f"all {len(label)} training videos are of class {label[0]}: an SVM needs two classes or more"
-        )
     machine = LinearSVC(C=cost, dual=True, max_iter=20_000, random_state=0).fit(x, label)
     return lambda features: torch.from_numpy(machine.predict(_unit(features)))

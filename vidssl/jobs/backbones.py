@@ -9,11 +9,10 @@ import torch
 
 import vidssl
 from vidssl.config import build, read
-from vidssl.data.records import VideoList
 from vidssl.engine import checkpoint as checkpoints
 from vidssl.engine.run import Run, bind_run, choose_device
 from vidssl.engine.train import build_backbone, render, test_clips
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import Classifier
 from vidssl.methods import METHODS, Method
@@ -73,21 +72,6 @@ class Subject:
         if digest is not None:
             return {"sha256": digest}
         return {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
-
-    def check_classes(self, videos: VideoList) -> None:
-        """See whether the classifier and a list mean the same by their labels.
-
-        Raises:
-            DataError: A class has another name.
-        """
-        if self.classify is None or len(videos.classes) != len(self.class_names):
-            return  # there are no names, or it is another data set altogether, which is told elsewhere
-        for n, (here, there) in enumerate(zip(videos.classes, self.class_names, strict=True)):
-            if here != there:
-                raise DataError(
-                    f"label {n} is {here!r} in {videos.path} and was {there!r} when {self.origin['path']} was trained: "
-                    "test on lists of the same data set"
-                )
 
     def describe(self) -> dict[str, Any]:
         """Tell the protocol, the weights, the config and the versions, as plain data."""

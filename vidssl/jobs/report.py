@@ -406,7 +406,8 @@ def _described(result: Result, references: References) -> tuple[str, str, str, s
         start = references.data_sets[key].title if key in references.data_sets else key
     elif result.start is not None:  # the run that the checkpoint is of
         file = Path(result.start)
-        start = file.parent.parent.name if file.parent.name == "checkpoints" else file.stem
+        run = file.parent.parent if file.parent.name == "checkpoints" else file.with_suffix("")
+        start = run.parent.name if re.fullmatch(r"split\d+", run.name) else run.name
     method = "weights of others" if result.trained_by_others else result.method
     clip = _clip(result.frames, result.size, result.test_size)
     return _what(result.kind, method, result.subset), result.backbone or _NOTHING, clip, start

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 from vidssl.errors import DataError
-from vidssl.jobs.retrieve import share
+from vidssl.jobs.extract import share
 
 Kind = Literal["untrained", "features", "linear probe", "finetuned", "from scratch"]
 
@@ -199,6 +199,10 @@ def _read(file: Path, name: str) -> Result:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
     except ValueError:
         raise DataError(f"{file} is no result: it is not JSON; measure again, or remove it") from None
+    if isinstance(content, dict) and isinstance(content.get("splits"), dict):
+        first = next(iter(content["splits"].values()), None)
+        if isinstance(first, dict):  # what each split has its own of is told by the first
+            content = {**first, **content}
     tested = content.get("list", content.get("query")) if isinstance(content, dict) else None
     if not isinstance(tested, str):
         raise DataError(

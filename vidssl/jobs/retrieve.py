@@ -1,36 +1,56 @@
 """Retrieval: extract, search, measure, and a page to look at."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from vidssl import comm
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.samplers import Uniform
+from vidssl.data.tree import VIDEO_SUFFIXES
 from vidssl.data.video import open_video
+from vidssl.data.views import make_views
 from vidssl.engine.run import choose_device
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.metrics import Neighbours
-from vidssl.evaluation.protocols import KNN, Retrieval, own_rows
+from vidssl.evaluation.metrics import accuracy, chance, recall, vote
+from vidssl.evaluation.protocols import own_rows
+from vidssl.evaluation.search import Neighbours, equal_rows, nearest
 from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.jobs.extract import extract_to, open_index, share
 from vidssl.progress import progress
-from vidssl.types import Features, Frames
+from vidssl.randomness import generator
+from vidssl.types import Features, Frames, VideoRecord
 from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
 
-RANKS = (1, 5, 10, 20)
+_log = logging.getLogger(__name__)
+RANKS = (1, 5, 10, 20, 50)
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    features: Features
+    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
 
 
 def retrieve(
     options: Options,
-    gallery: Path,
+    gallery: Path | None,
     query: Path,
     out: Path,
     *,
+    index: Path | None = None,
     center: bool = False,
     k: int = 10,
+    drop_duplicates: bool = False,
     shown_queries: int = 48,
     shown_hits: int = 6,
 ) -> dict[str, Any]:
@@ -38,12 +58,15 @@ def retrieve(
 
     Args:
         options: Which backbone, which clips.
-        gallery: List to search in.
-        query: List of queries. A query that is in the gallery too does not find itself.
+        gallery: List to search in; None: all of `index`.
+        query: List of queries. A query that is in the gallery too does not find itself: neither its span of the same
+            file nor one that overlaps it, under whatever links the file has.
         out: Folder for the results, made where it is missing.
-        center: Report centred features first (see `Retrieval`); the other numbers are under `uncentered`
+        index: File with the features of the gallery, as `extract_features` writes it; made where it is missing.
+        center: Report centred features first (see `nearest`); the other numbers are under `uncentered`
             or `centered_features`.
         k: Neighbours that vote in kNN.
+        drop_duplicates: Let no query find a gallery video of another path whose feature is the same, bit by bit.
         shown_queries: Queries on the page, evenly spaced over the list.
         shown_hits: Nearest videos on the page.
 
@@ -52,188 +75,447 @@ def retrieve(
         it has no accuracies.
 
     Raises:
-        DataError: A list or a video cannot be used, or the lists name different classes.
+        ConfigError: There is neither a gallery nor an index.
+        DataError: A list, a video or the index cannot be used, or the lists name different classes.
     """
-    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
-        raise DataError(f"cannot write to {out}: it is a file; name a folder")
-    lists = [read_list(path, options.root, options.allow_external) for path in (gallery, query)]
-    if lists[0].classes != lists[1].classes:
-        raise DataError(
-            f"{gallery} and {query} have different classes.txt: a label must mean the same in both"
-        )
+    _check_folder(out)
+    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
+    queries = read_list(query, options.root, options.allow_external)
+    if listed is not None:
+        _check_classes(listed, queries)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        g = extract(subject.backbone, lists[0], subject.test, subject.device, "gallery")
-        q = extract(subject.backbone, lists[1], subject.test, subject.device, "queries")
-    lists = [_measured(*pair) for pair in zip(lists, (g, q), strict=True)]
-    own = own_rows(*lists)
-    search = Retrieval(Retrieval.Config(ks=RANKS, center=center))
-    neighbours = search.search(g, q, own)
-    numbers: dict[str, Any] = {}
-    if all(record.label >= 0 for videos in lists for record in videos.records):
-        other = Retrieval(Retrieval.Config(ks=RANKS, center=not center))(g, q, own)
-        other.pop("chance")
-        numbers = {
-            **search(g, q, own),
-            **KNN(KNN.Config(k=k))(g, q, own),
-            "uncentered" if center else "centered_features": other,
-        }
-    results = {
-        **numbers,
-        "num_queries": len(q.x),
-        "num_gallery": len(g.x),
-        "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
-        "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.missing],
-        "centered": center,
-        "knn_k": k,
-        "gallery": str(gallery),
-        "query": str(query),
-        **subject.describe(),
-    }
-    if not comm.is_main():
-        return results
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        _write_page(out / "index.html", subject, results, lists, neighbours, shown_queries, shown_hits)
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
-    return results
+        g = _open_gallery(subject, options, listed, index)
+        q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
+
+        def measure() -> dict[str, Any]:
+            assert g is not None  # this is the main process
+            there, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
+            _check_classes(there, asked)
+            neighbours, numbers = _measure(g.features, q, there, asked, center, k, drop_duplicates)
+            results = {
+                **numbers,
+                "num_queries": len(q.x),
+                "num_gallery": len(g.features.x),
+                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
+                "centered": center,
+                "knn_k": k,
+                "drop_duplicates": drop_duplicates,
+                "gallery": str(index if gallery is None else gallery),
+                "query": str(query),
+                **subject.describe(),
+            }
+            count, pictures = min(shown_queries, len(q.x)), _Pictures()
+            chosen = [n * len(q.x) // count for n in range(count)]
+            rows = [_row(there, asked, neighbours, n, shown_hits, pictures) for n in chosen]
+            _write(out, subject, results, there, asked, rows, pictures)
+            return results
+
+        return comm.on_main(measure)
+
+
+def find(
+    options: Options,
+    gallery: Path | None,
+    video: Path,
+    out: Path,
+    *,
+    index: Path | None = None,
+    k: int = 10,
+    drop_duplicates: bool = False,
+) -> dict[str, Any]:
+    """Search a gallery with one video; write `results.json`, `index.html` and the still `retrieval.png`.
+
+    Of an index no more is read than the features, and what is told of the videos that are found.
+
+    Args:
+        options: As for `retrieve`.
+        gallery: As for `retrieve`.
+        video: The query, a file or a folder of images. It does not find itself.
+        out: Folder for the results, made where it is missing.
+        index: As for `retrieve`.
+        k: Videos that are found.
+        drop_duplicates: As for `retrieve`.
+
+    Returns:
+        What is in `results.json`, on every process: `neighbours` (rank, similarity, label, class, path, start, end,
+        and whether it is a duplicate), nearest first.
+
+    Raises:
+        ConfigError: There is neither a gallery nor an index.
+        DataError: A list, a video or the index cannot be used.
+    """
+    _check_folder(out)
+    _middle(VideoRecord(str(video)))  # what cannot be read is told before the long work
+    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
+    query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
+    with comm.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        g = _open_gallery(subject, options, listed, index)
+        q = extract(subject.backbone, query, subject.test, subject.device, "query")
+
+        def search() -> dict[str, Any]:
+            assert g is not None  # this is the main process
+            rows, similarity, same = _search(g, q, query, k, drop_duplicates)
+            found = g.videos(rows)
+            results = {
+                "neighbours": [
+                    {
+                        "rank": rank + 1,
+                        "similarity": similarity[rank],
+                        "label": record.label,
+                        "class": found.class_name(record.label),
+                        "path": found.names[rank],
+                        "start": record.start,
+                        "end": record.end,
+                        "duplicate": same[rank],
+                    }
+                    for rank, record in enumerate(found.records)
+                ],
+                "duplicates": sum(same),
+                "num_gallery": len(g.features.x),
+                "missing_queries": [],
+                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
+                "drop_duplicates": drop_duplicates,
+                "gallery": str(index if gallery is None else gallery),
+                "query": str(video),
+                **subject.describe(),
+            }
+            neighbours = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
+            pictures = _Pictures()
+            row = _row(found, query, neighbours, 0, k, pictures)
+            _write(out, subject, results, found, query, [row], pictures)
+            return results
+
+        return comm.on_main(search)
 
 
 def table(results: dict[str, Any]) -> str:
-    """Write the numbers of a retrieval as a short table for a terminal."""
-    names = [name for name in (*(f"R@{k}" for k in RANKS), "knn", "chance") if name in results]
-    if not names:
-        return "no labels in the lists: neighbours were searched, accuracies are not defined"
-    cells = [f"{100 * results[name]:.1f}" for name in names]
-    widths = [max(len(name), len(cell)) for name, cell in zip(names, cells, strict=True)]
-    lines = [
-        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
-        for row in (names, cells)
-    ]
+    """Write the numbers of a retrieval, or what one video found, as a short table for a terminal."""
     test = results["protocol"]
-    protocol = (
-        f"{_counts(results)}, {test['clips']} clips x "
-        f"{test['crops']} crops of {test['size']}², {'centred' if results['centered'] else 'plain'} cosine, percent"
-    )
-    return "\n".join([protocol, *lines])
-
-
-def share(found: int, missing: Sequence[object]) -> str:
-    """Say how many were found, and of how many where some are missing: `58 of 60 (2 missing)`."""
-    return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
-
-
-def _counts(results: dict[str, Any]) -> str:
+    protocol = f"{test['clips']} clips x {test['crops']} crops of {test['size']}²"
+    gallery = f"{share(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    if "neighbours" in results:
+        cells = [["", "similarity", "class", "path"]]
+        for hit in results["neighbours"]:
+            name = _with_span(hit["path"], hit["start"], hit["end"])
+            name += " (a duplicate)" if hit["duplicate"] else ""
+            cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
+        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_aligned(cells, "><<<")])
+    if "chance" not in results:
+        return "no labels in the lists: neighbours were searched, accuracies are not defined"
+    names = [f"R@{k}" for k in RANKS]
+    plain, centred = results, results["uncentered" if results["centered"] else "centered_features"]
+    if results["centered"]:
+        plain, centred = centred, plain
+    cells = [
+        ["percent", *names, "knn", "chance"],
+        [
+            "plain",
+            *(_percent(plain[name]) for name in names),
+            _percent(results["knn"]),
+            _percent(results["chance"]),
+        ],
+        ["centred", *(_percent(centred[name]) for name in names), "", ""],
+    ]
     queries = share(results["num_queries"], results["missing_queries"])
-    return f"{queries} queries, {share(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    head = f"{queries} queries, {gallery}, {protocol}, cosine"
+    return "\n".join([head, *_aligned(cells, "<" + ">" * (len(names) + 2))])
 
 
-def _measured(videos: VideoList, features: Features) -> VideoList:
-    """Leave out of a list what could not be read: its rows are those of the features then."""
-    rows = features.index.tolist()
-    return replace(
-        videos, names=tuple(videos.names[n] for n in rows), records=tuple(videos.records[n] for n in rows)
+def _with_span(name: str, start: float | None, end: float | None) -> str:
+    if start is end is None:
+        return name
+    return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _aligned(cells: list[list[str]], sides: str) -> list[str]:
+    """Write rows as lines whose columns are as wide as their widest cell; `<` is at the left, `>` at the right."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def is_video(path: Path) -> bool:
+    """Whether a query is one video, a file or a folder of images; else it is a list."""
+    return path.is_dir() or path.suffix.lower() in VIDEO_SUFFIXES
+
+
+# Features and neighbours ------------------------------------------------------------------------------------
+
+
+def _open_gallery(
+    subject: Subject, options: Options, listed: VideoList | None, index: Path | None
+) -> _Gallery | None:
+    """Get the features of the gallery: from the index, which is made where it is missing, or from the videos.
+
+    Returns:
+        The main process alone opens an index; the others get None.
+    """
+    if index is None:
+        if listed is None:
+            raise ConfigError("there is nothing to search in: give --gallery LIST, --index FILE or both")
+        features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
+    else:
+        if listed is not None:
+            extract_to(subject, listed, index, title="gallery")
+        opened = comm.together(lambda: open_index(index, subject) if comm.is_main() else None)
+        if opened is None:
+            return None
+        features = opened.features
+        if listed is None:
+            return _Gallery(features, lambda rows: opened.videos(rows, options.root))
+    return _Gallery(features, lambda rows: listed.rows([int(features.index[row]) for row in rows]))
+
+
+def _measure(
+    gallery: Features,
+    query: Features,
+    there: VideoList,
+    asked: VideoList,
+    center: bool,
+    k: int,
+    drop_duplicates: bool,
+) -> tuple[Neighbours, dict[str, Any]]:
+    """Search, plain and centred; give the neighbours of the one that comes first, and the numbers."""
+    there, asked = _resolved(there), _resolved(asked)
+    exclude, pairs = own_rows(there, asked), _duplicates(query.x, gallery.x, there, asked)
+    if drop_duplicates:
+        exclude = torch.cat([exclude, pairs])
+    most = max(RANKS[-1], k)
+    plain, centred = (nearest(query.x, gallery.x, most, exclude, center=how) for how in (False, True))
+    numbers: dict[str, Any] = {}
+    if all(record.label >= 0 for record in (*there.records, *asked.records)):
+        found = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
+        numbers = {
+            **found[center],
+            "chance": chance(query, gallery),
+            "knn": accuracy(vote(plain, gallery, k), query.label),
+            "uncentered" if center else "centered_features": found[not center],
+        }
+    return centred if center else plain, {**numbers, "duplicates": len(pairs)}
+
+
+def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoList) -> Tensor:
+    """Find pairs (P, 2) of a query row and a gallery row of another path that have the same feature, bit by bit."""
+    pairs = equal_rows(query, gallery)
+    files: dict[str, int] = {}
+    of_query, of_gallery = (
+        torch.tensor([files.setdefault(record.path, len(files)) for record in videos.records])
+        for videos in (asked, there)
     )
+    pairs = pairs[of_query[pairs[:, 0]] != of_gallery[pairs[:, 1]]]
+    if len(pairs):
+        named = [f"{asked.names[q]} = {there.names[g]}" for q, g in pairs[:3].tolist()]
+        _log.warning(
+            "%d pairs of a query and a gallery video of another path have the same feature, bit by bit: %s; copies? "
+            "--drop-duplicates leaves them out",
+            len(pairs),
+            ", ".join([*named, "…"] if len(pairs) > 3 else named),
+        )
+    return pairs
+
+
+def _search(
+    gallery: _Gallery, query: Features, asked: VideoList, k: int, drop_duplicates: bool
+) -> tuple[list[int], list[float], list[bool]]:
+    """Find the nearest rows of one video, their similarities, and whether they are duplicates of it.
+
+    Links are followed for what is found only: a gallery may have a million files.
+    """
+    exclude = torch.empty(0, 2, dtype=torch.int64)
+    if drop_duplicates:
+        exclude = equal_rows(query.x, gallery.features.x)
+    while True:
+        found = nearest(query.x, gallery.features.x, k, exclude)
+        rows = found.index[0][torch.isfinite(found.similarity[0])]
+        own = own_rows(gallery.videos(rows.tolist()), asked)
+        if not len(own):
+            break
+        exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+    same = torch.isin(torch.arange(len(rows)), equal_rows(query.x, gallery.features.x[rows])[:, 1])
+    return rows.tolist(), found.similarity[0, : len(rows)].tolist(), same.tolist()
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
+        raise DataError(f"cannot write to {out}: it is a file; name a folder")
+
+
+def _check_classes(gallery: VideoList, query: VideoList) -> None:
+    if gallery.classes != query.classes:
+        raise DataError(
+            f"{gallery.path} and {query.path} have different classes.txt: a label must mean the same in both"
+        )
+
+
+def _resolved(videos: VideoList) -> VideoList:
+    """Follow links: what leads to one file is one video."""
+    records = (replace(record, path=os.path.realpath(record.path)) for record in videos.records)
+    return replace(videos, records=tuple(records))
+
+
+# Pages ------------------------------------------------------------------------------------------------------
 
 
 def video_preview(path: str) -> Preview:
     """Make the small playing picture of a video."""
-    return preview(_middle(path))
+    return preview(_middle(VideoRecord(path)))
 
 
-def _middle(path: str) -> Frames:
-    """Eight frames of the middle of a video, three seconds at most."""
-    with open_video(path, fps=25) as video:  # that of a folder of images; any does, for a preview
-        sampler = Uniform(
-            Uniform.Config(frames=8, seconds=min(3.0, video.meta.duration), clips=1, short="hold")
+class _AsItIs:
+    """The recipe that changes nothing."""
+
+    difference = 0.0
+
+    def __init__(self, config: None = None) -> None: ...
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+        return [frames]
+
+
+def _middle(record: VideoRecord) -> Frames:
+    """Eight frames of the middle of a video, or of the part of it that is meant; three seconds at most."""
+    # Any number of frames per second does, for a preview of a folder of images.
+    with open_video(record.path, fps=record.fps or 25) as video:
+        end = video.meta.duration if record.end is None else min(record.end, video.meta.duration)
+        seconds = min(3.0, max(end - (record.start or 0.0), 1 / video.meta.fps))
+        sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
+        return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0]
+
+
+class _Pictures:
+    """The videos of a page by their keys; grey where one cannot be opened any more."""
+
+    def __init__(self) -> None:
+        self._records: dict[str, VideoRecord] = {}
+        self.gone: dict[str, str] = {}  # key: reason
+
+    def key(self, record: VideoRecord) -> str:
+        """Remember a video, or a part of one."""
+        key = f"{record.path}\t{record.start}\t{record.end}"
+        self._records[key] = record
+        return key
+
+    def frames(self, key: str) -> Frames:
+        try:
+            return _middle(self._records[key])
+        except DataError as error:
+            self.gone[key] = str(error)
+            return np.full((1, 3, 96, 96), 225, np.uint8)
+
+
+def _row(
+    gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int, pictures: _Pictures
+) -> QueryRow:
+    """Describe a query and its nearest videos."""
+    nearest_ = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
+    found = [(gallery.records[g], gallery.names[g], value) for g, value in nearest_ if value > -np.inf]
+    record = query.records[n]
+    return QueryRow(
+        pictures.key(record),
+        _with_span(query.names[n], record.start, record.end),
+        record.label,
+        tuple(
+            Hit(pictures.key(hit), _with_span(name, hit.start, hit.end), hit.label, value)
+            for hit, name, value in found
+        ),
+    )
+
+
+def _write(
+    out: Path,
+    subject: Subject,
+    results: dict[str, Any],
+    gallery: VideoList,
+    query: VideoList,
+    queries: list[QueryRow],
+    pictures: _Pictures,
+) -> None:
+    """Write `results.json`, `index.html` and `retrieval.png`."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        if queries:
+            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, pictures))
+        _write_page(out / "index.html", subject, results, gallery, query, queries, pictures)
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+    if pictures.gone:
+        _log.warning(
+            "%d videos of the page cannot be shown, the first: %s",
+            len(pictures.gone),
+            next(iter(pictures.gone.values())),
         )
-        return video.frames(sampler(video.meta, [])[0].indices)
 
 
-def _write_sheet(path: Path, queries: list[QueryRow], class_names: tuple[str, ...]) -> None:
-    """Draw six of the queries with their nearest videos, for places that cannot play a page."""
+def _sheet(queries: list[QueryRow], gallery: VideoList, pictures: _Pictures) -> bytes:
+    """Draw six of the queries with their six nearest videos, for places that cannot play a page."""
 
-    def shot(video: str, label: int, hit: bool | None) -> Shot:
-        name = class_names[label] if 0 <= label < len(class_names) else Path(video).name
-        return Shot(_middle(video), name, hit)
+    def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
+        named = 0 <= video.label < len(gallery.classes)
+        caption = gallery.classes[video.label] if named else Path(video.name).name
+        return Shot(pictures.frames(video.video), caption, hit)
 
     def verdict(row: QueryRow, hit: Hit) -> bool | None:
         return None if -1 in (row.label, hit.label) else row.label == hit.label
 
-    rows = [
+    return retrieval_sheet(
         [
-            shot(row.video, row.label, None),
-            *(shot(hit.video, hit.label, verdict(row, hit)) for hit in row.hits),
+            [shot(row, None), *(shot(hit, verdict(row, hit)) for hit in row.hits[:6])]
+            for row in queries[:: max(1, len(queries) // 6)][:6]
         ]
-        for row in queries[:: max(1, len(queries) // 6)][:6]
-    ]
-    path.write_bytes(retrieval_sheet(rows))
+    )
 
 
 def _write_page(
     path: Path,
     subject: Subject,
     results: dict[str, Any],
-    lists: list[VideoList],
-    neighbours: Neighbours,
-    shown_queries: int,
-    shown_hits: int,
+    gallery: VideoList,
+    query: VideoList,
+    queries: list[QueryRow],
+    pictures: _Pictures,
 ) -> None:
-    gallery, query = lists
-    count = min(shown_queries, len(query.records))
-    chosen = [n * len(query.records) // count for n in range(count)]
-    queries = [
-        QueryRow(
-            query.records[n].path,
-            query.names[n],
-            query.records[n].label,
-            tuple(
-                Hit(gallery.records[g].path, gallery.names[g], gallery.records[g].label, similarity)
-                for g, similarity in zip(
-                    neighbours.index[n, :shown_hits].tolist(),
-                    neighbours.similarity[n, :shown_hits].tolist(),
-                    strict=True,
-                )
-                if similarity > float("-inf")
-            ),
-        )
-        for n in chosen
-    ]
-    _write_sheet(path.with_name("retrieval.png"), queries, query.classes)
-    wanted = dict.fromkeys(
-        video for row in queries for video in (row.video, *(hit.video for hit in row.hits))
-    )
+    wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
+    previews = {
+        key: preview(pictures.frames(key))
+        for key in progress(wanted, title="page", unit="video", leave=False)
+    }
     test, origin = subject.test, subject.origin
     lacking = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
+    details = {
+        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
+        "Backbone": str(subject.run.backbone.name),
+        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
+        "Cannot be read": f"{lacking[0]} queries, {lacking[1]} of the gallery" if any(lacking) else "",
+        "Duplicates": _duplicates_of(results),
+        "Cannot be shown": f"{len(pictures.gone)} videos, grey here" if pictures.gone else "",
+    }
     write_retrieval_page(
         path,
         title=f"Retrieval: {_title(query)} in {_title(gallery)}",
         results={name: value for name, value in results.items() if isinstance(value, int | float)},
         queries=queries,
-        previews={
-            video: video_preview(video) for video in progress(wanted, title="page", unit="video", leave=False)
-        },
-        class_names=query.classes,
-        details=[
-            (
-                "Checkpoint",
-                origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
-            ),
-            ("Backbone", str(subject.run.backbone.name)),
-            (
-                "Protocol",
-                f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
-            ),
-            *(
-                [("Cannot be read", f"{lacking[0]} queries, {lacking[1]} of the gallery")]
-                if any(lacking)
-                else []
-            ),
-        ],
+        previews=previews,
+        class_names=gallery.classes,
+        details=[(name, value) for name, value in details.items() if value],
         total_queries=len(query.records),
     )
+
+
+def _duplicates_of(results: dict[str, Any]) -> str:
+    count = results["duplicates"]
+    return f"{count} pairs, {'left out' if results['drop_duplicates'] else 'not left out'}" if count else ""
 
 
 def _title(videos: VideoList) -> str:

@@ -3,7 +3,10 @@
 import csv
 import io
 import json
+import logging
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,14 +20,24 @@ from vidssl import comm
 from vidssl.config import Tree, bind, choice
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine import train as engine
+from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run import choose_device, load_run
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.measure import Measurement, check_measurable, chosen_protocols, measure
+from vidssl.evaluation.measure import (
+    Measurement,
+    check_measurable,
+    check_names,
+    chosen_protocols,
+    measure,
+)
 from vidssl.evaluation.metrics import confusion
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, check_apart
 from vidssl.files import replacing
 from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.methods import METHODS
 from vidssl.viz import confusion_picture
+
+_log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 # What each split has its own of, beside numbers.
@@ -48,6 +61,7 @@ def test(
     out: Path,
     train: Path | None = None,
     protocols: Sequence[Any] | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> Results:
     """Measure a network; write `results.json`, and of each protocol that names classes who was taken for what.
 
@@ -60,6 +74,7 @@ def test(
         out: Folder for the results, made where it is missing.
         train: The list of training videos, for protocols that compare with them.
         protocols: Bound configs, as `bind_protocols` gives them; None: as `chosen_protocols` says.
+        check: As of `extract`.
 
     Returns:
         What is in `results.json`, on every process; the main one alone writes.
@@ -74,9 +89,10 @@ def test(
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        subject.check_classes(query)
         chosen = chosen_protocols(protocols, subject.classify is not None, gallery, query)
         check_measurable(chosen, gallery, query, subject.classes)
+        if any(protocol.probabilities for protocol in chosen.values()):
+            check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
         settings = [{"name": name, **_settings(protocol)} for name, protocol in chosen.items()]
         request = {
             "weights": subject.weights,
@@ -97,6 +113,7 @@ def test(
             subject.device,
             subject.classify,
             subject.classes,
+            check,
         )
         results = _results(found, subject, settings, request, videos, train)
         comm.on_main(lambda: _write(out, results, found))
@@ -180,24 +197,41 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
     Raises:
         VidsslError: As training and `test` raise them.
-        Interrupted: A signal asked to stop; the split that was trained is saved.
+        Interrupted: A signal asked to stop. A split in training is saved; one in test is tested anew next time.
     """
     runs = {split: load_run(cfg, overrides, split) for split in splits}
     first = runs[splits[0]]
     if first.evaluate.query is None:
         raise ConfigError(f"{cfg}: --splits tests each network: name the list in evaluate.query")
     out = Path(first.output).parent
+    with comm.joined(choose_device(first.device)), StopRequest().listening() as request:
+        for (
+            run
+        ) in runs.values():  # a mistake in the lists of the last split shows before the first is trained
+            videos = engine.training_list(run)
+            query = engine.tested(run, videos).query
+            if METHODS[run.method.name].classifies:
+                check_apart(videos, query, "the classifier")
 
-    def one(split: int, folder: Path) -> Results:
-        run = runs[split]
-        last = engine.train(run)
-        query, gallery = run.evaluate.query, run.evaluate.gallery
-        options = Options(
-            str(last), device=run.device, root=_path(run.data.root), allow_external=run.data.allow_external
-        )
-        return test(options, Path(str(query)), folder, _path(gallery), run.evaluate.protocols)
+        def one(split: int, folder: Path) -> Results:
+            comm.together(request.check)  # training hears signals itself
+            run = runs[split]
+            # Of a run that is done the checkpoint holds what it was told then: how it is tested may have changed.
+            options = Options(
+                str(engine.train(run)),
+                clips=run.evaluate.clips,
+                crops=run.evaluate.crops,
+                size=run.test_size,
+                batch_size=run.evaluate.batch_size,
+                workers=run.data.workers,
+                device=run.device,
+                root=_path(run.data.root),
+                allow_external=run.data.allow_external,
+                trust_checkpoint=run.checkpoint.trust,
+            )
+            lists = Path(str(run.evaluate.query)), folder, _path(run.evaluate.gallery)
+            return test(options, *lists, run.evaluate.protocols, request.check)
 
-    with comm.joined(choose_device(first.device)):
         return over_splits(splits, out, one), out / "results.json"
 
 
@@ -219,7 +253,7 @@ def summary(results: Results) -> str:
         if splits
         else {n.removesuffix("_spread"): v for n, v in numbers.items() if n.endswith("_spread")}
     )
-    width = max(len(name) for name in numbers)
+    width = max((len(name) for name in numbers), default=0)
     for name, value in numbers.items():
         if name.endswith("_spread"):
             continue
@@ -248,7 +282,7 @@ def _count(results: Results) -> str:
 
 
 def _settings(protocol: EvaluationProtocol) -> Tree:
-    return protocol.config.model_dump(mode="json", exclude={"name"})  # type: ignore[attr-defined, no-any-return]
+    return protocol.config.model_dump(mode="json", exclude={"name"})  # type: ignore[no-any-return]
 
 
 def _results(
@@ -275,15 +309,29 @@ def _results(
 
 
 def _there(out: Path, request: Tree) -> Results | None:
-    """Find results of the same request; others are written over, as those of another checkpoint of the run are."""
+    """Find results of the same request; others are written over, as those of another checkpoint of the run are.
+
+    Where there are none, see whether they can be written, before the long work.
+    """
+    path = out / "results.json"
+    with suppress(OSError, ValueError):
+        results = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(results, dict) and results.get("request") == request:
+            _log.info("%s is of the same test: it is not made again; delete it to have it made anew", path)
+            return results
     try:
-        results = json.loads((out / "results.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return results if isinstance(results, dict) and results.get("request") == request else None
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}; name another folder") from None
+    return None
 
 
 def _write(out: Path, results: Results, found: Measurement) -> None:
+    (out / "results.json").unlink(missing_ok=True)
+    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # of what is asked for no longer
+        for path in out.glob(kind):
+            path.unlink()
     for name, measured in found.found.items():
         if measured.predicted is not None:
             _write_predictions(out, name, found.query, measured)

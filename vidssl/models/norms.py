@@ -67,12 +67,15 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
 
 @torch.no_grad()
 def average_statistics(module: nn.Module) -> None:
-    """Make the running statistics of all processes equal: their mean. For batch norms that see one process each."""
+    """Make the running statistics of all processes equal: their mean. For batch norms that see one process each.
+
+    Frozen ones, which are in eval mode, are equal already: their mean would be off by a rounding.
+    """
     running = [
         statistic
         for norm in batch_norms(module)
         for statistic in (norm.running_mean, norm.running_var)
-        if statistic is not None
+        if statistic is not None and norm.training
     ]
     if running and comm.world() > 1:
         mean = comm.mean(torch.cat(running))

@@ -1,0 +1,95 @@
+"""The tool retrieval from its command line: an index, one video, several processes, mistakes in one line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vidssl import cli
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+UNTRAINED = (
+    "--checkpoint",
+    "random",
+    "--cfg",
+    TOY,
+    "data.moving_digits=null",
+    "--clips",
+    "1",
+    "--workers",
+    "0",
+)
+
+
+@pytest.fixture
+def said(capsys):
+    """Run the tool; give what it prints and its exit status."""
+
+    def run(*told):
+        capsys.readouterr()
+        try:
+            cli.guarded(lambda: cli.retrieval([str(word) for word in (*UNTRAINED, *told)]))
+        except SystemExit as end:
+            message = capsys.readouterr().err
+            return message[message.rindex("error: ") :].rstrip("\n"), end.code
+        return capsys.readouterr().out.rstrip("\n"), 0
+
+    return run
+
+
+def test_an_index_is_made_once_and_then_enough(said, digits, tmp_path):
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
+    index, rest = ("--index", tmp_path / "g.npz"), ("--page-queries", "2", "--out", tmp_path / "out")
+    made, status = said(*lists, *index, *rest)
+    assert status == 0 and made.splitlines()[2].startswith("plain") and (tmp_path / "g.npz").exists()
+    assert said(*lists[2:], *index, *rest) == said(*lists, *rest) == (made, 0)
+    video = digits / "videos/test/00000.mp4"
+    out, status = said("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 6 and lines[0].startswith(f"{video}: 40 in the gallery")
+    assert lines[-1] == f"{tmp_path}/one/index.html"
+    near = json.loads((tmp_path / "one/results.json").read_text())["neighbours"]
+    assert [line.split()[-1] for line in lines[2:5]] == [hit["path"] for hit in near]
+
+
+def test_mistakes(said, digits, tmp_path):
+    video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
+    lists = ("--gallery", digits / "motion/train.csv")
+    for told, named in (
+        (("--query", video), "--gallery LIST, --index FILE or both"),
+        (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
+        (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
+        (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
+        (("--query", video, "--index", tmp_path / "none.npz"), "make it with --gallery"),
+    ):
+        line, status = said(*told, *out)
+        assert status == 2 and named in line and "\n" not in line
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+def test_fault_28_several_processes_make_and_use_one_index(said, digits, tmp_path):
+    """As torchrun starts them: the same file, the same results, said once."""
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
+    rest = (*lists, "--index", tmp_path / "g.npz", "--page-queries", "2", "--out", tmp_path / "out")
+    results = []
+    for _ in range(2):  # made, then used
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+                *map(str, (TOP / "tools/retrieval.py", *UNTRAINED, *rest)),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        assert done.stdout.count("plain") == 1 and done.stdout.endswith("out/index.html\n")
+        results.append((tmp_path / "out/results.json").read_text())
+    assert said(*rest)[1] == 0
+    assert results[0] == results[1] == (tmp_path / "out/results.json").read_text()

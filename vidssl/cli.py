@@ -27,7 +27,7 @@ from vidssl.jobs.backbones import Options
 from vidssl.jobs.doctor import describe, examine
 from vidssl.jobs.extract import extract_features, merge
 from vidssl.jobs.retrieve import find, is_video, retrieve, table
-from vidssl.jobs.test import bind_protocols, measure_splits, summary, train_splits
+from vidssl.jobs.test import measure_splits, summary, train_splits
 from vidssl.jobs.test import test as measure
 
 INTERRUPTED = 75  # exit status of a run that was told to stop, has saved, and wants to be started again
@@ -171,7 +171,7 @@ def test(arguments: Sequence[str] | None = None) -> None:
         "--out", type=Path, required=True, help="folder for results.json, tables and pictures"
     )
     parsed = parser.parse_intermixed_args(arguments)
-    protocols = None if parsed.protocol is None else bind_protocols(_choices(parsed.protocol))
+    protocols = None if parsed.protocol is None else _choices(parsed.protocol)
     options = _options(parsed)
     if parsed.splits is None:
         results = measure(options, parsed.list, parsed.out, parsed.train_list, protocols)

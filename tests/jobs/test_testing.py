@@ -4,6 +4,8 @@ import csv
 import json
 import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -22,7 +24,7 @@ from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, to
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.extract import extract_features
 from vidssl.jobs.retrieve import retrieve
-from vidssl.jobs.test import bind_protocols, measure_splits, over_splits, summary, train_splits
+from vidssl.jobs.test import measure_splits, over_splits, summary, train_splits
 from vidssl.jobs.test import test as measure
 from vidssl.transforms.crops import uniform_crops
 
@@ -89,7 +91,7 @@ def by_hand(options, videos):
 
 def test_accuracy_is_that_by_hand(options, digits, tmp_path):
     videos = digits / "motion/test.csv"
-    results = measure(options, videos, tmp_path, protocols=bind_protocols([{"name": "accuracy"}]))
+    results = measure(options, videos, tmp_path, protocols=([{"name": "accuracy"}]))
     p = by_hand(options, videos)
     listed = read_list(videos)
     label = torch.tensor([record.label for record in listed.records])
@@ -127,7 +129,7 @@ def test_dropout_does_not_work_in_tests(options, digits, tmp_path):
 def test_no_batch_size_and_no_number_of_workers_changes_the_results(
     batch_size, workers, options, digits, tmp_path
 ):
-    every = bind_protocols([{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")])
+    every = [{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")]
     lists = digits / "motion/test.csv", digits / "motion/train.csv"
     one, other = (
         measure(of, lists[0], tmp_path / str(of.batch_size), lists[1], every)
@@ -143,16 +145,14 @@ def test_no_batch_size_and_no_number_of_workers_changes_the_results(
 
 
 def in_a_world(folder, options, lists):
-    results = measure(
-        options, *lists, bind_protocols([{"name": n} for n in ("accuracy", "svm", "uniformity")])
-    )
+    results = measure(options, *lists, ([{"name": n} for n in ("accuracy", "svm", "uniformity")]))
     return results, sorted(path.name for path in Path(folder).iterdir())
 
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
     lists = digits / "motion/test.csv", tmp_path / "several", digits / "motion/train.csv"
-    told = bind_protocols([{"name": n} for n in ("accuracy", "svm", "uniformity")])
+    told = [{"name": n} for n in ("accuracy", "svm", "uniformity")]
     alone = measure(options, lists[0], tmp_path / "alone", lists[2], told)
     found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
     for results, files in found:
@@ -166,7 +166,7 @@ def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
     told = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
-    found = measure(options, lists[0], tmp_path / "a", lists[1], bind_protocols(told))
+    found = measure(options, lists[0], tmp_path / "a", lists[1], (told))
     other = retrieve(options, lists[1], lists[0], tmp_path / "b", shown_queries=0)
     for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name
@@ -208,7 +208,7 @@ def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
     lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
     (tmp_path / "notes.csv").write_text("mine")
     for name in ("knn", "accuracy"):
-        measure(options, *lists, bind_protocols([{"name": name}]))
+        measure(options, *lists, ([{"name": name}]))
         files = {path.name for path in tmp_path.iterdir()}
         written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
         assert files == {"results.json", "notes.csv", *written}
@@ -244,7 +244,7 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
         DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"
     ):
         measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
-    neighbours = bind_protocols([{"name": "knn"}])  # does not ask the classifier: any data set will do
+    neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
     gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
     assert (
         0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
@@ -252,14 +252,14 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
         measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
-        told = bind_protocols([{"name": "accuracy"}])
+        told = [{"name": "accuracy"}]
         measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, told)
 
 
 def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
     monkeypatch.setattr("vidssl.evaluation.measure.extract", lambda *_, **__: pytest.fail("a video was read"))
     videos = digits / "motion/test.csv"
-    accuracy, svm = (bind_protocols([{"name": name}]) for name in ("accuracy", "svm"))
+    accuracy, svm = (([{"name": name}]) for name in ("accuracy", "svm"))
     sce = replace(options, checkpoint=str(trained["sce"]))
     with pytest.raises(ConfigError, match="protocol accuracy needs a classifier, and this network has none"):
         measure(sce, videos, tmp_path, None, accuracy)
@@ -268,7 +268,7 @@ def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_pat
     with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
         measure(sce, videos, tmp_path, videos, svm)
     with pytest.raises(ConfigError, match="protocol knn is named twice"):
-        measure(sce, videos, tmp_path, videos, bind_protocols([{"name": "knn"}, {"name": "knn", "k": 3}]))
+        measure(sce, videos, tmp_path, videos, ([{"name": "knn"}, {"name": "knn", "k": 3}]))
     with pytest.raises(DataError, match="cannot read list"):
         measure(sce, tmp_path / "none.csv", tmp_path)
     (tmp_path / "file").write_text("")
@@ -278,11 +278,74 @@ def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_pat
         measure(options, videos, tmp_path / "file/in")
 
 
-def test_protocols_that_do_not_exist():
-    with pytest.raises(ConfigError, match=r"no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"):
-        bind_protocols([{"name": "kn"}])
+def test_protocols_that_do_not_exist(options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    with pytest.raises(
+        ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"
+    ):
+        measure(options, *lists, [{"name": "kn"}])
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
-        bind_protocols([{"name": "knn", "temprature": 0.1}])
+        measure(options, *lists, [{"name": "knn", "temprature": 0.1}])
+
+
+PLUG_IN = """
+from vidssl.config import Settings
+from vidssl.evaluation.protocols import PROTOCOLS, Compared, Measured
+
+@PROTOCOLS.register("mean_of_features")
+class MeanOfFeatures(Compared):
+    gallery = False
+    labels = False
+
+    class Config(Settings):
+        times: float = 1.0
+
+    def __init__(self, config):
+        self.config = config
+
+    def __call__(self, gallery, query, exclude):
+        return Measured({"mean_of_features": self.config.times * query.x.mean().item()})
+"""
+
+
+def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
+    """The module is named in the run's imports, and the checkpoint names it."""
+    (tmp_path / "my_protocols.py").write_text(PLUG_IN)
+    script = (
+        "import sys; sys.path.insert(0, '.'); from vidssl import cli; "
+        "cli.train(sys.argv[1:7]) if sys.argv[7] == 'train' else cli.test(sys.argv[8:])"
+    )
+    told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
+    told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
+    test = [
+        "--checkpoint",
+        "output/toy/supervised/checkpoints/last.pt",
+        "--list",
+        f"{digits}/motion/test.csv",
+    ]
+    test += [
+        "--out",
+        "o",
+        "--clips",
+        "1",
+        "--crops",
+        "1",
+        "--workers",
+        "0",
+        "--protocol",
+        "mean_of_features",
+        "times=2.0",
+    ]
+    for what in ("train", "test"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *told, what, *test],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "o/results.json").read_text())["mean_of_features"] > 0
 
 
 # Splits -------------------------------------------------------------------------------------------------------
@@ -435,9 +498,7 @@ def test_splits_that_are_none(splits, tmp_path):
 def test_testing_every_split(splits, trained, tmp_path):
     options = Options(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
     where = [tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")]
-    results = measure_splits(
-        options, where[0], tmp_path / "o", (1, 2), where[1], bind_protocols([{"name": "knn", "k": 1}])
-    )
+    results = measure_splits(options, where[0], tmp_path / "o", (1, 2), where[1], ([{"name": "knn", "k": 1}]))
     one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
     assert results["mean"]["knn"] == pytest.approx((one + other) / 2)
     for split in (1, 2):

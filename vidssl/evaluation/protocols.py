@@ -83,7 +83,7 @@ class EvaluationProtocol(Protocol):
 PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
 
 
-class _Compared:
+class Compared:
     """What most protocols need: a gallery, and labels on both sides."""
 
     probabilities: ClassVar[bool] = False
@@ -175,7 +175,7 @@ def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
 
 
 @PROTOCOLS.register("accuracy")
-class Accuracy(_Compared):
+class Accuracy(Compared):
     """Accuracy of the network's own classifier: class probabilities averaged over all clips and crops of a video."""
 
     probabilities: ClassVar[bool] = True
@@ -203,7 +203,7 @@ class Accuracy(_Compared):
 
 
 @PROTOCOLS.register("retrieval")
-class Retrieval(_Compared):
+class Retrieval(Compared):
     """R@k by cosine: the share of queries with a video of their class among the k nearest of the gallery.
 
     Plain cosine; with `center` the mean of the gallery is taken from the gallery and the mean of the queries
@@ -230,7 +230,7 @@ class Retrieval(_Compared):
 
 
 @PROTOCOLS.register("knn")
-class KNN(_Compared):
+class KNN(Compared):
     """Accuracy of the weighted vote of the k nearest videos of the gallery (Wu et al., 2018)."""
 
     class Config(Settings):
@@ -250,7 +250,7 @@ class KNN(_Compared):
 
 
 @PROTOCOLS.register("svm")
-class LinearSVM(_Compared):
+class LinearSVM(Compared):
     """Accuracy of one-against-rest linear SVMs on frozen features of unit length (as in InterCLR).
 
     Of several costs one is chosen by cross-validation on the training side alone; of equal ones the smallest.
@@ -304,7 +304,7 @@ class LinearSVM(_Compared):
 
 
 @PROTOCOLS.register("lowshot")
-class LowShot(_Compared):
+class LowShot(Compared):
     """Accuracy of a linear SVM that is shown k training videos of each class, over several draws (as in InterCLR).
 
     The cost is given, for a handful of videos leaves nothing to choose it on. A draw with more videos holds those of
@@ -360,7 +360,7 @@ class LowShot(_Compared):
 
 
 @PROTOCOLS.register("uniformity")
-class Uniformity(_Compared):
+class Uniformity(Compared):
     """How evenly the gallery's features cover the sphere (Wang and Isola, 2020); needs no labels."""
 
     labels: ClassVar[bool] = False

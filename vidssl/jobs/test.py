@@ -44,23 +44,12 @@ Results = dict[str, Any]
 _OWN = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
 
 
-def bind_protocols(choices: Sequence[Tree]) -> tuple[Any, ...]:
-    """Check protocols that are given as plain data, `{"name": "knn", "k": 20}`.
-
-    Raises:
-        ConfigError: There is no such protocol, or it has no such setting.
-    """
-    protocol = choice(PROTOCOLS)
-    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field(min_length=1)))  # type: ignore[valid-type]
-    return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
-
-
 def test(
     options: Options,
     videos: Path,
     out: Path,
     train: Path | None = None,
-    protocols: Sequence[Any] | None = None,
+    protocols: Sequence[Tree] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Results:
     """Measure a network; write `results.json`, and of each protocol that names classes who was taken for what.
@@ -73,7 +62,7 @@ def test(
         videos: The list that is tested.
         out: Folder for the results, made where it is missing.
         train: The list of training videos, for protocols that compare with them.
-        protocols: Bound configs, as `bind_protocols` gives them; None: as `chosen_protocols` says.
+        protocols: Plain data, `{"name": "knn", "k": 20}`; None: as `chosen_protocols` says.
         check: As of `extract`.
 
     Returns:
@@ -89,7 +78,9 @@ def test(
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        chosen = chosen_protocols(protocols, subject.classify is not None, gallery, query)
+        # Bound only now: the run's own modules, which may register protocols, are imported.
+        bound = None if protocols is None else _bind(protocols)
+        chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
         check_measurable(chosen, gallery, query, subject.classes)
         if any(protocol.probabilities for protocol in chosen.values()):
             check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
@@ -162,7 +153,7 @@ def measure_splits(
     out: Path,
     splits: Sequence[int],
     train: Path | None = None,
-    protocols: Sequence[Any] | None = None,
+    protocols: Sequence[Tree] | None = None,
 ) -> Results:
     """Do `test` for each split, whose number stands for `{split}` in the checkpoint and the lists.
 
@@ -229,10 +220,18 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
                 allow_external=run.data.allow_external,
                 trust_checkpoint=run.checkpoint.trust,
             )
+            told = run.evaluate.protocols
+            protocols = None if told is None else [protocol.model_dump(mode="json") for protocol in told]
             lists = Path(str(run.evaluate.query)), folder, _path(run.evaluate.gallery)
-            return test(options, *lists, run.evaluate.protocols, request.check)
+            return test(options, *lists, protocols, request.check)
 
         return over_splits(splits, out, one), out / "results.json"
+
+
+def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
+    return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
 
 
 def _path(text: str | None) -> Path | None:

@@ -15,7 +15,9 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.jobs import retrieve as job
 from vidssl.jobs.backbones import Options
 from vidssl.jobs.extract import extract_features
+from vidssl.jobs.retrieval_page import middle_frames
 from vidssl.jobs.retrieve import RANKS, find, is_video, retrieve, table
+from vidssl.types import VideoRecord
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -298,10 +300,10 @@ def test_previews_show_the_part_that_is_meant(write_video, tmp_path):
     frames = np.zeros((50, 32, 32, 3), np.uint8)
     frames[25:] = 255
     path = write_video(tmp_path / "v.mp4", frames)
-    record = job.VideoRecord(str(path))
-    assert job._middle(replace(record, end=0.9)).max() < 40
-    assert job._middle(replace(record, start=1.1)).min() > 215
-    assert job._middle(record).min() < 40 and job._middle(record).max() > 215
+    record = VideoRecord(str(path))
+    assert middle_frames(replace(record, end=0.9)).max() < 40
+    assert middle_frames(replace(record, start=1.1)).min() > 215
+    assert middle_frames(record).min() < 40 and middle_frames(record).max() > 215
 
 
 def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):

@@ -6,7 +6,8 @@ from typing import Any
 
 from vidssl.data.records import read_list
 from vidssl.errors import DataError
-from vidssl.jobs.retrieve import RANKS, video_preview
+from vidssl.jobs.retrieval_page import video_preview
+from vidssl.jobs.retrieve import RANKS
 from vidssl.viz import training_curves, write_compare_page
 
 _SUMMARY = (

@@ -1,6 +1,5 @@
 """Retrieval: extract, search, measure, and a page to look at."""
 
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -8,16 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from vidssl import comm
 from vidssl.data.records import VideoList, read_list
-from vidssl.data.samplers import Uniform
 from vidssl.data.tree import VIDEO_SUFFIXES
-from vidssl.data.video import open_video
-from vidssl.data.views import make_views
 from vidssl.engine.run import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
@@ -26,10 +21,8 @@ from vidssl.evaluation.protocols import own_rows
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
 from vidssl.jobs.backbones import Options, Subject, load_subject
 from vidssl.jobs.extract import extract_to, open_index, share
-from vidssl.progress import progress
-from vidssl.randomness import generator
-from vidssl.types import Features, Frames, VideoRecord
-from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
+from vidssl.jobs.retrieval_page import Pictures, middle_frames, query_row, with_span, write_results
+from vidssl.types import Features, VideoRecord
 
 _log = logging.getLogger(__name__)
 RANKS = (1, 5, 10, 20, 50)
@@ -106,10 +99,10 @@ def retrieve(
                 "query": str(query),
                 **subject.describe(),
             }
-            count, pictures = min(shown_queries, len(q.x)), _Pictures()
+            count, pictures = min(shown_queries, len(q.x)), Pictures()
             chosen = [n * len(q.x) // count for n in range(count)]
-            rows = [_row(there, asked, neighbours, n, shown_hits, pictures) for n in chosen]
-            _write(out, subject, results, there, asked, rows, pictures)
+            rows = [query_row(there, asked, neighbours, n, shown_hits, pictures) for n in chosen]
+            write_results(out, subject, results, there, asked, rows, pictures)
             return results
 
         return comm.on_main(measure)
@@ -147,7 +140,7 @@ def find(
         DataError: A list, a video or the index cannot be used.
     """
     _check_folder(out)
-    _middle(VideoRecord(str(video)))  # what cannot be read is told before the long work
+    middle_frames(VideoRecord(str(video)))  # what cannot be read is told before the long work
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
     with comm.joined(choose_device(options.device)):
@@ -183,9 +176,9 @@ def find(
                 **subject.describe(),
             }
             neighbours = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
-            pictures = _Pictures()
-            row = _row(found, query, neighbours, 0, k, pictures)
-            _write(out, subject, results, found, query, [row], pictures)
+            pictures = Pictures()
+            row = query_row(found, query, neighbours, 0, k, pictures)
+            write_results(out, subject, results, found, query, [row], pictures)
             return results
 
         return comm.on_main(search)
@@ -199,7 +192,7 @@ def table(results: dict[str, Any]) -> str:
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:
-            name = _with_span(hit["path"], hit["start"], hit["end"])
+            name = with_span(hit["path"], hit["start"], hit["end"])
             name += " (a duplicate)" if hit["duplicate"] else ""
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_aligned(cells, "><<<")])
@@ -222,12 +215,6 @@ def table(results: dict[str, Any]) -> str:
     queries = share(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     return "\n".join([head, *_aligned(cells, "<" + ">" * (len(names) + 2))])
-
-
-def _with_span(name: str, start: float | None, end: float | None) -> str:
-    if start is end is None:
-        return name
-    return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
 
 
 def _percent(value: float) -> str:
@@ -362,161 +349,3 @@ def _resolved(videos: VideoList) -> VideoList:
     """Follow links: what leads to one file is one video."""
     records = (replace(record, path=os.path.realpath(record.path)) for record in videos.records)
     return replace(videos, records=tuple(records))
-
-
-# Pages ------------------------------------------------------------------------------------------------------
-
-
-def video_preview(path: str) -> Preview:
-    """Make the small playing picture of a video."""
-    return preview(_middle(VideoRecord(path)))
-
-
-class _AsItIs:
-    """The recipe that changes nothing."""
-
-    difference = 0.0
-
-    def __init__(self, config: None = None) -> None: ...
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
-        return [frames]
-
-
-def _middle(record: VideoRecord) -> Frames:
-    """Eight frames of the middle of a video, or of the part of it that is meant; three seconds at most."""
-    # Any number of frames per second does, for a preview of a folder of images.
-    with open_video(record.path, fps=record.fps or 25) as video:
-        end = video.meta.duration if record.end is None else min(record.end, video.meta.duration)
-        seconds = min(3.0, max(end - (record.start or 0.0), 1 / video.meta.fps))
-        sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
-        return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0]
-
-
-class _Pictures:
-    """The videos of a page by their keys; grey where one cannot be opened any more."""
-
-    def __init__(self) -> None:
-        self._records: dict[str, VideoRecord] = {}
-        self.gone: dict[str, str] = {}  # key: reason
-
-    def key(self, record: VideoRecord) -> str:
-        """Remember a video, or a part of one."""
-        key = f"{record.path}\t{record.start}\t{record.end}"
-        self._records[key] = record
-        return key
-
-    def frames(self, key: str) -> Frames:
-        try:
-            return _middle(self._records[key])
-        except DataError as error:
-            self.gone[key] = str(error)
-            return np.full((1, 3, 96, 96), 225, np.uint8)
-
-
-def _row(
-    gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int, pictures: _Pictures
-) -> QueryRow:
-    """Describe a query and its nearest videos."""
-    nearest_ = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-    found = [(gallery.records[g], gallery.names[g], value) for g, value in nearest_ if value > -np.inf]
-    record = query.records[n]
-    return QueryRow(
-        pictures.key(record),
-        _with_span(query.names[n], record.start, record.end),
-        record.label,
-        tuple(
-            Hit(pictures.key(hit), _with_span(name, hit.start, hit.end), hit.label, value)
-            for hit, name, value in found
-        ),
-    )
-
-
-def _write(
-    out: Path,
-    subject: Subject,
-    results: dict[str, Any],
-    gallery: VideoList,
-    query: VideoList,
-    queries: list[QueryRow],
-    pictures: _Pictures,
-) -> None:
-    """Write `results.json`, `index.html` and `retrieval.png`."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        if queries:
-            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, pictures))
-        _write_page(out / "index.html", subject, results, gallery, query, queries, pictures)
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
-    if pictures.gone:
-        _log.warning(
-            "%d videos of the page cannot be shown, the first: %s",
-            len(pictures.gone),
-            next(iter(pictures.gone.values())),
-        )
-
-
-def _sheet(queries: list[QueryRow], gallery: VideoList, pictures: _Pictures) -> bytes:
-    """Draw six of the queries with their six nearest videos, for places that cannot play a page."""
-
-    def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
-        named = 0 <= video.label < len(gallery.classes)
-        caption = gallery.classes[video.label] if named else Path(video.name).name
-        return Shot(pictures.frames(video.video), caption, hit)
-
-    def verdict(row: QueryRow, hit: Hit) -> bool | None:
-        return None if -1 in (row.label, hit.label) else row.label == hit.label
-
-    return retrieval_sheet(
-        [
-            [shot(row, None), *(shot(hit, verdict(row, hit)) for hit in row.hits[:6])]
-            for row in queries[:: max(1, len(queries) // 6)][:6]
-        ]
-    )
-
-
-def _write_page(
-    path: Path,
-    subject: Subject,
-    results: dict[str, Any],
-    gallery: VideoList,
-    query: VideoList,
-    queries: list[QueryRow],
-    pictures: _Pictures,
-) -> None:
-    wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
-    previews = {
-        key: preview(pictures.frames(key))
-        for key in progress(wanted, title="page", unit="video", leave=False)
-    }
-    test, origin = subject.test, subject.origin
-    lacking = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
-    details = {
-        "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
-        "Backbone": str(subject.run.backbone.name),
-        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
-        "Cannot be read": f"{lacking[0]} queries, {lacking[1]} of the gallery" if any(lacking) else "",
-        "Duplicates": _duplicates_of(results),
-        "Cannot be shown": f"{len(pictures.gone)} videos, grey here" if pictures.gone else "",
-    }
-    write_retrieval_page(
-        path,
-        title=f"Retrieval: {_title(query)} in {_title(gallery)}",
-        results={name: value for name, value in results.items() if isinstance(value, int | float)},
-        queries=queries,
-        previews=previews,
-        class_names=gallery.classes,
-        details=[(name, value) for name, value in details.items() if value],
-        total_queries=len(query.records),
-    )
-
-
-def _duplicates_of(results: dict[str, Any]) -> str:
-    count = results["duplicates"]
-    return f"{count} pairs, {'left out' if results['drop_duplicates'] else 'not left out'}" if count else ""
-
-
-def _title(videos: VideoList) -> str:
-    return f"{videos.path.parent.name}/{videos.path.stem}"

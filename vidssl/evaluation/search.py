@@ -14,6 +14,7 @@ from vidssl.errors import DataError
 Array = NDArray[np.floating[Any]]
 _SPARE = 16  # rows beyond k that are kept of the products in float32
 _STEP = 2**24  # numbers, of the gallery or products, at a time
+_SOME = 64  # queries at a time in float64
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,8 @@ def nearest(
     index, similarity = torch.empty(len(query), k, dtype=torch.int64), torch.empty(len(query), k)
     for start in range(0, len(query) if k else 0, chunk):
         stop = min(start + chunk, len(query))
-        unit = q.rows(slice(start, stop)).astype(np.float64) * q.scale[start:stop, None]
         own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
-        index[start:stop], similarity[start:stop] = _search(unit, g, k, own)
+        index[start:stop], similarity[start:stop] = _search(q, np.arange(start, stop), g, k, own)
     return Neighbours(index, similarity)
 
 
@@ -118,45 +118,60 @@ class _Vectors:
         self.scale: Array = torch.where(norm > 0, 1 / norm, 0.0).numpy()
 
     def rows(self, which: slice | NDArray[np.int64]) -> Array:
+        """Give features, centred where that was asked for."""
         part = self.x[which] if isinstance(which, slice) else self.x.take(which, axis=0)
         return part if self.mean is None else part - self.mean
 
+    def unit(self, which: NDArray[np.int64], dtype: type[np.floating[Any]]) -> Array:
+        """Give unit vectors."""
+        rows, scale = self.rows(which), self.scale[which, None]
+        if dtype is np.float32 and _is_tame(scale):
+            return rows * scale.astype(dtype)
+        return (rows.astype(np.float64) * scale).astype(dtype, copy=False)
 
-def _search(unit: Array, g: _Vectors, k: int, own: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the rows (Q, k) and similarities (Q, k) of queries (Q, D), float64 unit vectors."""
+
+def _is_tame(scale: Array) -> bool:
+    """Whether float32 holds the factors, and neither rounds what they scale to 0 nor overflows."""
+    return bool(scale.max() <= 1e20 and scale.min() >= 1e-30)
+
+
+def _search(
+    q: _Vectors, queries: NDArray[np.int64], g: _Vectors, k: int, own: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Give the rows (Q, k) and similarities (Q, k) of some queries; `own` counts them from the first of these."""
     count = min(k + _SPARE, len(g.x))
-    index, value = _largest(unit.astype(np.float32), g, count, own)
+    index, value = _largest(q.unit(queries, np.float32), g, count, own)
     # A product of unit vectors in float32 is off by less than this, in whatever order its D terms are added, with the
     # rounding of vectors, scale and result. What is below `least` is behind k other rows, and ties with none of them.
-    error = (unit.shape[1] + 16) * 2.0**-24
+    error = (q.x.shape[1] + 16) * 2.0**-24
     least = value[:, k - 1, None].double() - (2 * error / (1 - error) if error < 1 else torch.inf)
     possible = value >= least
-    index, value = _compared(unit, g, index, value, possible)
+    index, value = _compared(q, queries, g, index, value, possible)
     index, value = index[:, :k], value[:, :k]
     doubtful = possible.all(dim=1).nonzero()[:, 0]  # what was not kept may be possible too
     for start in range(0, len(doubtful) if count < len(g.x) else 0, 256):
         some = doubtful[start : start + 256]
         place = torch.searchsorted(some, own[:, 0].contiguous()).clamp_(max=len(some) - 1)
         theirs = torch.stack([place, own[:, 1]], dim=1)[some[place] == own[:, 0]]
-        index[some], value[some] = _largest(unit[some.numpy()], g, k, theirs)
+        index[some], value[some] = _largest(q.unit(queries[some.numpy()], np.float64), g, k, theirs)
     return index, value
 
 
 def _compared(
-    unit: Array, g: _Vectors, index: Tensor, value: Tensor, possible: Tensor
+    q: _Vectors, queries: NDArray[np.int64], g: _Vectors, index: Tensor, value: Tensor, possible: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Order the possible of some gallery rows (Q, C) anew by their products in float64; the others come last."""
     index, order = torch.where(possible, index, len(g.x)).sort(dim=1)  # by row, as ties will be
     rows, counts = index.numpy(), possible.sum(dim=1).tolist()
-    product, threads = np.zeros(rows.shape), torch.get_num_threads()
+    product = np.zeros(rows.shape)
 
-    def compare(first: int) -> None:
-        for n in range(first, len(unit), threads):
+    def compare(start: int) -> None:
+        for n, unit in enumerate(q.unit(queries[start : start + _SOME], np.float64), start):
             some = g.rows(rows[n, : counts[n]]).astype(np.float64)
-            product[n, : counts[n]] = np.vecdot(some, unit[n])  # each row by itself: equal rows tie exactly
+            product[n, : counts[n]] = np.vecdot(some, unit)  # each row by itself: equal rows tie exactly
 
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(compare, range(threads)))
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        list(pool.map(compare, range(0, len(queries), _SOME)))
     found = torch.from_numpy((product * g.scale.take(rows, mode="clip")).astype(np.float32))
     found[torch.isneginf(value.gather(1, order)) | (index == len(g.x))] = -torch.inf
     value, order = torch.sort(found, dim=1, descending=True, stable=True)
@@ -173,7 +188,7 @@ def _largest(unit: Array, g: _Vectors, count: int, own: Tensor) -> tuple[Tensor,
         # Twice as many rows as before: about twice as many as are kept will be larger than those.
         start, stop = stop, min(stop + max(1, min(most, max(2 * stop, most // 8))), len(g.x))
         block, scale = g.rows(slice(start, stop)), g.scale[start:stop]
-        if not exact and (scale.max() > 1e20 or scale.min() < 1e-30):  # float32 might round to 0, or overflow
+        if not exact and not _is_tame(scale):
             block, scale = (block * scale[:, None]).astype(np.float32), np.ones_like(scale)
         product = unit @ block.astype(unit.dtype, copy=False).T
         product *= scale.astype(unit.dtype, copy=False)

@@ -118,7 +118,11 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
     except TypeError as error:
         raise ConfigError(f"{source}: {error}; use numbers, strings, lists and mappings only") from None
     except ValidationError as error:
-        mistakes = [_explain(mistake, tree, schema) for mistake in error.errors()]
+        errors = error.errors()
+        # A list whose parts are wrong counts as too short: that is no second mistake.
+        inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
+        told = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
+        mistakes = [_explain(mistake, tree, schema) for mistake in told]
         head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
         raise ConfigError("\n".join([head, *(f"  {line}" for line in dict.fromkeys(mistakes))])) from None
 

@@ -211,3 +211,11 @@ def test_uniformity_in_parts_is_that_of_all_pairs(chunk):
     unit = x.double() / x.double().norm(dim=1, keepdim=True)
     pairs = [math.exp(-2 * float((unit[i] - unit[j]).pow(2).sum())) for i in range(64) for j in range(i)]
     assert uniformity(x, chunk=chunk) == pytest.approx(math.log(sum(pairs) / len(pairs)), abs=1e-5)
+
+
+def test_chance_leaves_out_what_a_query_must_not_find():
+    every = features(np.zeros((5, 2)), [0, 0, 0, 1, 1])
+    itself = torch.stack([torch.arange(5)] * 2, dim=1)
+    assert chance(every, every, itself) == pytest.approx((3 * 2 / 4 + 2 * 1 / 4) / 5)
+    alone = features(np.zeros((1, 2)), [0])
+    assert chance(alone, alone, torch.tensor([[0, 0]])) == 0 and chance(alone, alone) == 1

@@ -17,6 +17,7 @@ import torch
 from vidssl.data.records import read_list
 from vidssl.data.samplers import Uniform
 from vidssl.data.video import open_video
+from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import load_run
 from vidssl.engine.train import build_backbone, train
 from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
@@ -186,7 +187,10 @@ def test_without_protocols_all_that_can_be_measured_is(options, trained, digits,
     plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(test).records[:6]))
     unlabelled = replace(options, root=Path("/"), allow_external=True)
     assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
-    with pytest.raises(ConfigError, match="there is nothing to measure without a list of training videos"):
+    with pytest.raises(
+        ConfigError,
+        match=r"there is nothing to measure on .*test.csv: accuracy needs a classifier and labels",
+    ):
         measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
 
 
@@ -211,7 +215,16 @@ def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
         measure(options, *lists, ([{"name": name}]))
         files = {path.name for path in tmp_path.iterdir()}
         written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
-        assert files == {"results.json", "notes.csv", *written}
+        assert files == {"results.json", "notes.csv", ".lock", *written}
+
+
+def test_two_tests_do_not_write_to_one_folder_at_once(options, digits, tmp_path):
+    with (
+        only_run_in(tmp_path),
+        pytest.raises(ConfigError, match=r"another run is writing to .*; choose another output"),
+    ):
+        measure(options, digits / "motion/test.csv", tmp_path)
+    assert measure(options, digits / "motion/test.csv", tmp_path)["num_videos"] == 16
 
 
 # What cannot be measured --------------------------------------------------------------------------------------
@@ -274,7 +287,9 @@ def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_pat
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
         measure(sce, videos, tmp_path / "file", videos)
-    with pytest.raises(DataError, match=r"cannot write to .*file/in: Not a directory; name another folder"):
+    with pytest.raises(
+        ConfigError, match=r"cannot write to output .*file/in: Not a directory; choose another output"
+    ):
         measure(options, videos, tmp_path / "file/in")
 
 
@@ -491,6 +506,12 @@ def test_splits_that_are_none(splits, tmp_path):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
     with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
+    with pytest.raises(ConfigError, match=r"\{split\}.csv is for several splits; name them: --splits 1,2,3"):
+        measure(Options("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
+    with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
+        where = tmp_path / "lists{split}/test.csv"
+        measure_splits(Options("none.pt"), where, tmp_path / "o", (1, 2, 3))
+    assert not (tmp_path / "o").exists()
     with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same list for every split"):
         measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
@@ -570,9 +591,26 @@ def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
         train(run_of("supervised", digits, tmp_path / "other", *learned))
 
 
+def test_a_frozen_backbone_without_weights_is_told(digits, tmp_path, caplog):
+    with caplog.at_level("WARNING"):
+        train(run_of("supervised", digits, tmp_path / "a", "method.freeze=true", "steps=1"))
+    assert "the frozen backbone is untrained: name its weights with init=FILE" in caplog.text
+
+
 def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
+    run = run_of(
+        "supervised",
+        digits,
+        tmp_path / "c",
+        f"init={{file: {trained['sce']}, partial: true}}",
+        "backbone.width=4",
+    )
+    with pytest.raises(CheckpointError, match="nothing fits"):  # but the counters of the batch norms
+        train(run)
     run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
-    with pytest.raises(CheckpointError, match=r"init\.partial=true"):
+    with pytest.raises(
+        CheckpointError, match=r"100 of another shape .* nothing fits: take another file or backbone"
+    ):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
     with pytest.raises(

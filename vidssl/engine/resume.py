@@ -205,7 +205,9 @@ def _lock(output: Path, stack: ExitStack) -> None:
         output.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(open(output / ".lock", "w"))
     except OSError as error:
-        raise ConfigError(f"cannot write to output {output}: {error.strerror}") from None
+        raise ConfigError(
+            f"cannot write to output {output}: {error.strerror}; choose another output"
+        ) from None
     try:
         # It ends with this process, however that ends.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

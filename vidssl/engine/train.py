@@ -195,6 +195,10 @@ def _start_backbone(run: Run) -> Backbone:
         matched = load_initial(backbone, run.init, run.checkpoint.trust)
         if comm.is_main():
             _log.info("%s", matched)
+    elif run.init is None and getattr(run.method, "freeze", False) and comm.is_main():
+        _log.warning(
+            "the frozen backbone is untrained: name its weights with init=FILE, unless that is what is meant"
+        )
     return backbone
 
 

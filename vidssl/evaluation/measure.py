@@ -82,8 +82,8 @@ def chosen_protocols(
         ]
         if not names:
             raise ConfigError(
-                "there is nothing to measure without a list of training videos (evaluate.gallery), a classifier and "
-                "labels: name the list, or protocols"
+                f"there is nothing to measure on {query.path}: accuracy needs a classifier and labels, all else a list "
+                "of training videos (--train-list, or evaluate.gallery)"
             )
         return {name: PROTOCOLS[name](PROTOCOLS[name].Config()) for name in names}  # type: ignore[attr-defined]
     built: dict[str, EvaluationProtocol] = {}

@@ -34,10 +34,22 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
     return torch.where(voters, votes.argmax(dim=1), -1)
 
 
-def chance(query: Features, gallery: Features) -> float:
-    """R@1 that a random order of the gallery would be expected to reach."""
-    counts = torch.bincount(gallery.label, minlength=int(query.label.max()) + 1)
-    return (counts[query.label].double() / len(gallery.label)).mean().item()
+def chance(query: Features, gallery: Features, exclude: Tensor | None = None) -> float:
+    """R@1 that a random order of the gallery would be expected to reach.
+
+    Args:
+        query: Of which the labels count.
+        gallery: Of which the labels count.
+        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find; one with nothing to find
+            is never right.
+    """
+    same = torch.bincount(gallery.label, minlength=int(query.label.max()) + 1)[query.label]
+    there = torch.full_like(same, len(gallery.label))
+    if exclude is not None:
+        row, column = exclude.T
+        there -= torch.bincount(row, minlength=len(there))
+        same -= torch.bincount(row[query.label[row] == gallery.label[column]], minlength=len(same))
+    return (same.double() / there.clamp(min=1)).mean().item()
 
 
 def top_k(scores: Tensor, label: Tensor, k: int) -> float:

@@ -222,7 +222,7 @@ class Retrieval(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `R@k` for each k and `chance`."""
         numbers = recall(self.search(gallery, query, exclude), query, gallery, self.config.ks)
-        return Measured({**numbers, "chance": chance(query, gallery)})
+        return Measured({**numbers, "chance": chance(query, gallery, exclude)})
 
     def search(self, gallery: Features, query: Features, exclude: Tensor) -> Neighbours:
         """Find the neighbours that the numbers are about."""
@@ -376,6 +376,8 @@ class Uniformity(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Give `uniformity`: 0 is collapse, about -4 is uniform. The details say where not all rows were compared."""
         count = len(gallery.x)
+        if count < 2:
+            return Measured({}, details={"rows": count})  # there is no pair
         if count <= self.config.rows:
             return Measured({"uniformity": uniformity(gallery.x)})
         chosen = torch.arange(self.config.rows) * count // self.config.rows

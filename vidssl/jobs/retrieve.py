@@ -285,7 +285,7 @@ def _measure(
         found = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
         numbers = {
             **found[center],
-            "chance": chance(query, gallery),
+            "chance": chance(query, gallery, exclude),
             "knn": accuracy(vote(plain, gallery, k), query.label),
             "uncentered" if center else "centered_features": found[not center],
         }

@@ -21,6 +21,7 @@ from vidssl.config import Tree, bind, choice
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine import train as engine
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import choose_device, load_run
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.measure import (
@@ -74,6 +75,9 @@ def test(
     """
     if out.exists() and not out.is_dir():  # told before hours of work that would have no place
         raise DataError(f"cannot write to {out}: it is a file; name a folder")
+    several = [path for path in (videos, train) if "{split}" in str(path)]
+    if several:
+        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1,2,3")
     query = read_list(videos, options.root, options.allow_external)
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     with comm.joined(choose_device(options.device)):
@@ -92,22 +96,23 @@ def test(
             "list": query.fingerprint,
             "train_list": None if gallery is None else gallery.fingerprint,
         }
-        there = comm.on_main(lambda: _there(out, request))
-        if there is not None:
-            return there
-        found = measure(
-            subject.backbone,
-            chosen,
-            gallery,
-            query,
-            subject.test,
-            subject.device,
-            subject.classify,
-            subject.classes,
-            check,
-        )
-        results = _results(found, subject, settings, request, videos, train)
-        comm.on_main(lambda: _write(out, results, found))
+        with only_run_in(out):
+            there = comm.on_main(lambda: _there(out, request))
+            if there is not None:
+                return there
+            found = measure(
+                subject.backbone,
+                chosen,
+                gallery,
+                query,
+                subject.test,
+                subject.device,
+                subject.classify,
+                subject.classes,
+                check,
+            )
+            results = _results(found, subject, settings, request, videos, train)
+            comm.on_main(lambda: _write(out, results, found))
     return results
 
 
@@ -163,13 +168,17 @@ def measure_splits(
     if "{split}" not in str(videos):
         raise ConfigError(f"--list {videos} names no {{split}}: it would be the same list for every split")
 
+    def of(split: int, path: str | Path) -> str:
+        return str(path).replace("{split}", str(split))
+
+    for split in splits:  # a list that is missing shows before the first is measured
+        for path in (videos, *([] if train is None else [train])):
+            read_list(of(split, path), options.root, options.allow_external)
+
     def one(split: int, folder: Path) -> Results:
-        checkpoint, query, gallery = (
-            None if given is None else str(given).replace("{split}", str(split))
-            for given in (options.checkpoint, videos, train)
-        )
-        of_split = replace(options, checkpoint=str(checkpoint))
-        return test(of_split, Path(str(query)), folder, None if gallery is None else Path(gallery), protocols)
+        of_split = replace(options, checkpoint=of(split, options.checkpoint))
+        gallery = None if train is None else Path(of(split, train))
+        return test(of_split, Path(of(split, videos)), folder, gallery, protocols)
 
     with comm.joined(choose_device(options.device)):
         return over_splits(splits, out, one)

@@ -280,6 +280,8 @@ def match(reading: Reading, own: Shapes, backbone: str, settings: dict[str, Any]
             reshaped.append(f"{name}: {there}, here {shape}")
         else:
             fitting.append(name)
+    if all(name.endswith(_COUNTER) for name in fitting):
+        fitting = []  # a counter of steps is no weight
     extra = [name for name in reading.weights if name not in own]
     # A head is a part of its own. More of a part that the backbone has is another, deeper network.
     unknown = [name for name in extra if _part(name) in parts]

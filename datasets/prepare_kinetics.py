@@ -7,20 +7,16 @@ r"""Write the lists of Kinetics-400, -600 or -700 from its CSV files: train.csv,
 The videos are <id>_<start>_<end>.mp4 or <id>.mp4, in whatever folders.
 """
 
-import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded
+from vidssl.cli import guarded, list_parser, prepare
 from vidssl.data.official import prepare_kinetics
 
 
 def main() -> None:
     """Parse, write the lists, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = list_parser(__doc__, max_missing=0.2)
     parser.add_argument("root", type=Path, help="folder of the videos")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
     parser.add_argument("--train", type=Path, required=True, metavar="CSV", help="official training list")
     parser.add_argument("--test", type=Path, metavar="CSV", help="official validation list")
     parser.add_argument(
@@ -29,17 +25,7 @@ def main() -> None:
     parser.add_argument(
         "--untrimmed", action="store_true", help="the files are whole videos <id>.mp4: write start and end"
     )
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=0.2,
-        help="share of the files of a list that may be missing (default 0.2)",
-    )
-    parser.add_argument("--fps", type=float, help="frames per second of folders of images")
-    options = vars(parser.parse_args())
-    out = options["out"]
-    print(prepare_kinetics(**options))
-    print(f"lists written to {out}")
+    prepare(parser, prepare_kinetics)
 
 
 if __name__ == "__main__":

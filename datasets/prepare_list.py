@@ -7,20 +7,16 @@ r"""Write vidssl's list for a list of SlowFast, pytorchvideo or mmaction2: train
 A line that could be read in two ways is an error.
 """
 
-import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded
+from vidssl.cli import guarded, list_parser, prepare
 from vidssl.data.official import FORMS, prepare_list
 
 
 def main() -> None:
     """Parse, write the lists, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = list_parser(__doc__)
     parser.add_argument("videos", type=Path, metavar="list", help="list of another project")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
     parser.add_argument("--form", required=True, choices=FORMS, help="what a line is")
     parser.add_argument("--root", type=Path, required=True, help="folder that the paths are relative to")
     parser.add_argument("--name", default="train", help="name of the list that is written (default train)")
@@ -28,17 +24,7 @@ def main() -> None:
         "--separator", default=" ", metavar="CHARACTER", help="between fields (default: a blank)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="names of the classes, one a line")
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=0.05,
-        help="share of the files of a list that may be missing (default 0.05)",
-    )
-    parser.add_argument("--fps", type=float, help="frames per second of folders of images")
-    options = vars(parser.parse_args())
-    out = options["out"]
-    print(prepare_list(**options))
-    print(f"lists written to {out}")
+    prepare(parser, prepare_list)
 
 
 if __name__ == "__main__":

@@ -7,36 +7,22 @@ r"""Write the lists of Something-Something v2 from its JSON files: train.csv, te
 The videos are <id>.webm; files with another suffix and folders of images are found too.
 """
 
-import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded
+from vidssl.cli import guarded, list_parser, prepare
 from vidssl.data.official import prepare_ssv2
 
 
 def main() -> None:
     """Parse, write the lists, report."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = list_parser(__doc__)
     parser.add_argument("root", type=Path, help="folder of the videos")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
     parser.add_argument("--train", type=Path, required=True, metavar="JSON", help="official training list")
     parser.add_argument("--test", type=Path, required=True, metavar="JSON", help="official validation list")
     parser.add_argument(
         "--labels", type=Path, required=True, metavar="JSON", help="names and numbers of the classes"
     )
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=0.05,
-        help="share of the files of a list that may be missing (default 0.05)",
-    )
-    parser.add_argument("--fps", type=float, help="frames per second of folders of images")
-    options = vars(parser.parse_args())
-    out = options["out"]
-    print(prepare_ssv2(**options))
-    print(f"lists written to {out}")
+    prepare(parser, prepare_ssv2)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,40 @@ def _add_file_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def list_parser(
+    description: str | None, max_missing: float = 0.05, fps: float | None = None
+) -> argparse.ArgumentParser:
+    """Make the parser of a script in datasets/, with what all of them know that find listed files in a folder.
+
+    Args:
+        description: The script's own.
+        max_missing: Default of --max-missing.
+        fps: Default of --fps; None: the lists do not say.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
+    parser.add_argument(
+        "--max-missing",
+        type=float,
+        default=max_missing,
+        help=f"share of the files of a list that may be missing (default {max_missing:g})",
+    )
+    default = "" if fps is None else f" (default {fps:g})"
+    parser.add_argument(
+        "--fps", type=float, default=fps, help=f"frames per second of folders of images{default}"
+    )
+    return parser
+
+
+def prepare(parser: argparse.ArgumentParser, write: Callable[..., object]) -> None:
+    """Parse, write lists, and print the report."""
+    options = vars(parser.parse_args())
+    print(write(**options))
+    print(f"lists written to {options['out']}")
+
+
 def _options(arguments: argparse.Namespace) -> Options:
     """Collect the arguments of `add_options`."""
     fields = Options.__dataclass_fields__

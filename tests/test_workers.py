@@ -429,6 +429,7 @@ def test_nothing_is_started_before_the_first_result_is_asked_for():
 
 SCRIPT = """
 import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without
 from vidssl.workers import ordered
 def work(task, desk):
     desk.at(task)

@@ -7,7 +7,8 @@ The videos are <class>/<file>.avi; files with another suffix and folders of imag
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import prepare_hmdb51
 
 

@@ -9,7 +9,8 @@ The videos are <id>_<start>_<end>.mp4 or <id>.mp4, in whatever folders.
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import prepare_kinetics
 
 

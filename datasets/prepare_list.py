@@ -9,7 +9,8 @@ A line that could be read in two ways is an error.
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import FORMS, prepare_list
 
 

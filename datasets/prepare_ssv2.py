@@ -9,7 +9,8 @@ The videos are <id>.webm; files with another suffix and folders of images are fo
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import prepare_ssv2
 
 

@@ -8,7 +8,8 @@ The folder holds TRAIN_<n>/{frames,anno} and TEST/{frames,anno}. There are no la
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import prepare_trackingnet
 
 

@@ -7,7 +7,8 @@ The videos are <Class>/v_<Class>_gNN_cNN.avi; files with another suffix and fold
 
 from pathlib import Path
 
-from vidssl.cli import guarded, list_parser, prepare
+from vidssl.arguments import list_parser
+from vidssl.cli import guarded, prepare
 from vidssl.data.official import prepare_ucf101
 
 

@@ -1,11 +1,13 @@
 """Config files: what YAML means, what is refused, and that every mistake is named, all at once."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 from pydantic import Field, create_model
 
 from vidssl.config import Settings, bind, build, choice, differences, dump, read
+from vidssl.engine.run import load_run
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
@@ -171,6 +173,13 @@ def test_15_all_mistakes_at_once(write):
     assert set(told) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
     assert "did you mean 'steps'?" in told["stepz"] and "is required" in told["steps"]
     assert 'valid number, got "fast"' in told["inner.rate"] and "'fast' or 'slow'" in told["mode"]
+
+
+def test_15_a_mistake_inside_of_a_list_is_one_mistake():
+    configs = Path(__file__).parents[1] / "configs"
+    with pytest.raises(ConfigError, match=r"1 mistake\n.*knn") as caught:
+        load_run(configs / "toy" / "moco.yaml", ["evaluate.protocols=[{name: kn}]"])
+    assert len(str(caught.value).splitlines()) == 2
 
 
 @pytest.mark.parametrize(

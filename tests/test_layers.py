@@ -14,6 +14,7 @@ LAYERS = (
     {"methods", "evaluation", "tracking", "analysis", "viz"},
     {"engine"},
     {"jobs"},
+    {"arguments"},
     {"cli"},
     {"launch"},
     {"tools", "datasets", "benchmarks", "examples"},

@@ -3,8 +3,6 @@
 import argparse
 import json
 import logging
-import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -12,18 +10,24 @@ from pathlib import Path
 
 import vidssl
 from vidssl import comm
-from vidssl.config import Tree, override
-from vidssl.data.video import MAX_PIXELS
+from vidssl.arguments import (
+    above_zero,
+    add_file_options,
+    add_options,
+    at_least,
+    options_of,
+    protocol_choices,
+    splits,
+)
 from vidssl.engine import train as engine
 from vidssl.engine.run import load_run
 from vidssl.engine.run import schema as run_schema
-from vidssl.errors import ConfigError, Interrupted, PeerError, VidsslError
+from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.evaluation import PROTOCOLS
 from vidssl.jobs import check as checking
 from vidssl.jobs import compare as comparing
 from vidssl.jobs import report as reporting
 from vidssl.jobs import shrink as shrinking
-from vidssl.jobs.backbones import Options
 from vidssl.jobs.doctor import describe, examine
 from vidssl.jobs.extract import extract_features, merge
 from vidssl.jobs.retrieve import find, is_video, retrieve, table
@@ -57,109 +61,11 @@ def guarded(command: Callable[[], None]) -> None:
         sys.exit(130)
 
 
-def _at_least(least: int) -> Callable[[str], int]:
-    """Make the type of an argument that is a whole number and not less than `least`."""
-
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return int(text)
-
-    return number
-
-
-def _add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the arguments that choose a backbone and its clips."""
-    parser.add_argument(
-        "--checkpoint",
-        required=required,
-        help="a checkpoint, or 'random' for the untrained backbone of --cfg",
-    )
-    parser.add_argument(
-        "--trust-checkpoint",
-        action="store_true",
-        help="load a checkpoint that holds more than tensors and plain data; such a file can run any code",
-    )
-    parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
-    parser.add_argument(
-        "--clips", type=_at_least(1), help="clips of each video (default: the run's evaluate.clips)"
-    )
-    parser.add_argument(
-        "--crops", type=_at_least(1), help="crops of each clip, along the longer side (default: the run's)"
-    )
-    parser.add_argument("--size", type=_at_least(1), help="side of the crops, pixels (default: the run's)")
-    parser.add_argument("--batch-size", type=_at_least(1), help="videos at a time (default: the run's)")
-    parser.add_argument("--workers", type=_at_least(0), help="processes that decode (default: the run's)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
-    parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="leave out videos that cannot be read, and say how many"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of --cfg")
-
-
-def _above_zero(text: str) -> float:
-    if not 0 < float(text) < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return float(text)
-
-
-def _add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of what reads every file of a list to its end."""
-    parser.add_argument("list", type=Path, help="list of videos")
-    parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
-    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
-    parser.add_argument("--fps", type=_above_zero, help="of folders of images whose list does not say it")
-    parser.add_argument(
-        "--max-pixels", type=_at_least(1), default=MAX_PIXELS, help=f"of a frame (default {MAX_PIXELS})"
-    )
-    parser.add_argument(
-        "--timeout", type=_above_zero, default=120.0, help="seconds without a frame that mean it hangs (120)"
-    )
-    parser.add_argument(
-        "--workers", type=_at_least(1), default=os.cpu_count() or 1, help="processes (default: one a CPU)"
-    )
-
-
-def list_parser(
-    description: str | None, max_missing: float = 0.05, fps: float | None = None
-) -> argparse.ArgumentParser:
-    """Make the parser of a script in datasets/, with what all of them know that find listed files in a folder.
-
-    Args:
-        description: The script's own.
-        max_missing: Default of --max-missing.
-        fps: Default of --fps; None: the lists do not say.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=max_missing,
-        help=f"share of the files of a list that may be missing (default {max_missing:g})",
-    )
-    default = "" if fps is None else f" (default {fps:g})"
-    parser.add_argument(
-        "--fps", type=float, default=fps, help=f"frames per second of folders of images{default}"
-    )
-    return parser
-
-
 def prepare(parser: argparse.ArgumentParser, write: Callable[..., object]) -> None:
     """Parse, write lists, and print the report."""
     options = vars(parser.parse_args())
     print(write(**options))
     print(f"lists written to {options['out']}")
-
-
-def _options(arguments: argparse.Namespace) -> Options:
-    """Collect the arguments of `add_options`."""
-    fields = Options.__dataclass_fields__
-    return Options(**{name: value for name, value in vars(arguments).items() if name in fields})
 
 
 def train(arguments: Sequence[str] | None = None) -> None:
@@ -168,7 +74,7 @@ def train(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cfg", type=Path, required=True, help="config file (YAML)")
     parser.add_argument(
         "--splits",
-        type=_splits,
+        type=splits,
         help="for 1,2,3: train and test once for each, with its number for {split} in the config",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the file")
@@ -187,7 +93,7 @@ def train(arguments: Sequence[str] | None = None) -> None:
 def test(arguments: Sequence[str] | None = None) -> None:
     """Measure a network on a list by the protocols of the field."""
     parser = argparse.ArgumentParser(prog="test_net.py", description=test.__doc__)
-    _add_options(parser)
+    add_options(parser)
     parser.add_argument("--list", type=Path, required=True, help="list that is tested")
     parser.add_argument(
         "--train-list", type=Path, help="list of training videos, for protocols that compare with them"
@@ -199,14 +105,14 @@ def test(arguments: Sequence[str] | None = None) -> None:
         help=f"what is measured, each followed by its settings: {', '.join(PROTOCOLS)}",
     )
     parser.add_argument(
-        "--splits", type=_splits, help="for 1,2,3: once for each, with its number for {split} in the paths"
+        "--splits", type=splits, help="for 1,2,3: once for each, with its number for {split} in the paths"
     )
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for results.json, tables and pictures"
     )
     parsed = parser.parse_intermixed_args(arguments)
-    protocols = None if parsed.protocol is None else _choices(parsed.protocol)
-    options = _options(parsed)
+    protocols = None if parsed.protocol is None else protocol_choices(parsed.protocol)
+    options = options_of(parsed)
     if parsed.splits is None:
         results = measure(options, parsed.list, parsed.out, parsed.train_list, protocols)
     else:
@@ -218,31 +124,10 @@ def test(arguments: Sequence[str] | None = None) -> None:
         print(parsed.out / "results.json")
 
 
-def _splits(text: str) -> tuple[int, ...]:
-    parts = text.split(",")
-    numbers = tuple(int(part) for part in parts if re.fullmatch("[0-9]{1,4}", part))
-    if len(set(numbers)) < len(parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of different numbers, as 1,2,3")
-    return numbers
-
-
-def _choices(words: Sequence[str]) -> list[Tree]:
-    """Read `knn k=20 svm` as the choices of two protocols."""
-    choices: list[Tree] = []
-    for word in words:
-        if "=" not in word:
-            choices.append({"name": word})
-        elif not choices:
-            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
-        else:
-            override(choices[-1], word)
-    return choices
-
-
 def retrieval(arguments: Sequence[str] | None = None) -> None:
     """Search a gallery with queries, or with one video: R@k, kNN, and a page to look at."""
     parser = argparse.ArgumentParser(prog="retrieval.py", description=retrieval.__doc__)
-    _add_options(parser)
+    add_options(parser)
     parser.add_argument("--gallery", type=Path, help="list to search in; not needed where --index is there")
     parser.add_argument("--query", type=Path, required=True, help="list of queries, or one video")
     parser.add_argument(
@@ -251,7 +136,7 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
     parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
     parser.add_argument(
-        "--k", type=_at_least(1), default=10, help="neighbours that vote in kNN, or of one video (default 10)"
+        "--k", type=at_least(1), default=10, help="neighbours that vote in kNN, or of one video (default 10)"
     )
     parser.add_argument(
         "--drop-duplicates",
@@ -259,7 +144,7 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
         help="leave out gallery videos of another path with the very feature of the query: its copies",
     )
     parser.add_argument(
-        "--page-queries", type=_at_least(0), default=48, help="queries on the page (default 48)"
+        "--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)"
     )
     parsed = parser.parse_intermixed_args(arguments)
     if parsed.gallery is None and parsed.index is None:
@@ -273,10 +158,10 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
     }
     places = parsed.gallery, parsed.query, parsed.out
     if is_video(parsed.query):
-        results = find(_options(parsed), *places, **rest)
+        results = find(options_of(parsed), *places, **rest)
     else:
         results = retrieve(
-            _options(parsed), *places, **rest, center=parsed.center, shown_queries=parsed.page_queries
+            options_of(parsed), *places, **rest, center=parsed.center, shown_queries=parsed.page_queries
         )
     if comm.is_main():
         print(table(results))
@@ -286,7 +171,7 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
 def extract(arguments: Sequence[str] | None = None) -> None:
     """Write the features of a list of videos: features, label, index and path in one npz file."""
     parser = argparse.ArgumentParser(prog="extract.py", description=extract.__doc__)
-    _add_options(parser, required=False)
+    add_options(parser, required=False)
     parser.add_argument("--list", type=Path, help="list of videos")
     parser.add_argument("--out", type=Path, required=True, help="npz file")
     parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
@@ -300,7 +185,7 @@ def extract(arguments: Sequence[str] | None = None) -> None:
     if parsed.merge:
         found = merge(parsed.out)
     else:
-        found = extract_features(_options(parsed), parsed.list, parsed.out, parsed.shard)
+        found = extract_features(options_of(parsed), parsed.list, parsed.out, parsed.shard)
     if comm.is_main():
         print(found)
 
@@ -308,10 +193,10 @@ def extract(arguments: Sequence[str] | None = None) -> None:
 def check(arguments: Sequence[str] | None = None) -> None:
     """Check the videos of a list, and write the list of the sound ones; exits with 1 if something was found."""
     parser = argparse.ArgumentParser(prog="check_videos.py", description=check.__doc__)
-    _add_file_options(parser)
+    add_file_options(parser)
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
-    parser.add_argument("--min-frames", type=_at_least(1), help="leave out what has fewer frames")
-    parser.add_argument("--min-seconds", type=_above_zero, help="leave out what is shorter")
+    parser.add_argument("--min-frames", type=at_least(1), help="leave out what has fewer frames")
+    parser.add_argument("--min-seconds", type=above_zero, help="leave out what is shorter")
     options = vars(parser.parse_args(arguments))
     checked = checking.check(options.pop("list"), options.pop("out"), checking.Options(**options))
     print(checked)
@@ -322,9 +207,9 @@ def check(arguments: Sequence[str] | None = None) -> None:
 def shrink(arguments: Sequence[str] | None = None) -> None:
     """Copy the videos of a list into a form made for training; exits with 1 if some cannot be decoded."""
     parser = argparse.ArgumentParser(prog="shrink_videos.py", description=shrink.__doc__)
-    _add_file_options(parser)
+    add_file_options(parser)
     parser.add_argument(
-        "--short-side", type=_at_least(2), default=128, help="pixels; nothing is enlarged (default 128)"
+        "--short-side", type=at_least(2), default=128, help="pixels; nothing is enlarged (default 128)"
     )
     parser.add_argument(
         "--quality",

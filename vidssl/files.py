@@ -1,10 +1,13 @@
 """Files that are there whole or not at all."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from vidssl.errors import DataError
 
 
 @contextmanager
@@ -25,6 +28,35 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file, whole or not at all; its folder is made.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; make room, or name another folder") from None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write plain data as JSON, as `write_whole` does."""
+    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def check_folder(path: Path) -> None:
+    """See whether a path can be a folder for results: to be asked before hours of work.
+
+    Raises:
+        DataError: It is a file.
+    """
+    if path.exists() and not path.is_dir():
+        raise DataError(f"cannot write to {path}: it is a file; name a folder")
 
 
 def temporary_for(path: Path) -> Path:

@@ -17,7 +17,7 @@ NOBODY = torch.empty(0, 2, dtype=torch.int64)
 def drawn(count=300, classes=7, seed=0):
     """Probabilities that are right more often than not, and labels of all classes but one."""
     random = generator(seed)
-    label = random.choice([n for n in range(classes) if n != 4], size=count, p=None)
+    label = random.choice([n for n in range(classes) if n != 4], size=count)
     logits = random.normal(size=(count, classes)) * 1.5
     logits[np.arange(count), label] += 1.2
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)

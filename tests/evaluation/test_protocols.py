@@ -8,6 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from vidssl.data.records import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.lists import check_lists, own_rows
 from vidssl.evaluation.protocols import (
     KNN,
     PROTOCOLS,
@@ -15,8 +16,6 @@ from vidssl.evaluation.protocols import (
     LowShot,
     Retrieval,
     Uniformity,
-    check_lists,
-    own_rows,
 )
 from vidssl.randomness import generator
 from vidssl.types import Features

@@ -10,7 +10,8 @@ import pytest
 from vidssl.engine.run import load_run
 from vidssl.engine.train import test_clips as clips_of
 from vidssl.errors import ConfigError, DataError
-from vidssl.jobs.report import fill, make_table, read_references, report, update
+from vidssl.jobs.references import read_references
+from vidssl.jobs.report import fill, make_table, report, update
 from vidssl.jobs.results import data_set_of, read_results
 from vidssl.jobs.test import over_splits
 from vidssl.viz import markdown

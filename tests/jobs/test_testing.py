@@ -175,7 +175,10 @@ def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path
 
 def test_without_protocols_all_that_can_be_measured_is(options, trained, digits, tmp_path):
     test, train_list = digits / "motion/test.csv", digits / "motion/train.csv"
-    names = lambda results: [protocol["name"] for protocol in results["protocols"]]  # noqa: E731
+
+    def names(results):
+        return [protocol["name"] for protocol in results["protocols"]]
+
     assert names(measure(options, test, tmp_path / "a")) == ["accuracy"]
     assert names(measure(options, test, tmp_path / "b", train_list)) == [
         "accuracy",
@@ -510,10 +513,25 @@ def test_splits_that_are_none(splits, tmp_path):
         measure(Options("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
     with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
         where = tmp_path / "lists{split}/test.csv"
-        measure_splits(Options("none.pt"), where, tmp_path / "o", (1, 2, 3))
+        measure_splits(
+            Options("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
+        )
     assert not (tmp_path / "o").exists()
     with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same list for every split"):
         measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
+
+
+def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(
+    splits, trained, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("vidssl.jobs.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
+    where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
+    with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
+        measure_splits(Options(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
+    shutil.copytree(trained["sce"].parent, tmp_path / "run1")
+    with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
+        options = Options(str(tmp_path / "run{split}/last.pt"), device="cpu")
+        measure_splits(options, *where[:3], tmp_path / "lists{split}/train.csv", [{"name": "knn"}])
 
 
 def test_testing_every_split(splits, trained, tmp_path):

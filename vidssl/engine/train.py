@@ -36,7 +36,8 @@ from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
 from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure
+from vidssl.evaluation.lists import check_measurable, check_names
+from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method

@@ -10,9 +10,10 @@ from torch import Tensor
 from vidssl import comm
 from vidssl.config import build
 from vidssl.data.records import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, extract
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, check_lists, own_rows
+from vidssl.evaluation.lists import check_measurable, own_rows
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
 
 Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
@@ -92,61 +93,6 @@ def chosen_protocols(
             raise ConfigError(f"protocol {choice.name} is named twice: each can be measured once at a time")
         built[choice.name] = build(PROTOCOLS, choice)
     return built
-
-
-def check_measurable(
-    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList, classes: int
-) -> None:
-    """See whether protocols can measure a network on lists, before hours of work that would be in vain.
-
-    Args:
-        protocols: By name.
-        gallery: The list of training videos, if there is one.
-        query: The list that is tested.
-        classes: How many the network's own classifier has; 0: there is no classifier.
-
-    Raises:
-        ConfigError: A protocol needs a gallery or a classifier and there is none, or the classifier does not fit.
-        DataError: The lists have other classes or lack labels, or queries are in the list that is learned from.
-    """
-    asking = [name for name, protocol in protocols.items() if protocol.probabilities]
-    if asking and not classes:
-        raise ConfigError(
-            f"protocol {asking[0]} needs a classifier, and this network has none: it is there after training by the "
-            "method supervised; knn, svm, lowshot and retrieval need none"
-        )
-    if asking and query.classes and len(query.classes) != classes:
-        raise ConfigError(
-            f"{query.path} has {len(query.classes)} classes, the network's classifier {classes}: test on the data set "
-            "that it was trained on"
-        )
-    highest = max(record.label for record in query.records)
-    if asking and highest >= classes:
-        raise ConfigError(
-            f"{query.path} has labels up to {highest}, the network's classifier {classes} classes, from 0"
-        )
-    check_lists(protocols, gallery, query)
-
-
-def check_names(videos: VideoList, names: Sequence[str], there: str) -> None:
-    """See whether the labels of a list mean what a classifier has learned by them.
-
-    Args:
-        videos: The list that is tested.
-        names: Of the classes that were learned; none where they had none.
-        there: Where these are from, for the message.
-
-    Raises:
-        DataError: A class has another name.
-    """
-    if len(videos.classes) != len(names):
-        return  # there are no names on one side; that there are too few or too many `check_measurable` tells
-    for n, (here, learned) in enumerate(zip(videos.classes, names, strict=True)):
-        if here != learned:
-            raise DataError(
-                f"label {n} is {here!r} in {videos.path} and was {learned!r} {there}: test on lists of the same data "
-                "set"
-            )
 
 
 def measure(

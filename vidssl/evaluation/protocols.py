@@ -1,7 +1,6 @@
 """Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 from typing import Annotated, Any, ClassVar, Protocol
@@ -15,8 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidssl.config import Settings
-from vidssl.data.records import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import DataError
 from vidssl.evaluation.metrics import (
     accuracy,
     calibration_error,
@@ -30,7 +28,7 @@ from vidssl.evaluation.metrics import (
 from vidssl.evaluation.search import Neighbours, check_finite, nearest
 from vidssl.randomness import generator
 from vidssl.registry import Registry
-from vidssl.types import Features, VideoRecord
+from vidssl.types import Features
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,8 @@ class EvaluationProtocol(Protocol):
     """Measures features against features; configured by its nested `Config`."""
 
     config: Any
-    probabilities: ClassVar[
-        bool
-    ]  # reads the classifier's probabilities of the queries, (Q, classes), as their x
+    # Reads the classifier's probabilities of the queries, (Q, classes), as their x.
+    probabilities: ClassVar[bool]
     gallery: ClassVar[bool]  # needs one
     learns: ClassVar[bool]  # from the gallery's labels: no query may be in it
     labels: ClassVar[bool]  # needs them
@@ -93,85 +90,6 @@ class Compared:
 
     def check(self, label: Tensor) -> None:
         """Be content with any labels."""
-
-
-def check_lists(
-    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
-) -> None:
-    """See whether lists can be measured, before hours of work that would be in vain.
-
-    Raises:
-        ConfigError: A protocol needs a gallery and there is none.
-        DataError: The lists have other classes or lack labels, or queries are in the list that is learned from.
-    """
-    for name, protocol in protocols.items():
-        if protocol.gallery and gallery is None:
-            raise ConfigError(f"protocol {name} compares with training videos: name their list too")
-        for videos in (gallery, query):
-            if protocol.labels and videos is not None and any(r.label < 0 for r in videos.records):
-                raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
-    if gallery is None:
-        return
-    if gallery.classes != query.classes:
-        place = next(
-            (
-                n
-                for n, pair in enumerate(zip(gallery.classes, query.classes, strict=False))
-                if pair[0] != pair[1]
-            ),
-            min(len(gallery.classes), len(query.classes)),
-        )
-        raise DataError(
-            f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
-            f"{len(query.classes)} classes, {place} is the first that differs): a label must mean the same in both"
-        )
-    learning = [name for name, protocol in protocols.items() if protocol.learns]
-    if learning:
-        check_apart(gallery, query, ", ".join(learning))
-    for name in learning:
-        protocols[name].check(torch.tensor([record.label for record in gallery.records]))
-
-
-def check_apart(learned: VideoList, query: VideoList, learner: str) -> None:
-    """See whether no query is in the list that is learned from.
-
-    Args:
-        learned: What is learned from.
-        query: The list that is tested.
-        learner: Who learns, for the message.
-
-    Raises:
-        DataError: A query is, or shares time with one of its spans.
-    """
-    own = own_rows(learned, query)
-    if len(own):
-        raise DataError(
-            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {learned.path} too, the first "
-            f"{query.names[int(own[0, 0])]!r}: {learner} would have seen the answers; use disjoint lists"
-        )
-
-
-def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
-    """Find each query in the gallery: (P, 2) pairs of a query row and a gallery row. A video must not find itself.
-
-    That is every span of the same file, under whatever links it has, that shares time with the query's; other spans of
-    the file do count.
-    """
-    rows: dict[str, list[int]] = {}
-    for n, record in enumerate(gallery.records):
-        rows.setdefault(os.path.realpath(record.path), []).append(n)
-    pairs = [
-        (n, row)
-        for n, record in enumerate(query.records)
-        for row in rows.get(os.path.realpath(record.path), ())
-        if _share_time(record, gallery.records[row])
-    ]
-    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
-
-
-def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
-    start = max(one.start or 0.0, other.start or 0.0)
-    return all(record.end is None or start < record.end for record in (one, other))
 
 
 @PROTOCOLS.register("accuracy")

@@ -73,6 +73,12 @@ class Subject:
             return {"sha256": digest}
         return {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
 
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Tell what decides the features of a video: not how fast they are read."""
+        protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
+        return {"weights": self.weights, "protocol": protocol}
+
     def describe(self) -> dict[str, Any]:
         """Tell the protocol, the weights, the config and the versions, as plain data."""
         return {

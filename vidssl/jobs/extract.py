@@ -158,7 +158,7 @@ def open_index(path: Path, subject: Subject) -> Index:
         raise DataError(f"{error}: delete it, and make it again with --gallery") from None
     except OSError as error:
         raise DataError(f"cannot read index {path}: {error.strerror}; make it with --gallery") from None
-    asked = {**index.request, **_made_with(subject), "shard": [0, 1]}  # of any list
+    asked = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
     asked["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # of what is there now
     _agree(path, index.request, asked, "search with what it was made with, or choose another --index")
     return index
@@ -206,16 +206,10 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.stem}.{number}-of-{parts}{out.suffix}")
 
 
-def _made_with(subject: Subject) -> Request:
-    """Tell what decides the features of a video: not how fast they are read."""
-    protocol = {name: value for name, value in subject.describe()["protocol"].items() if name != "cache"}
-    return {"weights": subject.weights, "protocol": protocol}
-
-
 def _request(subject: Subject, videos: VideoList, part: tuple[int, int]) -> Request:
     """Tell what decides what is in a file: not where the videos lie."""
     told = {"list": videos.fingerprint, "videos": len(videos.records), "shard": list(part)}
-    return {**_made_with(subject), **told}
+    return {**subject.made_with, **told}
 
 
 # Files ------------------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """What a retrieval leaves to look at: results.json, a page that plays, and a still."""
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from vidssl.data.video import open_video
 from vidssl.data.views import make_views
 from vidssl.errors import DataError
 from vidssl.evaluation.search import Neighbours
+from vidssl.files import write_json
 from vidssl.jobs.backbones import Subject
 from vidssl.progress import progress
 from vidssl.randomness import generator
@@ -105,9 +105,8 @@ def write_results(
     pictures: Pictures,
 ) -> None:
     """Write `results.json`, `index.html` and `retrieval.png`."""
+    write_json(out / "results.json", results)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
         if queries:
             (out / "retrieval.png").write_bytes(_sheet(queries, gallery, pictures))
         _write_page(out / "index.html", subject, results, gallery, query, queries, pictures)

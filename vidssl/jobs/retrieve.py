@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,12 @@ from vidssl import comm
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.tree import VIDEO_SUFFIXES
 from vidssl.engine.run import choose_device
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError
 from vidssl.evaluation.features import extract
+from vidssl.evaluation.lists import check_classes, own_rows
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
-from vidssl.evaluation.protocols import own_rows
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
+from vidssl.files import check_folder
 from vidssl.jobs.backbones import Options, Subject, load_subject
 from vidssl.jobs.extract import extract_to, open_index, share
 from vidssl.jobs.retrieval_page import Pictures, middle_frames, query_row, with_span, write_results
@@ -71,11 +72,11 @@ def retrieve(
         ConfigError: There is neither a gallery nor an index.
         DataError: A list, a video or the index cannot be used, or the lists name different classes.
     """
-    _check_folder(out)
+    check_folder(out)
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     queries = read_list(query, options.root, options.allow_external)
     if listed is not None:
-        _check_classes(listed, queries)
+        check_classes(listed, queries)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
         g = _open_gallery(subject, options, listed, index)
@@ -84,7 +85,7 @@ def retrieve(
         def measure() -> dict[str, Any]:
             assert g is not None  # this is the main process
             there, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
-            _check_classes(there, asked)
+            check_classes(there, asked)
             neighbours, numbers = _measure(g.features, q, there, asked, center, k, drop_duplicates)
             results = {
                 **numbers,
@@ -139,7 +140,7 @@ def find(
         ConfigError: There is neither a gallery nor an index.
         DataError: A list, a video or the index cannot be used.
     """
-    _check_folder(out)
+    check_folder(out)
     middle_frames(VideoRecord(str(video)))  # what cannot be read is told before the long work
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
@@ -274,7 +275,6 @@ def _measure(
     drop_duplicates: bool,
 ) -> tuple[Neighbours, dict[str, Any]]:
     """Search, plain and centred; give the neighbours of the one that comes first, and the numbers."""
-    there, asked = _resolved(there), _resolved(asked)
     exclude, pairs = own_rows(there, asked), _duplicates(query.x, gallery.x, there, asked)
     if drop_duplicates:
         exclude = torch.cat([exclude, pairs])
@@ -293,11 +293,13 @@ def _measure(
 
 
 def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoList) -> Tensor:
-    """Find pairs (P, 2) of a query row and a gallery row of another path that have the same feature, bit by bit."""
+    """Find pairs (P, 2) of a query row and a gallery row of another file that have the same feature, bit by bit."""
     pairs = equal_rows(query, gallery)
     files: dict[str, int] = {}
     of_query, of_gallery = (
-        torch.tensor([files.setdefault(record.path, len(files)) for record in videos.records])
+        torch.tensor(
+            [files.setdefault(os.path.realpath(record.path), len(files)) for record in videos.records]
+        )
         for videos in (asked, there)
     )
     pairs = pairs[of_query[pairs[:, 0]] != of_gallery[pairs[:, 1]]]
@@ -331,21 +333,3 @@ def _search(
         exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
     same = torch.isin(torch.arange(len(rows)), equal_rows(query.x, gallery.features.x[rows])[:, 1])
     return rows.tolist(), found.similarity[0, : len(rows)].tolist(), same.tolist()
-
-
-def _check_folder(out: Path) -> None:
-    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
-        raise DataError(f"cannot write to {out}: it is a file; name a folder")
-
-
-def _check_classes(gallery: VideoList, query: VideoList) -> None:
-    if gallery.classes != query.classes:
-        raise DataError(
-            f"{gallery.path} and {query.path} have different classes.txt: a label must mean the same in both"
-        )
-
-
-def _resolved(videos: VideoList) -> VideoList:
-    """Follow links: what leads to one file is one video."""
-    records = (replace(record, path=os.path.realpath(record.path)) for record in videos.records)
-    return replace(videos, records=tuple(records))

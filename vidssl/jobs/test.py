@@ -4,10 +4,9 @@ import csv
 import io
 import json
 import logging
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -23,17 +22,12 @@ from vidssl.engine import train as engine
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import choose_device, load_run
-from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.measure import (
-    Measurement,
-    check_measurable,
-    check_names,
-    chosen_protocols,
-    measure,
-)
+from vidssl.errors import ConfigError
+from vidssl.evaluation.lists import check_apart, check_measurable, check_names
+from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, check_apart
-from vidssl.files import replacing
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.files import check_folder, write_json, write_whole
 from vidssl.jobs.backbones import Options, Subject, load_subject
 from vidssl.methods import METHODS
 from vidssl.viz import confusion_picture
@@ -73,45 +67,26 @@ def test(
         ConfigError: A protocol is unknown or lacks what it needs.
         DataError: A list or a video cannot be used, or the lists do not fit the network or each other.
     """
-    if out.exists() and not out.is_dir():  # told before hours of work that would have no place
-        raise DataError(f"cannot write to {out}: it is a file; name a folder")
-    several = [path for path in (videos, train) if "{split}" in str(path)]
-    if several:
-        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1,2,3")
-    query = read_list(videos, options.root, options.allow_external)
-    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    check_folder(out)
     with comm.joined(choose_device(options.device)):
-        subject = load_subject(options)
-        # Bound only now: the run's own modules, which may register protocols, are imported.
-        bound = None if protocols is None else _bind(protocols)
-        chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
-        check_measurable(chosen, gallery, query, subject.classes)
-        if any(protocol.probabilities for protocol in chosen.values()):
-            check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
-        settings = [{"name": name, **_settings(protocol)} for name, protocol in chosen.items()]
-        request = {
-            "weights": subject.weights,
-            "test": subject.describe()["protocol"],
-            "protocols": settings,
-            "list": query.fingerprint,
-            "train_list": None if gallery is None else gallery.fingerprint,
-        }
+        asked = _ask(options, videos, train, protocols)
+        subject, request = asked.subject, asked.request
         with only_run_in(out):
             there = comm.on_main(lambda: _there(out, request))
             if there is not None:
                 return there
             found = measure(
                 subject.backbone,
-                chosen,
-                gallery,
-                query,
+                asked.protocols,
+                asked.gallery,
+                asked.query,
                 subject.test,
                 subject.device,
                 subject.classify,
                 subject.classes,
                 check,
             )
-            results = _results(found, subject, settings, request, videos, train)
+            results = _results(found, subject, request, videos, train)
             comm.on_main(lambda: _write(out, results, found))
     return results
 
@@ -134,7 +109,7 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
     found = {split: one(split, out / f"split{split}") for split in splits}
     first = found[splits[0]]
     numbers = {
-        split: {name: value for name, value in results.items() if _is_number(name, value)}
+        split: {name: value for name, value in results.items() if isinstance(value, float)}
         for split, results in found.items()
     }
     shared = [name for name in numbers[splits[0]] if all(name in of_split for of_split in numbers.values())]
@@ -148,7 +123,7 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
         "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
         **{name: value for name, value in first.items() if name not in own},
     }
-    comm.on_main(lambda: _write_json(out / "results.json", results))
+    comm.on_main(lambda: write_json(out / "results.json", results))
     return results
 
 
@@ -171,16 +146,17 @@ def measure_splits(
     def of(split: int, path: str | Path) -> str:
         return str(path).replace("{split}", str(split))
 
-    for split in splits:  # a list that is missing shows before the first is measured
-        for path in (videos, *([] if train is None else [train])):
-            read_list(of(split, path), options.root, options.allow_external)
+    def of_split(split: int) -> tuple[Options, Path, Path | None]:
+        gallery = None if train is None else Path(of(split, train))
+        return replace(options, checkpoint=of(split, options.checkpoint)), Path(of(split, videos)), gallery
 
     def one(split: int, folder: Path) -> Results:
-        of_split = replace(options, checkpoint=of(split, options.checkpoint))
-        gallery = None if train is None else Path(of(split, train))
-        return test(of_split, Path(of(split, videos)), folder, gallery, protocols)
+        told, query, gallery = of_split(split)
+        return test(told, query, folder, gallery, protocols)
 
     with comm.joined(choose_device(options.device)):
+        for split in splits:  # a mistake in the last shows before the first is measured
+            _ask(*of_split(split), protocols)
         return over_splits(splits, out, one)
 
 
@@ -205,9 +181,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
         raise ConfigError(f"{cfg}: --splits tests each network: name the list in evaluate.query")
     out = Path(first.output).parent
     with comm.joined(choose_device(first.device)), StopRequest().listening() as request:
-        for (
-            run
-        ) in runs.values():  # a mistake in the lists of the last split shows before the first is trained
+        for run in runs.values():  # a mistake in the lists of the last shows before the first is trained
             videos = engine.training_list(run)
             query = engine.tested(run, videos).query
             if METHODS[run.method.name].classifies:
@@ -237,6 +211,46 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
         return over_splits(splits, out, one), out / "results.json"
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """A test that can be made, as far as can be known before it is."""
+
+    subject: Subject
+    protocols: dict[str, EvaluationProtocol]
+    gallery: VideoList | None
+    query: VideoList
+
+    @property
+    def request(self) -> Tree:
+        """Tell what decides the results; two tests of one request have the same."""
+        return {
+            **self.subject.made_with,
+            "protocols": [
+                {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
+                for name, protocol in self.protocols.items()
+            ],
+            "list": self.query.fingerprint,
+            "train_list": None if self.gallery is None else self.gallery.fingerprint,
+        }
+
+
+def _ask(options: Options, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Asked:
+    """Read the lists, load the network, and see whether they and the protocols fit each other."""
+    several = [path for path in (videos, train) if "{split}" in str(path)]
+    if several:
+        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1,2,3")
+    query = read_list(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    subject = load_subject(options)
+    # Bound only now: the run's own modules, which may register protocols, are imported.
+    bound = None if protocols is None else _bind(protocols)
+    chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
+    check_measurable(chosen, gallery, query, subject.classes)
+    if any(protocol.probabilities for protocol in chosen.values()):
+        check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
+    return _Asked(subject, chosen, gallery, query)
+
+
 def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     protocol = choice(PROTOCOLS)
     schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
@@ -255,7 +269,7 @@ def summary(results: Results) -> str:
         f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
     ]
-    numbers = results["mean"] if splits else {n: v for n, v in results.items() if _is_number(n, v)}
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
     spread = (
         results["spread"]
         if splits
@@ -279,31 +293,22 @@ def _cell(name: str, value: float) -> str:
     return f"{value:.3f}" if name == "uniformity" else f"{100 * value:.1f}"
 
 
-def _is_number(name: str, value: Any) -> bool:
-    return isinstance(value, float) and not name.startswith("num_")
-
-
 def _count(results: Results) -> str:
     lacking = len(results["missing"])
     count = results["num_videos"]
     return f"{count} of {count + lacking} videos ({lacking} missing)" if lacking else f"{count} videos"
 
 
-def _settings(protocol: EvaluationProtocol) -> Tree:
-    return protocol.config.model_dump(mode="json", exclude={"name"})  # type: ignore[no-any-return]
-
-
 def _results(
     found: Measurement,
     subject: Subject,
-    settings: list[Tree],
     request: Tree,
     videos: Path,
     train: Path | None,
 ) -> Results:
     return {
         **found.numbers,
-        "protocols": settings,
+        "protocols": request["protocols"],
         "details": {name: measured.details for name, measured in found.found.items() if measured.details},
         "num_videos": len(found.query.records),
         "num_train": None if found.gallery is None else len(found.gallery.records),
@@ -317,21 +322,13 @@ def _results(
 
 
 def _there(out: Path, request: Tree) -> Results | None:
-    """Find results of the same request; others are written over, as those of another checkpoint of the run are.
-
-    Where there are none, see whether they can be written, before the long work.
-    """
+    """Find results of the same request; others are written over, as those of another checkpoint of the run are."""
     path = out / "results.json"
     with suppress(OSError, ValueError):
         results = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(results, dict) and results.get("request") == request:
             _log.info("%s is of the same test: it is not made again; delete it to have it made anew", path)
             return results
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=out).close()
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}; name another folder") from None
     return None
 
 
@@ -343,7 +340,7 @@ def _write(out: Path, results: Results, found: Measurement) -> None:
     for name, measured in found.found.items():
         if measured.predicted is not None:
             _write_predictions(out, name, found.query, measured)
-    _write_json(out / "results.json", results)  # last: what is there is complete
+    write_json(out / "results.json", results)  # last: what is there is complete
 
 
 def _write_predictions(out: Path, name: str, videos: VideoList, measured: Measured) -> None:
@@ -363,7 +360,7 @@ def _write_predictions(out: Path, name: str, videos: VideoList, measured: Measur
         ("class", "videos", "right", "accuracy", "most often taken for"),
         [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
     )
-    _write_bytes(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
 
 
 def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int, str, str]:
@@ -375,24 +372,6 @@ def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int,
 
 
 def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    def lines() -> str:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
-        return text.getvalue()
-
-    _write_bytes(path, lines().encode())
-
-
-def _write_json(path: Path, content: Tree) -> None:
-    _write_bytes(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_whole(path, text.getvalue().encode())

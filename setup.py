@@ -38,6 +38,7 @@ setup(
         "pydantic>=2.6",
         "ruamel.yaml>=0.18",
         "scikit-learn",
+        "scipy",
         "matplotlib",
         "tensorboard",
         "tqdm",

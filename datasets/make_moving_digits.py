@@ -3,6 +3,7 @@
     python datasets/make_moving_digits.py --out data/moving_digits
     python datasets/make_moving_digits.py --out data/moving_digits_32 --size 32
     python datasets/make_moving_digits.py --out data/moving_mnist --mnist /data/mnist
+    python datasets/make_moving_digits.py --out data/moving_digits_parts --masks
 
 A second run with the same settings does nothing.
 """
@@ -29,6 +30,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="seed of everything that is drawn (default 0)")
     parser.add_argument(
         "--mnist", type=Path, help="folder with MNIST's idx files, to use instead of 8x8 digits"
+    )
+    parser.add_argument(
+        "--masks", action="store_true", help="also write crops of the digits, and the part of each pixel"
     )
     options = vars(parser.parse_args())
     out = options.pop("out")

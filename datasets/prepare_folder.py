@@ -4,6 +4,7 @@ r"""Write the lists of a folder of videos: train.csv, test.csv, classes.txt and 
     python datasets/prepare_folder.py /data/street --out lists/street --labels /data/street/labels.csv \
         --group-column source_id
     python datasets/prepare_folder.py /data/unlabelled --out lists/unlabelled --test 0
+    python datasets/prepare_folder.py /data/pictures --out lists/pictures --images
 
 The folder holds <class>/<file>, or files without classes. Clips of one group (a person, a camera) land on one
 side.
@@ -34,6 +35,9 @@ def main() -> None:
         "--group-column", metavar="NAME", help="column of the labels file that names the group"
     )
     parser.add_argument("--seed", type=int, default=0, help="decides which groups are tested (default 0)")
+    parser.add_argument(
+        "--images", action="store_true", help="list image files: each is a video of one frame"
+    )
     options = vars(parser.parse_args())
     out = options["out"]
     print(prepare_folder(**options))

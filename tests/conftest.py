@@ -48,7 +48,7 @@ def real() -> Path:
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The moving digits set of the toy configs, rendered once; not to be changed by a test."""
     out = tmp_path_factory.mktemp("rendered") / "digits"
-    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48))
+    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
     return out
 
 

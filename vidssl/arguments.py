@@ -23,12 +23,14 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def add_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
-    """Add the arguments that choose a backbone and its clips."""
+def add_options(parser: argparse.ArgumentParser, required: bool = True, several: bool = False) -> None:
+    """Add the arguments that choose a backbone, or several of them, and its clips."""
     parser.add_argument(
         "--checkpoint",
         required=required,
-        help="a checkpoint, or 'random' for the untrained backbone of --cfg",
+        nargs="+" if several else None,
+        help="a checkpoint, or 'random' for the untrained backbone of --cfg"
+        + ("; several" if several else ""),
     )
     parser.add_argument(
         "--trust-checkpoint",

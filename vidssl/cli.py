@@ -5,11 +5,12 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import vidssl
 from vidssl import comm
+from vidssl.analysis import TRANSFORMATIONS
 from vidssl.arguments import (
     above_zero,
     add_file_options,
@@ -26,8 +27,11 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.evaluation import PROTOCOLS
 from vidssl.jobs import check as checking
 from vidssl.jobs import compare as comparing
+from vidssl.jobs import invariance as invariances
+from vidssl.jobs import parts as object_parts
 from vidssl.jobs import report as reporting
 from vidssl.jobs import shrink as shrinking
+from vidssl.jobs import track as tracking
 from vidssl.jobs.doctor import describe, examine
 from vidssl.jobs.extract import extract_features, merge
 from vidssl.jobs.retrieve import find, is_video, retrieve, table
@@ -190,6 +194,116 @@ def extract(arguments: Sequence[str] | None = None) -> None:
         print(found)
 
 
+def analyze(arguments: Sequence[str] | None = None) -> None:
+    """Analyse what a network has learned."""
+    parser = _chooser("analyze.py", analyze.__doc__, _ANALYSES)
+    parsed = parser.parse_args(arguments)
+    _ANALYSES[parsed.command](parsed.arguments)
+
+
+def invariance(arguments: Sequence[str]) -> None:
+    """Measure how invariant networks are: transformation by transformation, in numbers and as a chart.
+
+    One clip of each video is looked at unless --clips says otherwise, and its central square.
+    """
+    parser = argparse.ArgumentParser(prog="analyze.py invariance", description=invariance.__doc__)
+    add_options(parser, several=True)
+    parser.add_argument("--list", type=Path, required=True, help="list of videos, with labels")
+    parser.add_argument(
+        "--transformations",
+        type=lambda text: tuple(text.split(",")),
+        metavar="A,B",
+        help=f"default: all that can be measured of {', '.join(TRANSFORMATIONS)}",
+    )
+    parser.add_argument("--top-k", type=at_least(1), default=10, help="best units that count (default 10)")
+    parser.add_argument(
+        "--variant",
+        choices=("class", "goodfellow"),
+        default="class",
+        help="thresholds, rates and best units for each class, or one for all (default class)",
+    )
+    parser.add_argument(
+        "--population",
+        choices=("all", "samples"),
+        default="all",
+        help="thresholds are set over all clips and versions, or over the clips alone (default all)",
+    )
+    parser.add_argument(
+        "--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the instance in each frame"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and invariance.png")
+    parsed = parser.parse_intermixed_args(arguments)
+    measure = invariances.Measure(
+        parsed.transformations, parsed.top_k, parsed.variant, parsed.population, parsed.boxes
+    )
+    checkpoints = parsed.checkpoint
+    found = invariances.invariance(options_of(parsed), checkpoints, parsed.list, parsed.out, measure)
+    if comm.is_main():
+        print(invariances.summary(found))
+        print(parsed.out / "invariance.png")
+
+
+def parts(arguments: Sequence[str]) -> None:
+    """Measure a decoder of object parts: the pixels of crops that it gives the right part.
+
+    The checkpoint is that of a run of `part_segmentation`; the list has a column `mask`.
+    """
+    parser = argparse.ArgumentParser(prog="analyze.py parts", description=parts.__doc__)
+    add_options(parser)
+    parser.add_argument("--list", type=Path, required=True, help="list of object crops, with masks")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for results.json, per_class.csv and parts.png"
+    )
+    parsed = parser.parse_intermixed_args(arguments)
+    found = object_parts.segment_parts(options_of(parsed), parsed.list, parsed.out)
+    if comm.is_main():
+        print(object_parts.table(found))
+        print(parsed.out / "parts.png")
+
+
+def track(arguments: Sequence[str] | None = None) -> None:
+    """Track the regions of the videos of a list; exits with 1 if some videos cannot be read."""
+    parser = argparse.ArgumentParser(prog="track_regions.py", description=track.__doc__)
+    parser.add_argument("list", type=Path, help="list of videos")
+    add_options(parser)
+    parser.add_argument("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
+    parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0")
+    parser.add_argument(
+        "--overlay",
+        type=at_least(1),
+        nargs="?",
+        default=0,
+        const=sys.maxsize,
+        metavar="N",
+        help="draw the tracks of the first N videos, or of all",
+    )
+    parser.add_argument(
+        "--tracker",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help=f"settings: {', '.join(tracking.setting_names())}; docs/tracking.md explains them",
+    )
+    parser.add_argument(
+        "--timeout", type=above_zero, default=120.0, help="seconds for a frame that mean it hangs (120)"
+    )
+    parsed = parser.parse_intermixed_args(arguments)
+    config = tracking.settings(parsed.tracker)
+    options = options_of(parsed)
+    done = tracking.track(
+        options,
+        parsed.list,
+        parsed.out,
+        config,
+        shard=parsed.shard,
+        overlays=parsed.overlay,
+        timeout=parsed.timeout,
+    )
+    print(done)
+    if done.left_out and not options.allow_missing:
+        sys.exit(1)
+
+
 def check(arguments: Sequence[str] | None = None) -> None:
     """Check the videos of a list, and write the list of the sound ones; exits with 1 if something was found."""
     parser = argparse.ArgumentParser(prog="check_videos.py", description=check.__doc__)
@@ -272,8 +386,10 @@ _COMMANDS = {
     "test": test,
     "retrieval": retrieval,
     "extract": extract,
+    "analyze": analyze,
     "check": check,
     "shrink": shrink,
+    "track": track,
     "compare": compare,
     "report": report,
     "doctor": doctor,
@@ -281,16 +397,30 @@ _COMMANDS = {
 }
 
 
-def main() -> None:
-    """Run `vidssl COMMAND …`."""
+# What `analyze` can be told: one function each.
+_ANALYSES = {"invariance": invariance, "parts": parts}
+
+
+def _chooser(
+    prog: str, description: str | None, commands: Mapping[str, Callable[..., None]]
+) -> argparse.ArgumentParser:
+    """Make a parser whose first word chooses a command, and whose others are that command's."""
     parser = argparse.ArgumentParser(
-        prog="vidssl",
-        description="Self-supervised learning of video representations.",
-        epilog="\n".join(f"  {name:<10} {command.__doc__}" for name, command in _COMMANDS.items()),
+        prog=prog,
+        description=description,
+        epilog="\n".join(
+            f"  {name:<10} {(command.__doc__ or '').splitlines()[0]}" for name, command in commands.items()
+        ),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=vidssl.__version__)
-    parser.add_argument("command", choices=_COMMANDS, help="what to do; COMMAND --help tells more")
+    parser.add_argument("command", choices=commands, help="what to do; COMMAND --help tells more")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main() -> None:
+    """Run `vidssl COMMAND …`."""
+    parser = _chooser("vidssl", "Self-supervised learning of video representations.", _COMMANDS)
+    parser.add_argument("--version", action="version", version=vidssl.__version__)
     parsed = parser.parse_args()
     guarded(lambda: _COMMANDS[parsed.command](parsed.arguments))

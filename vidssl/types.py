@@ -19,6 +19,9 @@ class VideoRecord:
     start: float | None = None  # seconds; None: the video's own start
     end: float | None = None  # seconds; None: the video's own end
     fps: float | None = None  # frames per second, of a folder of images; None: a file says its own
+    mask: str | None = (
+        None  # a PNG: the number of the part that each pixel of a frame shows, 255: not counted
+    )
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -30,6 +33,28 @@ class VideoRecord:
 
 
 @dataclass(frozen=True)
+class Tracks:
+    """Regions that were followed through a video; a row is one region in one frame.
+
+    Rows of one number in `track` are one thing: two of them are a patch pair.
+    """
+
+    frames: NDArray[np.int64]  # (N,) numbers of frames, in the part of the video that the record means
+    boxes: NDArray[np.float32]  # (N, 4) xyxy, pixels of the decoded frame, the far edges exclusive
+    scores: NDArray[np.float32]  # (N,) of the row's track, in [0, 1]
+    track: NDArray[np.int64]  # (N,)
+
+    def __post_init__(self) -> None:
+        if self.boxes.shape != (len(self.frames), 4) or not (
+            len(self.frames) == len(self.scores) == len(self.track)
+        ):
+            raise ValueError(
+                f"{len(self.frames)} frames, {self.boxes.shape} boxes, {len(self.scores)} scores, "
+                f"{len(self.track)} tracks"
+            )
+
+
+@dataclass(frozen=True)
 class VideoMeta:
     """What a sampler needs to know of a video. No pixel is decoded to learn it."""
 
@@ -37,6 +62,7 @@ class VideoMeta:
     fps: float  # frames per second
     height: int  # pixels, as stored: frames that the file says to rotate by 90 degrees come out turned
     width: int
+    tracks: Tracks | None = field(default=None, compare=False, repr=False)  # None: nobody asked for them
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
@@ -58,11 +84,18 @@ class Sample:
     label: int
     index: int  # of the record in its list
     replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of the broken videos in whose place it is
+    # (views, 4) xyxy, pixels of each view: one region in all of them; None: nobody asked for tracks
+    boxes: NDArray[np.float32] | None = None
+    mask: NDArray[np.uint8] | None = None  # (S, S) of the first view; None: the list has no masks
 
     def __post_init__(self) -> None:
         for view in self.views:
             if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3:
                 raise ValueError(f"a view is (T, 3, S, S) uint8, got {view.shape} {view.dtype}")
+        if self.boxes is not None and self.boxes.shape != (len(self.views), 4):
+            raise ValueError(f"{self.boxes.shape} boxes for {len(self.views)} views")
+        if self.mask is not None and self.mask.shape != self.views[0].shape[2:]:
+            raise ValueError(f"a mask {self.mask.shape} for a view {self.views[0].shape}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +106,9 @@ class Batch:
     label: Tensor  # (B,) int64
     index: Tensor  # (B,) int64
     replaced: tuple[tuple[str, str], ...] = field(default=())
+    boxes: Tensor | None = None  # (B, views, 4) float32, xyxy in pixels of each view; None: nobody asked
+    # (B, S, S) of the first view: uint8 from the loader, int64 on the device; None: the list has no masks
+    mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         for view in self.views:
@@ -81,6 +117,13 @@ class Batch:
                 raise ValueError(
                     f"view {shape} does not fit {len(self.label)} labels, {len(self.index)} indices"
                 )
+        if self.boxes is not None and self.boxes.shape != (len(self.label), len(self.views), 4):
+            raise ValueError(
+                f"{tuple(self.boxes.shape)} boxes for {len(self.label)} samples of {len(self.views)} views"
+            )
+        if self.mask is not None and self.mask.shape != (len(self.label), *self.views[0].shape[3:]):
+            shapes = tuple(self.mask.shape), tuple(self.views[0].shape)
+            raise ValueError(f"masks {shapes[0]} do not fit the first view {shapes[1]}")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Folders of images as videos: any padding, numeric order, and a reason for every folder that is refused."""
 
+import struct
 import zlib
 
 import cv2
@@ -9,6 +10,7 @@ import pytest
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.records import read_list
 from vidssl.data.samplers import Uniform
+from vidssl.data.soundness import examine
 from vidssl.data.video import Reading, open_video
 from vidssl.errors import DataError, DecodeError
 from vidssl.transforms import RECIPES
@@ -123,3 +125,65 @@ def test_14_fps_that_is_none(tmp_path, fps):
     (tmp_path / "list.csv").write_text(f"path,fps\na,{fps}\n")
     with pytest.raises(DataError, match=r"list\.csv:2: .*fps"):
         read_list(tmp_path / "list.csv")
+
+
+# One image alone
+
+
+@pytest.mark.parametrize("name", ["0.png", "a picture.JPG", "c.jpeg", "d.bmp", "e.webp"])
+def test_an_image_is_a_video_of_one_frame(tmp_path, name):
+    picture = np.full((24, 40, 3), (0, 0, 250), np.uint8)  # red, as OpenCV writes it
+    assert cv2.imwrite(str(tmp_path / name), picture)
+    with open_video(tmp_path / name) as video:
+        meta = video.meta
+        assert (meta.num_frames, meta.fps, meta.height, meta.width) == (1, 1.0, 24, 40)
+        frames = video.frames([0, 0])
+        assert frames.shape == (2, 3, 24, 40)
+        assert frames[:, 0].min() > 230 and frames[:, 1:].max() < 20
+        assert len(list(video.every())) == 1
+        with pytest.raises(DecodeError, match="frames 1-1 asked for, the video has frames 0-0"):
+            video.frames([1])
+    assert open_video(tmp_path / name, "decord", fps=25).meta.fps == 25  # no backend is asked
+
+
+def test_lists_of_images(tmp_path):
+    """A clip of several frames is the image again and again; the fps of a row holds."""
+    write(tmp_path, ["0.png", "7.png"])
+    (tmp_path / "list.csv").write_text("path,label,fps\n0.png,0,\n7.png,1,4\n")
+    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=32))
+    sampler = Uniform(Uniform.Config(frames=3, seconds=1.0, clips=2))
+    dataset = ClipDataset(read_list(tmp_path / "list.csv"), sampler, [recipe])
+    for number in (0, 1):
+        assert [grays(view) for view in dataset[0, number].views] == [[number] * 3] * 2
+
+
+def test_8_images_that_are_refused(tmp_path):
+    write(tmp_path, ["0.png", "1.jpg"], (64, 100))
+    with pytest.raises(DecodeError, match="100x64 is more than 6399 pixels"):
+        open_video(tmp_path / "0.png", max_pixels=6399)
+    whole = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    header = whole["0.png"][12:16] + struct.pack(">II", 60_000, 60_000) + whole["0.png"][24:29]
+    bomb = whole["0.png"][:12] + header + struct.pack(">I", zlib.crc32(header)) + whole["0.png"][33:]
+    gif = cv2.imencode(".gif", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    tiff = cv2.imencode(".tiff", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    refused = {
+        "text.png": (b"<html>", "not an image, or damaged", "not a video"),
+        "empty.png": (b"", "the file is empty", "empty"),
+        "bomb.png": (bomb, "more than|bomb", "oversized"),
+        "cut.png": (whole["0.png"][:-20], "not an image, or damaged", "garbled"),
+        "cut.jpg": (whole["1.jpg"][:-60], "not an image, or damaged", "garbled"),
+        "gif.png": (gif, "not an image, or damaged", "not a video"),  # another kind than the name says
+        "tiff.jpg": (tiff, "not an image, or damaged", "not a video"),
+        "list.png": (b"ffconcat version 1.0\nfile 0.png\n", "not an image, or damaged", "not a video"),
+    }
+    for name, (content, reason, kind) in refused.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DecodeError, match=reason), open_video(tmp_path / name) as video:
+            video.frames([0])
+        faults = examine(tmp_path / name, 1.0, 10**7, lambda: None)[1]
+        assert [found for found, _ in faults] == [kind], name
+        assert name not in faults[0][1]
+    with pytest.raises(DecodeError, match=r"No such file; did you mean 0\.png"):
+        open_video(tmp_path / "0.PNG")
+    meta, faults = examine(tmp_path / "0.png", 1.0, 10**7, lambda: None)
+    assert meta is not None and meta.num_frames == 1 and faults == []

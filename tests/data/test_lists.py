@@ -107,6 +107,21 @@ def test_flat_folder_has_no_labels(tmp_path):
     assert not (tmp_path / "lists" / "classes.txt").exists()
 
 
+def test_images_are_listed_where_they_are_asked_for(tmp_path):
+    """Not else: a folder of images may be a video, and then each of them is a frame."""
+    names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
+    root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
+    made = prepare_folder(root, tmp_path / "a", test=0, images=True)
+    found = read_list(tmp_path / "a" / "train.csv")
+    assert sorted(found.names) == sorted(names) and found.classes == ("cat", "dog") and made.ignored == 3
+    assert prepare_folder(root, tmp_path / "b", test=0).train[0].path == "cat/clip.mp4"
+    (root / "cat/clip.mp4").unlink()
+    with pytest.raises(DataError, match="no videos in"):
+        prepare_folder(root, tmp_path / "c")
+    with pytest.raises(DataError, match=r"no images in .*; known are \.bmp \.jpeg"):
+        prepare_folder(touch(tmp_path / "videos", "a/b.mp4"), tmp_path / "c", images=True)
+
+
 def test_loose_videos_beside_classes_are_refused(actions, tmp_path):
     touch(actions, "loose.mp4")
     with pytest.raises(DataError, match=r"also loose videos \('loose.mp4'\)"):

@@ -15,8 +15,11 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data import moving_digits
-from vidssl.data.moving_digits import MOTIONS, MovingDigits, ensure, track
+from vidssl.data.glyphs import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
+from vidssl.data.masks import read_mask
+from vidssl.data.moving_digits import MOTIONS, MovingDigits, ensure, square_around, track
 from vidssl.data.records import read_list
+from vidssl.data.video import open_video
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 
@@ -287,3 +290,89 @@ def test_broken_mnist_is_named(tmp_path):
     with pytest.raises(DataError, match="not an idx file"):
         ensure(tmp_path / "set", MovingDigits(mnist=tmp_path))
     assert not (tmp_path / "set").exists()
+
+
+# Masks of parts
+
+MASKED = MovingDigits(train=80, test=20, size=32, frames=8, masks=True)
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory):
+    out = tmp_path_factory.mktemp("masked") / "set"
+    assert ensure(out, MASKED)
+    return out
+
+
+def test_masks_change_nothing_else(masked, tmp_path):
+    """Nor do sets of before there were masks have to be rendered again; one with masks serves who wants none."""
+    plain = MovingDigits(**{**MASKED.model_dump(), "masks": False})
+    ensure(tmp_path / "set", plain)
+    assert "masks" not in json.loads((tmp_path / "set" / "settings.json").read_text())
+    without = contents(tmp_path / "set")
+    extra = contents(masked)
+    for name, content in without.items():
+        if not name.endswith(("root.txt", "settings.json")):
+            assert extra[name] == content, name
+    assert {name.split("/")[0] for name in extra.keys() - without.keys()} == {"parts"}
+    assert not ensure(masked, plain) and not ensure(masked, MASKED)
+    with pytest.raises(DataError, match="masks None there, True wanted"):
+        ensure(tmp_path / "set", MASKED)
+
+
+def test_crops_show_the_digit_of_the_middle_frame(masked):
+    """The parts begin and end where the digit's box does, and the crop is that of the frame."""
+    boxes = {(box["path"], int(box["frame"])): box for box in table(masked / "boxes.csv")}
+    crops = read_list(masked / "parts" / "train.csv")
+    digits = read_list(masked / "digit" / "train.csv")
+    assert len(crops.records) == 80 and crops.classes == tuple("0123456789")
+    for n, (crop, digit) in enumerate(zip(crops.records, digits.records, strict=True)):
+        assert crop.label == digit.label
+        name = f"videos/train/{n:05d}.mp4"
+        box = tuple(int(boxes[name, 4][side]) for side in ("x1", "y1", "x2", "y2"))
+        left, top, side = square_around(box, 32)
+        with open_video(crop.path) as video:
+            pixels = video.frames([0])[0].transpose(1, 2, 0)
+        mask = read_mask(crop.mask, side, side)
+        assert pixels.shape == (side, side, 3) and set(np.unique(mask)) == {0, 1, 2}
+        rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+        found = (left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)
+        assert found == box
+        if n % 8 == 0:  # the video is compressed, the crop is not
+            frame = decode(masked / name)[4][top : top + side, left : left + side].astype(float)
+            assert np.abs((frame - pixels).mean(axis=2)).mean() < 8  # colours are stored at half the size
+            assert pixels[mask > 0].max(axis=1).mean() > pixels[mask == 0].max(axis=1).mean() + 60
+
+
+@pytest.mark.parametrize("box", [(0, 0, 6, 20), (10, 12, 30, 32), (5, 5, 6, 6), (0, 0, 32, 32)])
+def test_the_square_holds_the_box_and_stays_on_the_canvas(box):
+    left, top, side = square_around(box, 32)
+    assert 0 <= left <= box[0] and box[2] <= left + side <= 32
+    assert 0 <= top <= box[1] and box[3] <= top + side <= 32
+    assert side >= min(32, max(box[2] - box[0], box[3] - box[1]) + 2)
+
+
+def test_parts_turn_with_the_digit():
+    """Upright, the upper half is above; tilted, each part is the upright one turned about the centre."""
+    images, pools = digit_images(None)
+    assert PARTS == ("background", "upper half", "lower half")
+    for digit in range(10):
+        glyph = make_glyph(images[pools["train"][digit][0]])
+        zoom = 0.8 * 128 / len(glyph)
+        masks = {}
+        for tilt in (0.0, 0.6, np.pi):
+            turn = zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
+            masks[tilt] = part_mask(glyph, turn, 0.5, 0.5, 64)
+            np.testing.assert_array_equal(masks[tilt] > 0, opacity(glyph, turn, 0.5, 0.5, 64) > SEEN)
+        upper, lower = (np.argwhere(masks[0.0] == part) for part in (1, 2))
+        assert len(upper) > 50 and len(lower) > 50
+        assert upper[:, 0].max() <= lower[:, 0].min()  # a line between them, or through a row
+        tall = np.flatnonzero(masks[0.0].any(axis=1))
+        assert abs(lower[:, 0].min() - (tall[0] + tall[-1] + 1) / 2) <= 1  # in the middle
+        centre = 31.5
+        for part, points in ((1, upper), (2, lower)):
+            y, x = points.mean(axis=0) - centre
+            for tilt in (0.6, np.pi):
+                turned = np.argwhere(masks[tilt] == part).mean(axis=0) - centre
+                expected = (np.sin(tilt) * x + np.cos(tilt) * y, np.cos(tilt) * x - np.sin(tilt) * y)
+                np.testing.assert_allclose(turned, expected, atol=1)  # of 28 pixels

@@ -9,7 +9,7 @@ from vidssl.data.video import Video, open_video
 from vidssl.data.views import make_views
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES
+from vidssl.transforms import RECIPES, View, Window
 from vidssl.types import VideoRecord
 
 EDGE = 48
@@ -24,7 +24,7 @@ class Whole:
 
     def __call__(self, frames, generator):
         self.calls.append(frames)
-        return [frames]
+        return [View(frames, Window(0, 0, frames.shape[3], frames.shape[2]))]
 
 
 def recipe(name, **settings):
@@ -43,10 +43,14 @@ def everything(path):
     return frames
 
 
+def pixels(views):
+    return tuple(view.frames for view in views)
+
+
 def views_of(path, sampler, recipes, seeds=None, **record):
     generators = [generator(seed) for seed in (seeds or range(len(recipes)))]
     with open_video(path) as video:
-        return make_views(video, VideoRecord(str(path), **record), sampler, recipes, generators)
+        return pixels(make_views(video, VideoRecord(str(path), **record), sampler, recipes, generators))
 
 
 def native_difference(frames, first, last):
@@ -117,7 +121,7 @@ def test_the_coin_falls_for_each_view(path, everything):
         a, b = (generator(1, n, v) for v in range(2))
         with open_video(path) as video:
             views = make_views(video, VideoRecord(str(path)), sampler, [Whole(0.2), Whole(0.5)], [a, b])
-        differences[n] = [np.array_equal(view[:, 0], view[:, 1]) for view in views]
+        differences[n] = [np.array_equal(view[:, 0], view[:, 1]) for view in pixels(views)]
     assert abs(differences[:, 0].mean() - 0.2) < 0.1 and abs(differences[:, 1].mean() - 0.5) < 0.12
     assert abs(np.corrcoef(differences.T)[0, 1]) < 0.24
 
@@ -165,7 +169,7 @@ def test_parts_of_a_video(path, everything, monkeypatch, start, end, first, last
     record = VideoRecord(str(path), 0, start, end)
     sampler = Uniform(Uniform.Config(frames=5, sampling_rate=2, clips=2))
     with open_video(path) as video:
-        views = make_views(video, record, sampler, [Whole()], [generator(0)])
+        views = pixels(make_views(video, record, sampler, [Whole()], [generator(0)]))
     assert np.array_equal(views[0], everything[first : first + 9 : 2])
     assert np.array_equal(views[1], everything[last - 8 : last + 1 : 2])
     asked.clear()

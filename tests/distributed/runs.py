@@ -21,6 +21,7 @@ from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
+TOYS = [*METHODS, "frame_invariance_tracks"]  # each method has a toy of its name; one has a second
 train_module = importlib.import_module("vidssl.engine.train")
 feed_module = importlib.import_module("vidssl.engine.feed")
 features_module = importlib.import_module("vidssl.evaluation.features")
@@ -28,9 +29,10 @@ checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
 
 
 def toy(name, data, output, overrides):
+    listed = "parts" if name == "part_segmentation" else "motion"
     where = [
         f"data.moving_digits.out={data}",
-        f"data.train={data}/motion/train.csv",
+        f"data.train={data}/{listed}/train.csv",
         f"output={output}",
         "device=cpu",
         "data.workers=0",

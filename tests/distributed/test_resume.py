@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from vidssl.engine import checkpoint
-from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
@@ -21,6 +20,7 @@ RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
 outcome, meddled, meddled_until, unlike, guarded = (
     RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "guarded")
 )
+TOYS = RUNS["TOYS"]
 WORKERS = "data.workers={}"
 ACCUMULATED = "micro_batch_size=2"
 
@@ -72,11 +72,11 @@ def test_fault_19_two_processes_go_on_as_if_nothing_had_been(straight, run_world
 LONG = [
     *(
         (2, name, more)
-        for name in METHODS
+        for name in TOYS
         for more in ((), (ACCUMULATED,))
         if (name, more) != ("sce", (ACCUMULATED,))
     ),
-    *((1, name, ()) for name in METHODS),
+    *((1, name, ()) for name in TOYS),
     (2, "moco", ("sync_bn=shuffle",)),
     # With three, sums depend on how gradients are grouped: the first step must group them as all others do.
     (3, "sce", ("batch_size=9", "sync_bn=local")),
@@ -214,15 +214,16 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TOYS)
 def test_torchrun_runs_every_toy(name, toy_data, tmp_path):
+    listed = "parts" if name == "part_segmentation" else "motion"
     ended = torchrun(
         "--standalone",
         "tools/train_net.py",
         f"--cfg=configs/toy/{name}.yaml",
         f"output={tmp_path}",
         f"data.moving_digits.out={toy_data}",
-        f"data.train={toy_data}/motion/train.csv",
+        f"data.train={toy_data}/{listed}/train.csv",
         "device=cpu",
         "verify_every=3",
     )

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.methods import METHODS
-
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
 train_toy = RUNS["train_toy"]
 # In float64, and gently: networks with batch norm multiply rounding errors at each step, by three at the rates of the
@@ -46,7 +44,11 @@ def agree(found, expected):
     ("name", "steps", "ddp"),
     [
         ("sce", 3, False),
-        *(pytest.param(name, 20, ddp, marks=pytest.mark.long) for name in METHODS for ddp in (True, False)),
+        *(
+            pytest.param(name, 20, ddp, marks=pytest.mark.long)
+            for name in RUNS["TOYS"]
+            for ddp in (True, False)
+        ),
     ],
 )
 def test_two_processes_are_one(name, steps, ddp, run_world, toy_data, tmp_path):

@@ -15,7 +15,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
 def toy_folder(tmp_path_factory):
     """A folder whose `data` is the set that the toy configs ask for."""
     folder = tmp_path_factory.mktemp("toy")
-    ensure(folder / "data", MovingDigits(train=40, test=16, frames=24, size=48))
+    ensure(folder / "data", MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
     return folder
 
 
@@ -25,9 +25,10 @@ def toy_run(toy_folder, tmp_path):
     data = toy_folder / "data"
 
     def bind(name, output, *overrides):
+        listed = "parts" if name == "part_segmentation" else "motion"
         where = [
             f"data.moving_digits.out={data}",
-            f"data.train={data}/motion/train.csv",
+            f"data.train={data}/{listed}/train.csv",
             f"output={tmp_path / output}",
             "device=cpu",
             "data.workers=0",

@@ -33,9 +33,10 @@ def raw(number, replaced=(), size=4):
         for size in (size, 2 * size)
     )
     index = torch.tensor([2 * number, 2 * number + 1])
-    return Batch(
-        tuple(view.permute(0, 1, 4, 2, 3) for view in views), torch.tensor([number] * 2), index, replaced
-    )
+    boxes = torch.rand(2, 2, 4, generator=source)
+    mask = torch.randint(256, (2, size, size), dtype=torch.uint8, generator=source)
+    views = tuple(view.permute(0, 1, 4, 2, 3) for view in views)
+    return Batch(views, torch.tensor([number] * 2), index, replaced, boxes, mask)
 
 
 class Script:
@@ -200,7 +201,9 @@ def same(found, expected):
     for view, other in zip(found.views, expected.views, strict=True):
         assert view.device == other.device and view.stride() == other.stride()
         assert torch.equal(view, other)
-    assert torch.equal(found.label, expected.label) and torch.equal(found.index, expected.index)
+    for name in ("label", "index", "boxes", "mask"):
+        one, other = getattr(found, name), getattr(expected, name)
+        assert one.device == other.device and one.dtype == other.dtype and torch.equal(one, other)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])
@@ -232,8 +235,10 @@ def test_batches_on_a_gpu_are_those_of_to_device():
         assert all(view.device == device for view in batch.views) and batch.index.device == device
         torch.cuda._sleep(50_000_000)  # some 30 ms
         copies = tuple(view.clone() for view in batch.views)
-        found.append(Batch(copies, batch.label.clone(), batch.index.clone()))
-        del batch, copies  # what is not held is memory for the next ones
+        others = (batch.label, batch.index, batch.boxes, batch.mask)
+        label, index, boxes, mask = (tensor.clone() for tensor in others)
+        found.append(Batch(copies, label, index, (), boxes, mask))
+        del batch, copies, others  # what is not held is memory for the next ones
     assert len(found) == len(expected)
     for batch, other in zip(found, expected, strict=True):
         same(batch, other)

@@ -20,7 +20,7 @@ def as_before():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "frame_invariance_tracks"])
 def test_fault_19_resume_is_exact_on_a_gpu(name, precision, toy_run, metrics, as_before):
     more = ("device=cuda", "deterministic=true", f"precision={precision}", "micro_batch_size=4")
     straight = torch.load(train(toy_run(name, "straight", *more)), weights_only=True)

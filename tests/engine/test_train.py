@@ -33,7 +33,7 @@ def state(path):
 
 # 40 videos in batches of 8: 5 steps are an epoch.
 @pytest.mark.parametrize("more", [(), ("micro_batch_size=4",)], ids=["whole", "accumulated"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [*METHODS, "frame_invariance_tracks"])
 def test_fault_19_an_interrupted_run_is_a_straight_one(name, more, toy_run, metrics):
     straight = train(toy_run(name, "straight", *more))
     parts = toy_run(name, "parts", *more)

@@ -61,7 +61,7 @@ def test_three_crops_along_the_longer_side(height, width, lefts, tops):
     y, x = np.mgrid[:height, :width]
     picture = np.stack([y // 256, y % 256, x % 256], axis=-1).astype(np.uint8)
     frames = np.broadcast_to(picture, (2, height, width, 3)).transpose(0, 3, 1, 2)
-    found = uniform_crops(frames, 256)
+    found = [view.frames for view in uniform_crops(frames, 256)]
     assert len(found) == 3
     for view, left, top in zip(found, lefts, tops, strict=True):
         assert view.shape == (2, 3, 256, 256)
@@ -73,7 +73,7 @@ def test_the_shorter_side_is_scaled_first():
     """A landscape of 240 x 320 becomes 256 x 341: 85 pixels of room."""
     frames = np.broadcast_to(np.arange(320, dtype=np.uint8)[None, None, None, :], (1, 3, 240, 320))
     left, centre, right = (
-        view[0, 0, 100].astype(int) for view in uniform_crops(np.ascontiguousarray(frames), 256)
+        view[0, 0, 100].astype(int) for view, _ in uniform_crops(np.ascontiguousarray(frames), 256)
     )
     for row, offset in ((left, 0), (centre, 43), (right, 85)):
         expected = ((np.arange(256) + offset + 0.5) * 320 / 341 - 0.5).clip(0, 255)
@@ -88,6 +88,6 @@ def test_the_shorter_side_is_scaled_first():
 def test_any_number_of_crops(count, lefts):
     """85 pixels of room; half a pixel is rounded up."""
     ramp = np.broadcast_to(np.arange(341) % 251, (1, 3, 256, 341)).astype(np.uint8)
-    found = uniform_crops(ramp, 256, count)
+    found = [view.frames for view in uniform_crops(ramp, 256, count)]
     assert [int(view[0, 0, 0, 0]) for view in found] == lefts
     assert all(view.shape == (1, 3, 256, 256) for view in found)

@@ -381,6 +381,19 @@ def images(folder, count, size=(32, 24), start=1):
         cv2.imwrite(str(folder / f"img_{number}.jpg"), picture)
 
 
+def test_images_alone(tmp_path):
+    """An image is a video of one frame, of one second unless the list says otherwise."""
+    images(tmp_path / "all", 4)
+    (tmp_path / "all/img_2.jpg").write_text("<html>")
+    (tmp_path / "all/img_3.jpg").write_bytes(b"")
+    names = [f"all/img_{number}.jpg" for number in (1, 2, 3, 4, 9)]
+    found, kept, _ = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
+    assert found == {names[1]: ["not a video"], names[2]: ["empty"], names[4]: ["missing"]}
+    assert kept == [names[0], names[3]]
+    assert checked(tmp_path, [[names[0], 0]], min_frames=2)[0] == {names[0]: ["too short"]}
+    assert checked(tmp_path, [[names[0], 0]], min_seconds=1.0)[1] == [names[0]]
+
+
 def test_frame_folders(tmp_path):
     for name in ("fine", "cut", "mixed", "page", "bomb"):
         images(tmp_path / name, 8)

@@ -170,6 +170,13 @@ def test_sizes_are_even_and_nothing_is_enlarged(tmp_path, videos, shrunk, size, 
         assert np.abs(means - [60, 120, 180]).max() < 4
 
 
+def test_images_alone_are_refused(videos, shrunk):
+    """Their copy would be a video that is called like an image."""
+    cv2.imwrite(str(videos / "a.png"), np.zeros((8, 8, 3), np.uint8))
+    with pytest.raises(DataError, match=r"'a\.png' in .* is an image: only videos are shrunk"):
+        shrunk(["a.png"])
+
+
 def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
     for number, picture in enumerate(numbered(12)):
         (videos / "a/b").mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ def by_hand(options, videos):
             views = [
                 view
                 for indices in (c.indices for c in sampler(video.meta, []))
-                for view in uniform_crops(video.frames(indices), options.size)
+                for view, _ in uniform_crops(video.frames(indices), options.size)
             ]
         total = 0
         for view in views:
@@ -493,9 +493,29 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
     assert not (tmp_path / "out").exists()
 
 
+def test_splits_can_be_seeds(digits, tmp_path):
+    lists = [f"{role}={digits}/motion/{half}.csv" for role, half in
+             (("data.train", "train"), ("evaluate.gallery", "train"), ("evaluate.query", "test"))]  # fmt: skip
+    told = [
+        *lists,
+        f"data.moving_digits.out={digits}",
+        f"output={tmp_path}/out",
+        "device=cpu",
+        "steps=2",
+        "seed={split}",
+    ]
+    results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", told, (3, 4))
+    seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
+    assert seeds == [3, 4] and results["spread"]["knn"] >= 0
+    assert results["splits"]["3"]["uniformity"] != results["splits"]["4"]["uniformity"]
+    untrained = Options("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
+    tested = measure_splits(untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4))
+    assert tested["splits"]["3"]["uniformity"] != tested["splits"]["4"]["uniformity"]
+
+
 def test_splits_that_are_none(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
-    with pytest.raises(ConfigError, match=r"names no \{split\}: all splits would be the same"):
+    with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
         train_splits(toy, ["data.train=a.csv"], (1, 2))
     with pytest.raises(
         ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1,2,3"
@@ -517,7 +537,7 @@ def test_splits_that_are_none(splits, tmp_path):
             Options("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
-    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same list for every split"):
+    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same test for every split"):
         measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 

@@ -85,7 +85,7 @@ def test_the_script(checkpoint, digits, tmp_path):
         (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
         (["--protocol", "k=3", "knn"], "--protocol begins with the setting k=3: name the protocol before it"),
         (["--protocol", "svm"], "protocol svm compares with training videos: name their list too"),
-        (["--splits", "1,2"], "names no {split}: it would be the same list for every split"),
+        (["--splits", "1,2"], "names no {split}: it would be the same test for every split"),
         (["--splits", "1,1"], "1,1 is not a list of different numbers, as 1,2,3"),
         (["--splits", "1,,b"], "1,,b is not a list of different numbers, as 1,2,3"),
         (["--crops", "0"], "0 is less than 1"),

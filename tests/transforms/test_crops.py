@@ -9,6 +9,7 @@ import torchvision.transforms.v2.functional as F
 from vidssl.randomness import generator
 from vidssl.transforms import (
     Box,
+    Window,
     center_crop,
     crop_resize,
     flip,
@@ -130,12 +131,12 @@ def test_far_shrinking_averages() -> None:
 def test_random_resized_crop_is_one_box_for_all_frames() -> None:
     frames = np.repeat(noise(1, 90, 120), 4, axis=0)
     before = frames.copy()
-    out = random_resized_crop(frames, 32, AREA, RATIO, generator(4))
+    out, window = random_resized_crop(frames, 32, AREA, RATIO, generator(4))
     check(out, (4, 3, 32, 32))
     assert np.all(out == out[:1])
     assert np.array_equal(frames, before)
     box = random_box(90, 120, AREA, RATIO, generator(4))
-    assert np.array_equal(out, crop_resize(frames, box, 32, 32))
+    assert np.array_equal(out, crop_resize(frames, box, 32, 32)) and window == Window(*box)
 
 
 @pytest.mark.parametrize(
@@ -154,9 +155,9 @@ def test_short_side(height: int, width: int, size: int, expected: tuple[int, int
 def test_crops_never_share_memory_with_their_input() -> None:
     frames = noise(2, 64, 64)
     for out in (
-        center_crop(frames, 64),
-        *uniform_crops(frames, 64),
-        random_crop(frames, 64, generator(0)),
+        center_crop(frames, 64).frames,
+        *(view.frames for view in uniform_crops(frames, 64)),
+        random_crop(frames, 64, generator(0)).frames,
         flip(frames),
     ):
         assert not np.shares_memory(out, frames)
@@ -166,9 +167,10 @@ def test_random_crop_is_uniform_and_the_same_for_all_frames() -> None:
     frames, rng = ramp(2, 10, 12), generator(5)
     corners = []
     for _ in range(6000):
-        out = random_crop(frames, 8, rng)
+        out, window = random_crop(frames, 8, rng)
         assert np.array_equal(out[0, :2], out[1, :2])
         corners.append(tuple(int(value) for value in out[0, :2, 0, 0]))
+        assert window == (*corners[-1], 8, 8, False)
     check(out, (2, 3, 8, 8))
     counts = np.array([corners.count((x, y)) for x in range(5) for y in range(3)])
     assert counts.sum() == 6000 and np.all(np.abs(counts - 400) < 4 * np.sqrt(400))
@@ -179,7 +181,7 @@ def test_random_crop_is_uniform_and_the_same_for_all_frames() -> None:
 @pytest.mark.parametrize(("height", "width"), [(60, 100), (100, 60), (60, 60), (60, 61)])
 def test_three_crops_cover_both_ends(height: int, width: int) -> None:
     frames = ramp(2, height, width)
-    crops = uniform_crops(frames, 60)
+    crops = [view.frames for view in uniform_crops(frames, 60)]
     axis = 0 if width >= height else 1  # the channel that tells the place along the longer side
     starts = [int(clip[0, axis].min()) for clip in crops]
     stops = [int(clip[0, axis].max()) for clip in crops]
@@ -190,12 +192,12 @@ def test_three_crops_cover_both_ends(height: int, width: int) -> None:
     longer = max(height, width)
     assert starts[0] == 0 and stops[2] == longer - 1 and starts[1] == -(-(longer - 60) // 2)
     assert set().union(*(range(a, b + 1) for a, b in zip(starts, stops, strict=True))) == set(range(longer))
-    assert np.array_equal(center_crop(frames, 60), crops[1])
+    assert np.array_equal(center_crop(frames, 60).frames, crops[1])
 
 
 def test_three_crops_resize_first() -> None:
     frames = noise(1, 120, 200)
-    left, _, right = uniform_crops(frames, 60)
+    left, _, right = (view.frames for view in uniform_crops(frames, 60))
     small = cv2.resize(np.ascontiguousarray(frames[0].transpose(1, 2, 0)), (100, 60))
     assert np.array_equal(left[0].transpose(1, 2, 0), small[:, :60])
     assert np.array_equal(right[0].transpose(1, 2, 0), small[:, 40:])

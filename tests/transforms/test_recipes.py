@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, color, color_jitter, crops, random_box, recipes
+from vidssl.transforms import RECIPES, View, Window, color, color_jitter, crops, random_box, recipes
 from vidssl.types import Frames
 
 VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")
@@ -82,14 +82,16 @@ def test_every_recipe_keeps_the_contract(name: str) -> None:
     for key in range(6):
         views = recipe(frames, generator(7, key))
         assert len(views) == (3 if name == "uniform_crops" else 1)
-        for view in views:
+        for view, _ in views:
             assert view.shape == (2, 3, 24, 24) and view.dtype == np.uint8
             assert view.transpose(0, 2, 3, 1).flags.c_contiguous
             assert not np.shares_memory(view, frames)
         again = pickle.loads(pickle.dumps(recipe))(frames, generator(7, key))
-        assert [view.tobytes() for view in views] == [view.tobytes() for view in again]
+        assert [(view.tobytes(), window) for view, window in views] == [
+            (view.tobytes(), window) for view, window in again
+        ]
     assert np.array_equal(frames, before)
-    others = [recipe(frames, generator(7, key))[0].tobytes() for key in range(6)]
+    others = [recipe(frames, generator(7, key))[0].frames.tobytes() for key in range(6)]
     assert len(set(others)) == (1 if name in ("center_crop", "uniform_crops") else 6)
 
 
@@ -97,7 +99,7 @@ def test_every_recipe_keeps_the_contract(name: str) -> None:
 def test_all_frames_of_a_clip_get_the_same(name: str) -> None:
     recipe, frames = small(name), np.repeat(clip(1), 3, axis=0)
     for key in range(20):
-        view = recipe(frames, generator(8, key))[0]
+        view = recipe(frames, generator(8, key))[0].frames
         assert np.all(view == view[:1])
 
 
@@ -115,9 +117,9 @@ def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     for module, function in spied:
 
-        def spy(frames: Frames, *_: object, function: str = function) -> Frames:
+        def spy(frames: Frames, *_: object, function: str = function) -> Frames | View:
             calls.append(function)
-            return frames
+            return View(frames, Window(0, 0, 28, 28)) if function.endswith("crop") else frames
 
         monkeypatch.setattr(module, function, spy)
     recipe, frames, rng, draws = small(name), clip(1, 28, 28), generator(9), 4000
@@ -153,7 +155,7 @@ def test_a_view_is_the_operations_one_after_the_other() -> None:
     expected = color_jitter(expected, config.ranges, rng)
     rng.random(2)
     expected = crops.flip(color.gaussian_blur(expected, 23, rng.uniform(0.1, 2.0)))
-    assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0], expected)
+    assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0].frames, expected)
 
 
 def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:

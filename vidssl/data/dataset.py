@@ -1,17 +1,23 @@
 """The one dataset: (epoch, index) to a sample, and what happens when a video is broken."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import cv2
+import numpy as np
+from numpy.typing import NDArray
 
+from vidssl.data.masks import read_mask
 from vidssl.data.records import VideoList
 from vidssl.data.samplers import Sampler
+from vidssl.data.tracks import read_tracks, sample_track, tracks_file
 from vidssl.data.video import Reading
-from vidssl.data.views import make_views
-from vidssl.errors import DataError, DecodeError
+from vidssl.data.views import Fetched, fetch, part_of
+from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe
-from vidssl.types import Sample
+from vidssl.types import Sample, Tracks
 from vidssl.workers import Desk
 
 
@@ -27,6 +33,8 @@ class ClipDataset:
             video is an error.
         reading: How videos are read.
         skip: Instead of an error, a broken video gives a sample without views; `replaced` names it.
+        tracks: Folder of the videos' tracks. With it the sampler knows them, and samples have boxes. A video without
+            a file there is an error whatever `replace` says: a run must not leave out thousands.
     """
 
     def __init__(
@@ -38,6 +46,7 @@ class ClipDataset:
         replace: int = 0,
         reading: Reading | None = None,
         skip: bool = False,
+        tracks: Path | None = None,
     ) -> None:
         self.videos = videos
         self.replace = replace
@@ -46,6 +55,7 @@ class ClipDataset:
         self._recipes = list(recipes)
         self._seed = seed
         self._reading = reading or Reading()
+        self._tracks = tracks
 
     def __len__(self) -> int:
         return len(self.videos.records)
@@ -64,6 +74,7 @@ class ClipDataset:
 
         Raises:
             DataError: The video, and `replace` more after it, cannot be used.
+            ConfigError: Its tracks are missing, damaged, or of other frames.
         """
         epoch, index = key
         broken: list[tuple[str, str]] = []
@@ -92,10 +103,43 @@ class ClipDataset:
         record = self.videos.records[index]
         generators = [generator(self._seed, epoch, index, view) for view in range(len(self._recipes))]
         with self._reading.open(record) as video:
+            offset, meta = part_of(video.meta, record)
+            if self._tracks is not None:
+                meta = replace(meta, tracks=self._tracks_of(index))
             try:
-                views = make_views(video, record, self._sampler, self._recipes, generators)
+                clips = self._sampler(meta, generators)
+                made = fetch(video, offset, clips, self._recipes, generators)
             except DecodeError:
                 raise
             except DataError as error:
                 raise DataError(f"{record.path}: {error}") from None
-        return Sample(views, record.label, index, broken)
+        boxes = None
+        if meta.tracks is not None:
+            last = generator(self._seed, epoch, index, len(self._recipes))  # no view's own
+            boxes = self._boxes(meta.tracks, made, record.path, last)
+        mask = None
+        if record.mask is not None:
+            first = made.views[0]
+            mask = first.window.cut(read_mask(record.mask, made.height, made.width), first.frames.shape[-1])
+        return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)
+
+    def _tracks_of(self, index: int) -> Tracks:
+        assert self._tracks is not None
+        path = tracks_file(self._tracks, self.videos.names[index], self.videos.records[index])
+        try:
+            return read_tracks(path)[0]
+        except DataError as error:  # no broken video: none of them takes its place
+            raise ConfigError(f"{error}, or take the video out of the list") from None
+
+    @staticmethod
+    def _boxes(
+        tracks: Tracks, made: Fetched, path: str, generator: np.random.Generator
+    ) -> NDArray[np.float32]:
+        edges = tracks.boxes[:, 2:].max(axis=0, initial=0)
+        if edges[0] > made.width + 1 or edges[1] > made.height + 1:
+            raise ConfigError(
+                f"the tracks of {path} reach {edges[0]:.0f}x{edges[1]:.0f}, its frames are {made.width}x{made.height}: "
+                "make them again, with tools/track_regions.py"
+            )
+        windows, sizes = zip(*((view.window, view.frames.shape[-1]) for view in made.views), strict=True)
+        return sample_track(tracks, made.moments, windows, sizes, generator)

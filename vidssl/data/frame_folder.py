@@ -1,4 +1,4 @@
-"""Videos kept as a folder of images, one file a frame, as UCF101, HMDB51 and TrackingNet often are."""
+"""Videos kept as images: a folder with one file a frame, as TrackingNet often is, or one picture alone."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,11 +16,22 @@ IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
 _NUMBERED = re.compile(r"(.*?)(\d+)")  # what stands before the number, and the number
 
 
+# By their content: a file of another kind is not given to a decoder, whatever it is called.
+_KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
+
+
+def is_image(path: Path) -> bool:
+    """Whether a path is called like an image, and so is a video of one frame."""
+    return path.suffix.lower() in IMAGE_SUFFIXES
+
+
 class FrameFolder:
     """The images of a folder in the order of the numbers that their names end in, however they are padded.
 
+    An image file instead of a folder is a video of one frame, at 1 frame per second unless something else is said.
+
     Args:
-        path: The folder.
+        path: The folder, or the image.
         fps: Frames per second; images do not say.
         max_pixels: Largest height x width of an image.
 
@@ -29,7 +40,10 @@ class FrameFolder:
     """
 
     def __init__(self, path: Path, fps: float | None, max_pixels: int) -> None:
-        self._files = _in_order(path)
+        if path.is_dir():
+            self._files = _in_order(path)
+        else:
+            self._files, fps = [path], fps or 1.0
         self._max_pixels = max_pixels
         width, height = self._size(self._files[0])
         if fps is None:
@@ -55,7 +69,7 @@ class FrameFolder:
     def _size(self, file: Path) -> tuple[int, int]:
         """Read width and height from the header of an image, and hold them against the limit."""
         try:
-            with header.open(file) as image:
+            with header.open(file, formats=_KINDS) as image:
                 width, height = image.size
         except header.DecompressionBombError as error:
             raise TooLargeError(f"{file}: {error}") from None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vidssl.data.frame_folder import IMAGE_SUFFIXES
 from vidssl.data.records import write_lists
 from vidssl.data.tree import VIDEO_SUFFIXES, check_name, scan
 from vidssl.errors import ConfigError, DataError
@@ -51,6 +52,7 @@ def prepare_folder(
     labels: Path | None = None,
     group_column: str | None = None,
     seed: int = 0,
+    images: bool = False,
 ) -> Prepared:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for a folder of videos.
 
@@ -67,6 +69,7 @@ def prepare_folder(
         labels: CSV with the columns `path,label`, paths relative to the folder.
         group_column: Column of `labels` that names the group.
         seed: Decides which groups are tested.
+        images: List image files, each a video of one frame, instead of videos.
 
     Raises:
         ConfigError: Options that contradict each other, a share outside [0, 1), a pattern that is none.
@@ -81,7 +84,8 @@ def prepare_folder(
         raise ConfigError(
             "a group column needs a labels file and excludes a group pattern: give one of the two"
         )
-    tree = scan(root)
+    suffixes = IMAGE_SUFFIXES if images else VIDEO_SUFFIXES
+    tree = scan(root, suffixes=suffixes)
     ignored = tree.ignored
     if labels is None:
         clips = _classes_from_folders(root, tree.videos)
@@ -90,7 +94,8 @@ def prepare_folder(
         ignored += len(set(tree.videos) - {clip.path for clip in clips})
     if not clips:
         raise DataError(
-            f"no videos in {root} ({ignored} other files); known are {' '.join(sorted(VIDEO_SUFFIXES))}"
+            f"no {'images' if images else 'videos'} in {root} ({ignored} other files); known are "
+            + " ".join(sorted(suffixes))
         )
     for clip in clips:
         check_name(clip.path)

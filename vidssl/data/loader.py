@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 
@@ -176,8 +176,16 @@ class Loader:
         return _stack([self._dataset.sample(key, desk) for key in keys])
 
 
-# What a worker sends: the views (B, T, S, S, C), labels, indices, what was replaced.
-_Stacked = tuple[list[NDArray[np.uint8]], list[int], list[int], tuple[tuple[str, str], ...]]
+@dataclass(frozen=True)
+class _Stacked:
+    """What a worker sends."""
+
+    views: list[NDArray[np.uint8]]  # each (B, T, S, S, C)
+    label: list[int]
+    index: list[int]
+    replaced: tuple[tuple[str, str], ...]
+    boxes: NDArray[np.float32] | None  # (B, views, 4)
+    mask: NDArray[np.uint8] | None  # (B, S, S)
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
@@ -188,21 +196,27 @@ def collate(samples: Sequence[Sample]) -> Batch:
 def _stack(samples: Sequence[Sample]) -> _Stacked:
     whole = [sample for sample in samples if sample.views]
     clips = zip(*(sample.views for sample in whole), strict=True)
-    return (
+    # All samples of a data set have them, or none has.
+    boxes = [sample.boxes for sample in whole if sample.boxes is not None]
+    masks = [sample.mask for sample in whole if sample.mask is not None]
+    return _Stacked(
         [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # contiguous
         [sample.label for sample in whole],
         [sample.index for sample in whole],
         tuple(pair for sample in samples for pair in sample.replaced),
+        np.stack(boxes) if boxes else None,
+        np.stack(masks) if masks else None,
     )
 
 
 def _batch(stacked: _Stacked) -> Batch:
-    views, label, index, replaced = stacked
     return Batch(
-        tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
-        torch.tensor(label, dtype=torch.int64),
-        torch.tensor(index, dtype=torch.int64),
-        replaced,
+        tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in stacked.views),
+        torch.tensor(stacked.label, dtype=torch.int64),
+        torch.tensor(stacked.index, dtype=torch.int64),
+        stacked.replaced,
+        None if stacked.boxes is None else torch.from_numpy(stacked.boxes),
+        None if stacked.mask is None else torch.from_numpy(stacked.mask),
     )
 
 
@@ -227,26 +241,33 @@ def on_device(
             coming: Batch | None = None
             if raw is not None:
                 with torch.cuda.stream(side):
-                    pinned = replace(
-                        raw,
-                        views=tuple(view.pin_memory() for view in raw.views),
-                        label=raw.label.pin_memory(),
-                        index=raw.index.pin_memory(),
-                    )
-                    coming = to_device(pinned, device, mean, std)
+                    coming = to_device(_pinned(raw), device, mean, std)
             if before is not None:
                 torch.cuda.current_stream(device).wait_event(arrived)
-                for tensor in (*before.views, before.label, before.index):
-                    tensor.record_stream(torch.cuda.current_stream(device))
+                for tensor in (*before.views, before.label, before.index, before.boxes, before.mask):
+                    if tensor is not None:
+                        tensor.record_stream(torch.cuda.current_stream(device))
                 yield before
             before, arrived = coming, side.record_event()
+
+
+def _pinned(batch: Batch) -> Batch:
+    """The same batch where a GPU can fetch it from while the processor goes on."""
+    return Batch(
+        tuple(view.pin_memory() for view in batch.views),
+        batch.label.pin_memory(),
+        batch.index.pin_memory(),
+        batch.replaced,
+        None if batch.boxes is None else batch.boxes.pin_memory(),
+        None if batch.mask is None else batch.mask.pin_memory(),
+    )
 
 
 def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
     """Move a batch of uint8 views (B, T, C, S, S) to the device and make them what networks take.
 
     This is the one place where pixels become float, are normalised with the `mean` and `std` of [0, 1]
-    values, and change to (B, C, T, S, S); in memory they are `channels_last_3d` without a copy.
+    values, and change to (B, C, T, S, S); in memory they are `channels_last_3d` without a copy. Masks become int64.
     """
     # (C,), one value or one for each channel
     shift = torch.tensor(mean, device=device).view(1, -1, 1, 1, 1)
@@ -256,4 +277,6 @@ def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Se
         for view in batch.views
     )
     label, index = (x.to(device, non_blocking=True) for x in (batch.label, batch.index))
-    return Batch(views, label, index, batch.replaced)
+    boxes = None if batch.boxes is None else batch.boxes.to(device, non_blocking=True)
+    mask = None if batch.mask is None else batch.mask.to(device, non_blocking=True).long()
+    return Batch(views, label, index, batch.replaced, boxes, mask)

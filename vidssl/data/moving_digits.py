@@ -7,7 +7,6 @@ distributed alike in a video where they change (`rock`, `pulse`) and in one wher
 """
 
 import csv
-import gzip
 import json
 import os
 import shutil
@@ -21,10 +20,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from sklearn.datasets import load_digits
 
 from vidssl.config import Settings
-from vidssl.data.records import write_lists
+from vidssl.data.glyphs import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
+from vidssl.data.records import Row, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator
@@ -45,6 +44,7 @@ REACH = 0.34  # the digit's centre stays within 0.5 ± REACH of the canvas
 TILT, SWELL = np.radians(50), 0.25  # greatest tilt from upright, greatest change of scale
 GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 TEXTURE_EDGE = 8  # canvas edges
+MARGIN = 0.1  # of a crop of the digit, on each side, in longer sides of its box
 
 Floats = NDArray[np.float32]
 Pixels = NDArray[np.uint8]
@@ -61,6 +61,7 @@ class MovingDigits(Settings):
     size: int = Field(default=64, ge=16, multiple_of=2)  # pixels; the codec needs even numbers
     seed: int = Field(default=0, ge=0)
     mnist: Path | None = None  # folder with idx files, raw or .gz; None: the 8x8 digits of scikit-learn
+    masks: bool = False  # also crops of the digit with the part that each pixel is of, under `parts/`
 
 
 def ensure(out: Path, settings: MovingDigits) -> bool:
@@ -68,9 +69,11 @@ def ensure(out: Path, settings: MovingDigits) -> bool:
 
     Writes `videos/{train,test}/00000.mp4`, the lists `{motion,digit}/{train,test}.csv` with `classes.txt` and
     `root.txt`, `factors.csv` (everything that was drawn for a video), `boxes.csv` (the digit's box in each
-    frame, xyxy in pixels, the far edges exclusive) and `settings.json`. The folder appears whole or not at
-    all, also when several processes ask for it at once. `root.txt` names the folder absolutely: mend both of
-    them in a set that was moved.
+    frame, xyxy in pixels, the far edges exclusive) and `settings.json`. With `masks` also `parts/`: of the
+    middle frame of each video a square around the digit, `parts/{train,test}/00000.png`, its parts by
+    number (`parts.txt`), `00000_parts.png`, and the lists `parts/{train,test}.csv`, labelled by the digit. The
+    folder appears whole or not at all, also when several processes ask for it at once. A set with masks
+    serves who wants none. `root.txt` names the folder absolutely: mend all of them in a set that was moved.
 
     Returns:
         True if this call rendered the set, False if it was there.
@@ -111,8 +114,10 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
             "choose another folder"
         ) from None
     wanted = _describe(settings)
+    found = found if isinstance(found, dict) else {}
+    if found.get("masks") is True and not settings.masks:
+        del found["masks"]  # the videos are the same
     if found != wanted:
-        found = found if isinstance(found, dict) else {}
         keys = sorted(key for key in {*wanted, *found} if found.get(key) != wanted.get(key))
         differing = ", ".join(f"{key} {found.get(key)} there, {wanted.get(key)} wanted" for key in keys)
         raise DataError(
@@ -123,25 +128,33 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
 
 def _describe(settings: MovingDigits) -> dict[str, object]:
     mnist = None if settings.mnist is None else str(settings.mnist.resolve())
-    return {"format": FORMAT, **settings.model_dump(include=set(MovingDigits.model_fields)), "mnist": mnist}
+    # Sets of before there were masks do not speak of them.
+    told = set(MovingDigits.model_fields) - (set() if settings.masks else {"masks"})
+    return {"format": FORMAT, **settings.model_dump(include=told), "mnist": mnist}
 
 
 def _render(made: Path, out: Path, settings: MovingDigits) -> None:
     """Write the whole set into `made`, as it will read once it is at `out`."""
-    images, pools = _digit_images(settings.mnist)
+    images, pools = digit_images(settings.mnist)
     textures = [_texture(k, settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
     factors: dict[str, Factors] = {}
     boxes: list[tuple[str | int, ...]] = []
+    crops: dict[str, list[Row]] = {"train": [], "test": []}
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
         (made / "videos" / split).mkdir(parents=True)
+        if settings.masks:
+            (made / "parts" / split).mkdir(parents=True)
         for i in range(count):
             path = f"videos/{split}/{i:05d}.mp4"
             # 80 videos in a row hold each pair once: 40 the pairs of equal parity, 40 the others.
             motion, digit = MOTIONS[i % 8], (i + i // 40) % 10
             drawn = _draw(motion, digit, pools[split][digit], generator(settings.seed, number, i))
-            frames, found = _film(drawn, _glyph(images[drawn.digit_image]), textures, settings)
+            glyph = make_glyph(images[drawn.digit_image])
+            frames, found = _film(drawn, glyph, textures, settings)
             _write_video(made / path, frames, settings.fps)
+            if settings.masks:
+                crops[split].append(_write_crop(made, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
             factors[path] = drawn
             boxes.extend((path, t, *box) for t, box in enumerate(found))
             bar.update()
@@ -155,6 +168,9 @@ def _render(made: Path, out: Path, settings: MovingDigits) -> None:
         lists = {split: rows for split, rows in lists.items() if rows}  # no list without a row
         (made / name).mkdir()
         write_lists(made / name, out, lists, classes)
+    if settings.masks:
+        write_lists(made / "parts", out, {split: rows for split, rows in crops.items() if rows}, DIGITS)
+        (made / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
     header = ["path", *(field.name for field in fields(Factors))]
     _write_csv(made / "factors.csv", header, ((path, *astuple(drawn)) for path, drawn in factors.items()))
     _write_csv(made / "boxes.csv", ["path", "frame", "x1", "y1", "x2", "y2"], boxes)
@@ -281,7 +297,7 @@ def _film(
     factors: Factors, glyph: Floats, textures: Sequence[Floats], settings: MovingDigits
 ) -> tuple[Pixels, list[tuple[int, int, int, int]]]:
     """Frames (T, S, S, 3) of one video and the digit's box in each."""
-    size, double = settings.size, 2 * settings.size  # the digit is drawn at twice the size: smooth edges
+    size = settings.size
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
     boxes = []
@@ -292,18 +308,29 @@ def _film(
         ground = cv2.warpAffine(
             textures[factors.texture], place, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP
         )
-        zoom = scale * GLYPH * double / len(glyph)
-        turn = zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
-        move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
-        large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
-        alpha = cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA)
+        alpha = opacity(glyph, _turn(tilt, scale, size, len(glyph)), x, y, size)
         # A dark rim keeps the digit legible where the texture is as bright as it is.
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
         shown = ground * (1 - 0.7 * rim[..., None])
         frames[t] = np.rint(shown + alpha[..., None] * (colour - shown))
-        rows, columns = np.nonzero(alpha.max(axis=1) > 0.25)[0], np.nonzero(alpha.max(axis=0) > 0.25)[0]
+        rows, columns = np.nonzero(alpha.max(axis=1) > SEEN)[0], np.nonzero(alpha.max(axis=0) > SEEN)[0]
         boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
     return frames, boxes
+
+
+def _turn(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.float64]:
+    """Rotation and zoom (2, 2) from a glyph of `edge` pixels to a canvas of twice `size`."""
+    zoom = scale * GLYPH * (2 * size) / edge
+    return zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
+
+
+def square_around(box: tuple[int, int, int, int], size: int) -> tuple[int, int, int]:
+    """Left, top and side of a square that shows a box (xyxy) with a margin, moved into the canvas."""
+    x1, y1, x2, y2 = box
+    longer = max(x2 - x1, y2 - y1)
+    side = min(longer + 2 * max(1, round(MARGIN * longer)), size)
+    left, top = (min(max((low + high - side) // 2, 0), size - side) for low, high in ((x1, x2), (y1, y2)))
+    return left, top, side
 
 
 def _texture(number: int, size: int, rng: np.random.Generator) -> Floats:
@@ -326,61 +353,26 @@ def _texture(number: int, size: int, rng: np.random.Generator) -> Floats:
     return np.asarray(255 * cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB), np.float32)
 
 
-# --- where the digits come from, where the videos go --------------------------------------------------------
+# --- where the videos go -------------------------------------------------------------------------------------
 
 
-def _glyph(pixels: NDArray[np.float64]) -> Floats:
-    """Turn a digit's image (0 to 1) into a crisp opacity (56, 56), the margin of MNIST included."""
-    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits come without a margin
-    large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
-    padded = np.pad(large, (56 - inner) // 2)
-    return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
-
-
-def _digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
-    """Images (N, E, E) in 0 to 1, and for each split and digit its images' numbers; no image is in both."""
-    if mnist is None:
-        images, labels = load_digits(return_X_y=True)
-        images = images.reshape(-1, 8, 8) / 16
-    else:
-        names = [name for name in ("train", "t10k") if _idx_file(mnist, f"{name}-images-idx3-ubyte").exists()]
-        parts = [
-            (_read_idx(mnist, f"{name}-images-idx3-ubyte"), _read_idx(mnist, f"{name}-labels-idx1-ubyte"))
-            for name in names or ["t10k"]
-        ]
-        images = np.concatenate([part[0] for part in parts]) / 255
-        labels = np.concatenate([part[1] for part in parts])
-        if images.shape[1:] != (28, 28) or len(images) != len(labels):
-            raise DataError(
-                f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)"
-            )
-    pools: dict[str, list[list[int]]] = {"train": [], "test": []}
-    for digit in range(10):
-        numbers = np.flatnonzero(labels == digit).tolist()
-        cut = 4 * len(numbers) // 5  # the last fifth is for testing: of MNIST these are other writers
-        if cut == 0 or cut == len(numbers):
-            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, at least 2 are needed")
-        pools["train"].append(numbers[:cut])
-        pools["test"].append(numbers[cut:])
-    return images, pools
-
-
-def _idx_file(folder: Path, name: str) -> Path:
-    return folder / name if (folder / name).exists() else folder / f"{name}.gz"
-
-
-def _read_idx(folder: Path, name: str) -> Pixels:
-    """Read an array in the idx format: two zero bytes, type, number of axes, their lengths, bytes."""
-    path = _idx_file(folder, name)
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        if content[:3] != b"\x00\x00\x08":
-            raise ValueError("not an idx file of bytes")
-        axes = content[3]
-        shape = np.frombuffer(content, ">u4", axes, offset=4)
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError) as error:
-        raise DataError(f"{path}: cannot be read as MNIST ({error})") from None
+def _write_crop(
+    made: Path,
+    name: str,
+    factors: Factors,
+    glyph: Floats,
+    frames: Pixels,
+    boxes: Sequence[tuple[int, int, int, int]],
+) -> Row:
+    """Write the digit of the middle frame and the part of each of its pixels, and give the row of the list."""
+    t, size = len(frames) // 2, frames.shape[1]
+    x, y, tilt, scale = track(factors, len(frames))[t]
+    parts = part_mask(glyph, _turn(tilt, scale, size, len(glyph)), x, y, size)
+    left, top, side = square_around(boxes[t], size)
+    here = np.s_[top : top + side, left : left + side]
+    for file, pixels in ((f"{name}.png", frames[t][here][..., ::-1]), (f"{name}_parts.png", parts[here])):
+        (made / file).write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
+    return Row(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
 
 
 def _write_video(path: Path, frames: Pixels, fps: int) -> None:

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +20,8 @@ from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 Number = TypeVar("Number", int, float)
-_COLUMNS = ("path", "label", "start", "end", "fps")
+_COLUMNS = ("path", "label", "start", "end", "fps", "mask")
+_HEADER = "path[,label][,start][,end][,fps][,mask]"
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class VideoList:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of names, labels and spans: equal for the same data, wherever it lies."""
+        """Hash of names, labels, spans and masks: equal for the same data, wherever it lies."""
         rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
+        rows += [os.path.relpath(r.mask, self.root) for r in self.records if r.mask is not None]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
     def rows(self, chosen: Sequence[int]) -> "VideoList":
@@ -90,9 +93,10 @@ def choose(videos: VideoList, subset: Subset) -> VideoList:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list: CSV with the header `path[,label][,start][,end][,fps]`, `classes.txt` and `root.txt` beside it.
+    """Read a list: CSV with the header `path[,label][,start][,end][,fps][,mask]`.
 
-    Paths are relative to `root`, else to the folder named in root.txt, else to the list's own folder.
+    `classes.txt` and `root.txt` lie beside it. Paths, of videos and of masks, are relative to `root`, else to the
+    folder named in root.txt, else to the list's own folder.
 
     Args:
         path: The list.
@@ -120,7 +124,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         or any(column not in _COLUMNS for column in header)
         or len({*header}) != len(header)
     ):
-        raise DataError(f"{path}:1: header {','.join(header)!r} is not path[,label][,start][,end][,fps]")
+        raise DataError(f"{path}:1: header {','.join(header)!r} is not {_HEADER}")
     names: list[str] = []
     records: list[VideoRecord] = []
     seen: dict[tuple[str, ...], int] = {}
@@ -152,6 +156,7 @@ class Row(NamedTuple):
     start: float | None = None  # seconds
     end: float | None = None  # seconds
     fps: float | None = None  # frames per second, of a folder of images
+    mask: str | None = None  # a PNG, relative to the list's root
 
 
 def write_lists(
@@ -193,7 +198,10 @@ def _csv(rows: Sequence[Row]) -> str:
         "start": any(row.start is not None for row in rows),
         "end": any(row.end is not None for row in rows),
         "fps": any(row.fps is not None for row in rows),
+        "mask": any(row.mask is not None for row in rows),
     }
+    if said["mask"] and not all(row.mask for row in rows):
+        raise ValueError("some rows have a mask and some have none: a list has masks or has none")
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column for column in _COLUMNS if said[column])
@@ -205,8 +213,11 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     """Where `copy_list` writes to; to be asked before long work.
 
     Raises:
-        DataError: It would be written over the list itself, or beside lists with other classes or another root.
+        DataError: It would be written over the list itself, or beside lists with other classes or another root; or
+            the list has masks, which would be left behind.
     """
+    if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
+        raise DataError(f"the masks of {videos.path} do not follow to {root}: give a list without them")
     path = out / videos.path.name
     if path.exists() and path.samefile(videos.path):
         raise DataError(f"{path} is the list that is read: choose another folder to write to")
@@ -302,9 +313,26 @@ def read_text(path: Path, remedy: str) -> str:
 def _record(
     row: dict[str, str], root: Path, num_classes: int, place: str, allow_external: bool
 ) -> VideoRecord:
-    name = row["path"]
+    full = _inside(row["path"], "path", root, place, allow_external)
+    # A list has masks or has none: no row of it may lack one.
+    mask = _inside(row["mask"], "mask", root, place, allow_external) if "mask" in row else None
+    label = _number(row.get("label", "-1"), int, "label", place)  # without the column all are unknown
+    if label < -1 or (num_classes and label >= num_classes):
+        known = f"classes.txt has {num_classes} classes, from 0" if num_classes else "labels count from 0"
+        raise DataError(f"{place}: label {label} is out of range; {known}; -1 is unknown")
+    start, end, fps = (_number(row[c], float, c, place) if row.get(c) else None for c in _COLUMNS[2:5])
+    if any(number is not None and not 0 <= number < math.inf for number in (start, end, fps)):
+        raise DataError(f"{place}: start {start}, end {end}, fps {fps}: seconds of the video are 0 or more")
+    try:
+        return VideoRecord(full, label, start, end, fps, mask)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from None
+
+
+def _inside(name: str, column: str, root: Path, place: str, allow_external: bool) -> str:
+    """The full path of a file that a list names, if it may name it."""
     if not name.strip():
-        raise DataError(f"{place}: the path is empty")
+        raise DataError(f"{place}: the {column} is empty")
     scheme, colon, _ = name.split("/", 1)[0].partition(":")
     if "://" in name or (colon and (scheme in _PROTOCOLS or scheme.startswith("subfile,"))):
         raise DataError(f"{place}: {name!r} is an address, not a file; only files are read")
@@ -315,17 +343,7 @@ def _record(
         raise DataError(f"{place}: {name[:60]!r} cannot be followed: {error}") from None
     if not inside:
         raise DataError(f"{place}: {name!r} leaves the root {root}; move the file or allow external paths")
-    label = _number(row.get("label", "-1"), int, "label", place)  # without the column all are unknown
-    if label < -1 or (num_classes and label >= num_classes):
-        known = f"classes.txt has {num_classes} classes, from 0" if num_classes else "labels count from 0"
-        raise DataError(f"{place}: label {label} is out of range; {known}; -1 is unknown")
-    start, end, fps = (_number(row[c], float, c, place) if row.get(c) else None for c in _COLUMNS[2:])
-    if any(number is not None and not 0 <= number < math.inf for number in (start, end, fps)):
-        raise DataError(f"{place}: start {start}, end {end}, fps {fps}: seconds of the video are 0 or more")
-    try:
-        return VideoRecord(str(full), label, start, end, fps)
-    except ValueError as error:
-        raise DataError(f"{place}: {error}") from None
+    return str(full)
 
 
 # What FFmpeg would take for the name of a protocol, not of a file.

@@ -20,6 +20,7 @@ from pathlib import Path
 import av
 
 from vidssl.data.extent import lacks
+from vidssl.data.frame_folder import is_image
 from vidssl.data.packets import open_container
 from vidssl.data.video import Video, open_video
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
@@ -40,7 +41,7 @@ def examine(
 
     Args:
         path: A file, or a folder of images.
-        fps: Frames per second of a folder of images.
+        fps: Frames per second of images.
         max_pixels: Largest height x width; a larger one is refused from the header.
         alive: Called whenever there is progress.
 
@@ -48,11 +49,10 @@ def examine(
         What is known of the video, None where it cannot be opened; and its faults: empty, not a video, no
         video stream, oversized, truncated, garbled, several sizes, lying header, time jump.
     """
-    return (
-        _look_at_images(path, fps, max_pixels, alive)
-        if path.is_dir()
-        else _look_at_file(path, max_pixels, alive)
-    )
+    if not path.is_dir() and path.stat().st_size == 0:
+        return None, [("empty", "the file has 0 bytes")]
+    look = _look_at_images if path.is_dir() or is_image(path) else _look_at_file
+    return look(path, fps, max_pixels, alive)
 
 
 def _look_at_images(
@@ -68,10 +68,8 @@ def _look_at_images(
 
 
 def _look_at_file(
-    path: Path, max_pixels: int, alive: Callable[[], None]
+    path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
-    if path.stat().st_size == 0:
-        return None, [("empty", "the file has 0 bytes")]
     lack = lacks(path)
     told, meta = _Told(), None
     sizes: list[Fault] = []

@@ -70,12 +70,15 @@ class Tree:
         return _grouped((_stem(path).rpartition("/")[2], path) for path in sorted(self._paths))
 
 
-def scan(root: Path, folders: Collection[str] | None = None) -> Tree:
+def scan(
+    root: Path, folders: Collection[str] | None = None, suffixes: Collection[str] = VIDEO_SUFFIXES
+) -> Tree:
     """Walk a folder once. Hidden folders are left out, folders that are links are not followed.
 
     Args:
         root: The folder.
         folders: Of those at the top only these are looked into; None: all.
+        suffixes: What a file is called that counts as a video, such as those of images that are one each.
 
     Raises:
         DataError: It is no folder, one below it cannot be read, or a link leaves it.
@@ -105,7 +108,7 @@ def scan(root: Path, folders: Collection[str] | None = None) -> Tree:
                     suffix = _suffix(name)
                     if name.startswith(".") or (is_link and not entry.is_file()):
                         ignored += 1
-                    elif suffix in VIDEO_SUFFIXES:
+                    elif suffix in suffixes:
                         videos.append(folder + name)
                     else:
                         ignored += 1

@@ -12,7 +12,7 @@ from pydantic import Field
 from vidssl.config import Settings
 from vidssl.data.borrowed import open_decord, open_opencv, open_torchcodec
 from vidssl.data.decoders import Decoder, Image, PyAV
-from vidssl.data.frame_folder import FrameFolder
+from vidssl.data.frame_folder import FrameFolder, is_image
 from vidssl.data.packets import Packets, open_container, read_packets, remembered
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.types import Frames, VideoMeta, VideoRecord
@@ -24,7 +24,7 @@ class Reading(Settings):
     """How videos are read."""
 
     backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
-    fps: float | None = Field(default=None, gt=0)  # of folders of images whose list does not say
+    fps: float | None = Field(default=None, gt=0)  # of images whose list does not say
     cache: str | None = None  # folder in which to remember where the frames of a file are
 
     def open(self, record: VideoRecord) -> "Video":
@@ -124,10 +124,11 @@ def open_video(
     """Open a video and learn its shape without decoding a pixel of it.
 
     Args:
-        path: A local file, or a folder of images whose names end in the number of the frame.
-        backend: "pyav", "decord", "torchcodec" or "opencv"; folders do not need one.
+        path: A local file, or a folder of images whose names end in the number of the frame. An image file is a video
+            of one frame.
+        backend: "pyav", "decord", "torchcodec" or "opencv"; images do not need one.
         max_pixels: Largest height x width; a larger one is refused from the header.
-        fps: Frames per second of a folder of images; a file says its own.
+        fps: Frames per second of images (default 1 for one alone); a video says its own.
         cache: Folder in which to remember where the frames of a file are, for the next process.
 
     Raises:
@@ -144,11 +145,11 @@ def open_video(
         raise DecodeError(f"{path}: No such file{_nearest(path)}") from None
     except OSError as error:
         raise DecodeError(f"{path}: {error.strerror}") from None
-    if path.is_dir():
+    if not path.is_dir() and status.st_size == 0:
+        raise DecodeError(f"{path}: the file is empty")
+    if path.is_dir() or is_image(path):
         images = FrameFolder(path, fps, max_pixels)
         return Video(str(path), images.meta, images)
-    if status.st_size == 0:
-        raise DecodeError(f"{path}: the file is empty")
     container = open_container(path, max_pixels)
     try:
         key = (str(path.absolute()), status.st_size, status.st_mtime_ns)

@@ -1,14 +1,15 @@
 """From a video to the views of a sample: ask the sampler, decode once, apply the recipes."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from vidssl.data.samplers import Clip, Sampler
 from vidssl.data.video import Video
 from vidssl.errors import ConfigError
-from vidssl.transforms import Recipe, difference_pairs, rgb_difference
-from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.transforms import Recipe, View, difference_pairs, rgb_difference
+from vidssl.types import VideoMeta, VideoRecord
 
 
 def make_views(
@@ -17,7 +18,7 @@ def make_views(
     sampler: Sampler,
     recipes: Sequence[Recipe],
     generators: Sequence[np.random.Generator],
-) -> tuple[Frames, ...]:
+) -> tuple[View, ...]:
     """Make all views of one video with one forward pass of the decoder.
 
     Args:
@@ -28,15 +29,42 @@ def make_views(
         generators: The random numbers of each view; one for each recipe.
 
     Returns:
-        The views, each (T, C, S, S): those of the first clip, then those of the second, …
+        The views, frames (T, C, S, S) and windows: those of the first clip, then those of the second, …
 
     Raises:
         ConfigError: Numbers of clips and recipes do not fit.
         DecodeError: A frame cannot be decoded.
         DataError: The video is shorter than the clip and the sampler refuses that.
     """
-    offset, meta = _part(video.meta, record)
-    clips = sampler(meta, generators)
+    offset, meta = part_of(video.meta, record)
+    return fetch(video, offset, sampler(meta, generators), recipes, generators).views
+
+
+class Fetched(NamedTuple):
+    """The views of some clips, and what places a box or a mask in them."""
+
+    views: tuple[View, ...]
+    moments: tuple[int, ...]  # for each view the frame in the middle of its clip, in the part that is meant
+    height: int  # of the frames that the views were cut from, pixels
+    width: int
+
+
+def fetch(
+    video: Video,
+    offset: int,
+    clips: Sequence[Clip],
+    recipes: Sequence[Recipe],
+    generators: Sequence[np.random.Generator],
+) -> Fetched:
+    """Decode clips that were chosen and make their views, as `make_views` does.
+
+    Args:
+        video: The open video.
+        offset: Frame of the video that the clips call 0.
+        clips: What a sampler chose.
+        recipes: One for each clip, or one for all clips.
+        generators: The random numbers of each view; one for each recipe.
+    """
     pairs = list(zip(recipes, generators, strict=True))
     if len(recipes) == 1:
         pairs *= len(clips)
@@ -51,18 +79,21 @@ def make_views(
     ]
     union = np.unique(np.concatenate([part for parts in wanted for part in parts]))
     frames = video.frames(offset + union)
-    views: list[Frames] = []
-    for parts, (recipe, generator) in zip(wanted, pairs, strict=True):
-        clip = [frames[np.searchsorted(union, part)] for part in parts]
-        views += recipe(clip[0] if len(clip) == 1 else rgb_difference(*clip), generator)
-    return tuple(views)
+    views: list[View] = []
+    moments: list[int] = []
+    for clip, parts, (recipe, generator) in zip(clips, wanted, pairs, strict=True):
+        shown = [frames[np.searchsorted(union, part)] for part in parts]
+        made = recipe(shown[0] if len(shown) == 1 else rgb_difference(*shown), generator)
+        views += made
+        moments += [clip.moment] * len(made)
+    return Fetched(tuple(views), tuple(moments), *frames.shape[2:])
 
 
 def _wanted(clip: Clip, difference: bool) -> tuple[np.ndarray, ...]:
     return difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,)
 
 
-def _part(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
+def part_of(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     """First frame of the part that the record means, and that part as a video of its own."""
     first = 0 if record.start is None else round(record.start * meta.fps)
     stop = meta.num_frames if record.end is None else min(round(record.end * meta.fps), meta.num_frames)

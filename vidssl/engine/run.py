@@ -20,6 +20,7 @@ from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import Initial
+from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
@@ -86,6 +87,21 @@ class Checkpoints(Settings):
     trust: bool = False
 
 
+class Tracks(Settings):
+    """Regions that were followed through the training videos; patch pairs are drawn from them."""
+
+    folder: str | None = None  # what tools/track_regions.py wrote
+    # Epochs after which the target network tracks the videos anew; without `folder` also before the first step.
+    refresh: float | None = Field(default=None, gt=0)
+    tracker: TrackerSettings = TrackerSettings()  # of `refresh`
+
+    @model_validator(mode="after")
+    def _from_somewhere(self) -> "Tracks":
+        if self.folder is None and self.refresh is None:
+            raise ValueError("give folder (tools/track_regions.py writes it), refresh, or both")
+        return self
+
+
 class Run(Settings):
     """A run. `backbone`, `method` and what `data` chooses by name are typed by `schema`, once plug-ins are imported."""
 
@@ -102,6 +118,7 @@ class Run(Settings):
     epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
     steps: int | None = Field(default=None, ge=1)
     init: Initial | None = None  # weights that the backbone starts from: a file
+    tracks: Tracks | None = None  # None: no patch pairs
     batch_size: int = Field(ge=1)  # global
     micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
     data: Data
@@ -156,26 +173,29 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     Args:
         path: The file.
         overrides: `KEY=VALUE`.
-        split: Number that stands for `{split}` in all its texts; the output is `OUTPUT/splitN` then.
+        split: Number that stands for `{split}` in all its texts, those of data or the seed; the output is
+            `OUTPUT/splitN` then.
 
     Raises:
         ConfigError: All mistakes at once; or `{split}` is there without a number, or a number without it.
     """
     tree = read(path, overrides)
-    if split is None and _mentions_split(tree):
+    named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
+    if split is None and (named or _mentions_split(tree)):
         raise ConfigError(
             f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1,2,3"
         )
     if split is not None:
-        if not _mentions_split(tree.get("data")):
+        if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):
             raise ConfigError(
-                f"data of {path} names no {{split}}: all splits would be the same; write data.train=…{{split}}.csv"
+                f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
+                "data.train=…{split}.csv, or seed={split} for several seeds"
             )
-        if _mentions_split(tree.get("output")):
+        if _mentions_split(tree.get("output")) or "output" in named:
             raise ConfigError(
                 f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
             )
-        tree = _fill(tree, split)
+        tree = _fill(read(path, [text.replace("{split}", str(split)) for text in overrides]), split)
         if isinstance(tree.get("output"), str):  # else binding tells
             tree["output"] = f"{tree['output']}/split{split}"
     return bind_run(tree, str(path))

@@ -34,6 +34,7 @@ from vidssl.engine.parallel import (
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
 from vidssl.engine.status import Status
+from vidssl.engine.tracks import RunTracks
 from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.lists import check_measurable, check_names
@@ -98,10 +99,8 @@ def train(run: Run, until: int | None = None) -> Path:
         if run.compile:
             method.backbone.compile()
         parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
-        feed = Feed(
-            _loader(run, videos, step, stop), run, len(videos.records), device, request, reached.broken
-        )
-        stack.callback(feed.close)
+        tracks = RunTracks(run, videos)
+        feed: Feed | None = None
         micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
         comm.on_main(lambda: _write_config(run, output))
         clips = run.batch_size * len(run.data.views)
@@ -142,6 +141,16 @@ def train(run: Run, until: int | None = None) -> Path:
                     keep(required=step >= stop)
                 if step >= stop:
                     break
+                if feed is None or tracks.due(step):
+                    if feed is not None:
+                        feed.close()
+                    if tracks.due(step):
+                        if saved < step:  # what was trained must not depend on what tracking meets
+                            keep(required=False)
+                        tracks.make(step, method, device, request)
+                    loader = _loader(run, videos, step, stop, tracks.folder(step))
+                    feed = Feed(loader, run, len(videos.records), device, request, reached.broken)
+                    stack.callback(feed.close)
 
                 lr = set_lr(optimizer, run.optimizer, step / steps, run.batch_size)
                 method.watched = (step + 1) % run.log_every == 0 or step + 1 == steps
@@ -284,10 +293,12 @@ def test_clips(run: Run) -> TestClips:
 test_clips.__test__ = False  # type: ignore[attr-defined]  # no test, whatever pytest thinks of the name
 
 
-def _loader(run: Run, videos: VideoList, step: int, stop: int) -> Loader:
+def _loader(run: Run, videos: VideoList, step: int, stop: int, tracks: Path | None) -> Loader:
     recipes = [build(RECIPES, view) for view in run.data.views]
     limit = int(run.data.max_broken * len(videos.records))
-    dataset = ClipDataset(videos, build(SAMPLERS, run.data.sampler), recipes, run.seed, limit, run.data)
+    dataset = ClipDataset(
+        videos, build(SAMPLERS, run.data.sampler), recipes, run.seed, limit, run.data, tracks=tracks
+    )
     micro = _micro_batch_size(run)
     sampler = StepSampler(
         len(dataset), run.batch_size, micro, step, stop, run.seed, comm.rank(), comm.world()

@@ -1,6 +1,5 @@
 """What of vidssl works on this machine, and what to do about the rest."""
 
-import importlib
 import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import torch
 
 from vidssl.data.borrowed import decord_package, torchcodec_package
 from vidssl.errors import ConfigError, VidsslError
+from vidssl.tracking.proposals import selective_search
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,5 @@ def _loaded_version(name: str, load: Callable[[], object]) -> str:
 
 
 def _selective_search() -> str:
-    try:
-        importlib.import_module("cv2.ximgproc.segmentation")
-    except ImportError:
-        wrong = [name for name in _WITHOUT_XIMGPROC if _installed(name)]
-        raise ConfigError(
-            f"cv2 has no ximgproc: pip uninstall -y {' '.join(wrong) or 'opencv-python'} && "
-            "pip install --force-reinstall opencv-contrib-python-headless"
-        ) from None
+    selective_search()
     return f"opencv {cv2.__version__} with ximgproc"
-
-
-_WITHOUT_XIMGPROC = ("opencv-python", "opencv-python-headless")
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True

@@ -111,7 +111,7 @@ def extract_features(options: Options, videos: Path, out: Path, shard: str | Non
         ConfigError: There is no such shard.
         DataError: A video cannot be used, the file cannot be written, or one of another request is there.
     """
-    part = None if shard is None else _shard(shard)
+    part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
     listed = read_list(videos, options.root, options.allow_external)
     with comm.joined(choose_device(options.device)):
@@ -190,7 +190,12 @@ def merge(out: Path) -> Extracted:
     return _write(Index(out, request, features, names, start, end, parts[0].root, parts[0].classes))
 
 
-def _shard(text: str) -> tuple[int, int]:
+def shard_of(text: str) -> tuple[int, int]:
+    """Read `i/n`, the i-th of n parts of a list, from 0.
+
+    Raises:
+        ConfigError: There is no such part.
+    """
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if found is None:
         raise ConfigError(f"shard {text!r} is not i/n: write 0/4 for the first of 4 parts")

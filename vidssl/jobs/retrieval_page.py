@@ -16,6 +16,7 @@ from vidssl.files import write_json
 from vidssl.jobs.backbones import Subject
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.transforms import View, Window
 from vidssl.types import Frames, VideoRecord
 from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
 
@@ -41,8 +42,8 @@ class _AsItIs:
 
     def __init__(self, config: None = None) -> None: ...
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
-        return [frames]
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        return [View(frames, Window(0, 0, frames.shape[3], frames.shape[2]))]
 
 
 def middle_frames(record: VideoRecord) -> Frames:
@@ -52,7 +53,7 @@ def middle_frames(record: VideoRecord) -> Frames:
         end = video.meta.duration if record.end is None else min(record.end, video.meta.duration)
         seconds = min(3.0, max(end - (record.start or 0.0), 1 / video.meta.fps))
         sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
-        return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0]
+        return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0].frames
 
 
 class Pictures:

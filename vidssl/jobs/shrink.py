@@ -18,6 +18,7 @@ import numpy as np
 
 from vidssl.config import differences
 from vidssl.data.decoders import Image
+from vidssl.data.frame_folder import is_image
 from vidssl.data.packets import open_container, packets_left
 from vidssl.data.records import VideoList, copy_list, place_of_copy, read_list
 from vidssl.data.video import MAX_PIXELS, Video, open_video
@@ -145,6 +146,10 @@ def _tasks(listed: VideoList, settings: Settings) -> list[_Task]:
         if path.is_absolute() or ".." in path.parts:
             raise DataError(
                 f"{name!r} in {listed.path} is not below the root {listed.root}: move the file there"
+            )
+        if is_image(Path(record.path)) and not Path(record.path).is_dir():
+            raise DataError(
+                f"{name!r} in {listed.path} is an image: only videos are shrunk; take it off the list"
             )
         if Path(record.path).is_dir():
             rate = record.fps or settings.fps

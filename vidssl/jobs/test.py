@@ -72,7 +72,7 @@ def test(
         asked = _ask(options, videos, train, protocols)
         subject, request = asked.subject, asked.request
         with only_run_in(out):
-            there = comm.on_main(lambda: _there(out, request))
+            there = comm.on_main(lambda: results_there(out, request))
             if there is not None:
                 return there
             found = measure(
@@ -135,20 +135,22 @@ def measure_splits(
     train: Path | None = None,
     protocols: Sequence[Tree] | None = None,
 ) -> Results:
-    """Do `test` for each split, whose number stands for `{split}` in the checkpoint and the lists.
+    """Do `test` for each split, whose number stands for `{split}` in the checkpoint, the lists and the settings.
 
     Raises:
-        ConfigError: The tested list is the same for all splits, or as of `test`.
+        ConfigError: The test is the same for all splits, or as of `test`.
     """
-    if "{split}" not in str(videos):
-        raise ConfigError(f"--list {videos} names no {{split}}: it would be the same list for every split")
+    if not any("{split}" in str(told) for told in (videos, options.checkpoint, *options.overrides)):
+        raise ConfigError(f"--list {videos} names no {{split}}: it would be the same test for every split")
 
     def of(split: int, path: str | Path) -> str:
         return str(path).replace("{split}", str(split))
 
     def of_split(split: int) -> tuple[Options, Path, Path | None]:
         gallery = None if train is None else Path(of(split, train))
-        return replace(options, checkpoint=of(split, options.checkpoint)), Path(of(split, videos)), gallery
+        settings = [of(split, text) for text in options.overrides]
+        told = replace(options, checkpoint=of(split, options.checkpoint), overrides=settings)
+        return told, Path(of(split, videos)), gallery
 
     def one(split: int, folder: Path) -> Results:
         told, query, gallery = of_split(split)
@@ -321,7 +323,7 @@ def _results(
     }
 
 
-def _there(out: Path, request: Tree) -> Results | None:
+def results_there(out: Path, request: Tree) -> Results | None:
     """Find results of the same request; others are written over, as those of another checkpoint of the run are."""
     path = out / "results.json"
     with suppress(OSError, ValueError):

@@ -36,6 +36,11 @@ class Method(nn.Module):
         self.progress = 0.0
         self.watched = True
 
+    @property
+    def target_backbone(self) -> Backbone:
+        """The backbone that a run's tracks are made anew with: of a method with a target network, the target's."""
+        return self.backbone
+
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
         raise NotImplementedError

@@ -26,6 +26,7 @@ class MomentumMethod(Method):
 
     Attributes:
         shuffle: Whether keys are encoded in batches that are shuffled over the processes.
+        weights: In the loss, of each thing that `look` gives.
     """
 
     class Config(Settings):
@@ -52,10 +53,27 @@ class MomentumMethod(Method):
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.queue = KeyQueue(config.queue, out)
         self.shuffle = False
+        self.weights: tuple[float, ...] = (1.0,)
+
+    @property
+    def target_backbone(self) -> Backbone:
+        """The slowly moving average of the backbone."""
+        backbone: Backbone = self.target[0]  # type: ignore[assignment]
+        return backbone
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""
         raise NotImplementedError
+
+    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None) -> list[Tensor]:
+        """Give what of a view is compared, each (B, dim): its clips, and whatever a method sees in them besides.
+
+        Args:
+            backbone: Of the online or of the target network.
+            clips: (B, C, T, S, S).
+            boxes: (B, 4) xyxy in pixels of the clips: the region of the patch pair; None where there are no tracks.
+        """
+        return [backbone(clips)]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all ordered pairs of a query view and another key view."""
@@ -66,25 +84,37 @@ class MomentumMethod(Method):
             )
         pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
         with torch.no_grad():
-            keys = {k: unit(self._encode_key(views[k])) for k in key_views}
+            keys = {k: unit(self._encode_key(*_inputs(batch, k))) for k in key_views}
+        online = nn.Sequential(self.projector, self.predictor)
         queries = {
-            q: unit(self.predictor(self.projector(self.backbone(views[q])))) for q in {q for q, _ in pairs}
+            q: unit(self._encode(self.backbone, online, *_inputs(batch, q))) for q in {q for q, _ in pairs}
         }
         with full_precision(batch.label.device):
-            scalars = {"loss": torch.stack([self.pair_loss(queries[q], keys[k]) for q, k in pairs]).mean()}
+            loss = torch.zeros((), device=batch.label.device)
+            for n, weight in enumerate(self.weights):
+                compared = [self.pair_loss(queries[q][:, n], keys[k][:, n]) for q, k in pairs]
+                loss = loss + weight * torch.stack(compared).mean()
+            scalars = {"loss": loss}
             if self.watched:
                 every_query, every_key = (
-                    comm.gather(torch.cat(rows))
+                    comm.gather(torch.cat(rows).flatten(0, 1))
                     for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
                 )
                 scalars.update(key_statistics(every_query, every_key, self.queue.keys))
-        self.queue.hold(torch.stack([keys[k] for k in key_views], dim=1))
+        self.queue.hold(torch.cat([keys[k] for k in key_views], dim=1))
         return scalars
 
+    def _encode(self, backbone: nn.Module, head: nn.Module, clips: Tensor, *boxes: Tensor) -> Tensor:
+        """Encode all that is compared of a view: (B, len(weights), d)."""
+        seen = self.look(backbone, clips, *boxes or (None,))  # type: ignore[arg-type]
+        return torch.stack([head(x) for x in seen], dim=1)
+
     @torch.inference_mode()
-    def _encode_key(self, clips: Tensor) -> Tensor:
-        keys: Tensor = shuffled(self.target, clips) if self.shuffle else self.target(clips)
-        return keys
+    def _encode_key(self, *inputs: Tensor) -> Tensor:
+        def encoder(*rows: Tensor) -> Tensor:
+            return self._encode(self.target[0], self.target[1], *rows)
+
+        return shuffled(encoder, *inputs) if self.shuffle else encoder(*inputs)
 
     def after_step(self, progress: float) -> None:
         """Move the target, then let the step's keys into the queue."""
@@ -93,3 +123,8 @@ class MomentumMethod(Method):
             self.target, nn.Sequential(self.backbone, self.projector), self.config.momentum.at(progress)
         )
         self.queue.enqueue()
+
+
+def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:
+    """Clips of a view, and where it shows the patch pair if there are tracks."""
+    return (batch.views[view],) if batch.boxes is None else (batch.views[view], batch.boxes[:, view])

@@ -60,17 +60,18 @@ class KeyQueue(nn.Module):
         self.pointer = (self.pointer + len(keys)) % len(self.keys)
 
 
-def shuffled(encoder: nn.Module, x: Tensor) -> Tensor:
-    """Encode (N, …) so that each process's batch holds rows of all, and give each its own rows back.
+def shuffled(encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """Encode inputs (N, …) so that each process's batch holds rows of all, and give each its own rows back.
 
     Batch norms of this process then tell nothing of which rows belong together (MoCo, section 3.3). With one
     process there is nobody to exchange with.
     """
     if comm.world() == 1:
-        return encoder(x)  # type: ignore[no-any-return]
-    order = comm.broadcast(torch.randperm(comm.world() * len(x)))
-    encoded = comm.gather(encoder(comm.exchange(x, order)))
-    return encoded[torch.argsort(order)[comm.rank() * len(x) :][: len(x)].to(x.device)]
+        return encoder(*inputs)
+    rows = len(inputs[0])
+    order = comm.broadcast(torch.randperm(comm.world() * rows))
+    encoded = comm.gather(encoder(*(comm.exchange(x, order) for x in inputs)))
+    return encoded[torch.argsort(order)[comm.rank() * rows :][:rows].to(encoded.device)]
 
 
 @torch.no_grad()

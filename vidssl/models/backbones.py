@@ -6,17 +6,34 @@ from pydantic import create_model
 from torch import Tensor, nn
 
 from vidssl.config import bind, build, choice
+from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
 
 class Backbone(nn.Module):
-    """Maps clips (B, 3, T, H, W) to vectors (B, dim)."""
+    """Maps clips (B, 3, T, H, W) to vectors (B, dim).
+
+    A ResNet can also be asked for the maps of its third stage, where regions are looked at: then
+    `forward(x)` is `layer4(layer3(x))`.
+    """
 
     dim: int
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
         raise NotImplementedError
+
+    def layer3(self, x: Tensor) -> Tensor:
+        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T', H', W').
+
+        Raises:
+            ConfigError: The network has no such stage.
+        """
+        raise ConfigError(f"{type(self).__name__} has no layer 3 to look at regions with: choose a ResNet")
+
+    def layer4(self, maps: Tensor) -> Tensor:
+        """Map the output of the third stage (B, C, T', H', W') to vectors (B, dim)."""
+        raise ConfigError(f"{type(self).__name__} has no layer 4: choose a ResNet")
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")

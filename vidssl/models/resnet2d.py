@@ -30,8 +30,19 @@ class ResNet2D(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) to (B, dim)."""
-        frames = x.transpose(1, 2)  # (B, T, 3, H, W)
-        features: Tensor = self.net(frames.flatten(0, 1))
+        return self.layer4(self.layer3(x))
+
+    def layer3(self, x: Tensor) -> Tensor:
+        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T, H / 16, W / 16)."""
+        net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
+        maps: Tensor = net.maxpool(net.relu(net.bn1(net.conv1(frames.flatten(0, 1)))))
+        maps = net.layer3(net.layer2(net.layer1(maps)))
+        return maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2)
+
+    def layer4(self, maps: Tensor) -> Tensor:
+        """Map the output of the third stage to vectors (B, dim), the mean over the frames."""
+        frames = maps.transpose(1, 2)  # (B, T, C, H, W)
+        features: Tensor = self.net.avgpool(self.net.layer4(frames.flatten(0, 1))).flatten(1)
         return features.view(*frames.shape[:2], self.dim).mean(dim=1)
 
 

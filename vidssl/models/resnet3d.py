@@ -86,7 +86,17 @@ class ResNet3D(Backbone):
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) to (B, dim)."""
-        features: Tensor = self.net(x)
+        return self.layer4(self.layer3(x))
+
+    def layer3(self, x: Tensor) -> Tensor:
+        """Map clips (B, 3, T, H, W) to the output of res4 (B, C, T, H / 16, W / 16)."""
+        for block in self.net.blocks[:-1]:
+            x = block(x)
+        return x
+
+    def layer4(self, maps: Tensor) -> Tensor:
+        """Map the output of res4 to vectors (B, dim)."""
+        features: Tensor = self.net.blocks[-1](maps)
         return features.mean(dim=(2, 3, 4))
 
 

@@ -1,7 +1,8 @@
 """Recipes: from the frames of a clip to the pixels of a view.
 
-Every operation takes and gives frames, uint8 (T, C, H, W) in RGB, channels last in memory. It treats all
-frames of a clip alike, never changes its input, and takes random numbers only from the generator it is given.
+Every operation takes and gives frames, uint8 (T, C, H, W) in RGB, channels last in memory; random crops and
+squares give a view, which also knows the part of the frames that it shows. It treats all frames of a clip
+alike, never changes its input, and takes random numbers only from the generator it is given.
 """
 
 from vidssl.transforms.color import (
@@ -16,6 +17,8 @@ from vidssl.transforms.color import (
 )
 from vidssl.transforms.crops import (
     Box,
+    View,
+    Window,
     center_crop,
     crop_resize,
     flip,
@@ -32,6 +35,8 @@ __all__ = [
     "RECIPES",
     "Box",
     "Recipe",
+    "View",
+    "Window",
     "adjust_brightness",
     "adjust_contrast",
     "adjust_hue",

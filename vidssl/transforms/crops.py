@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from vidssl.types import Frames
 
@@ -16,6 +17,56 @@ class Box(NamedTuple):
     y: int
     w: int
     h: int
+
+
+class Window(NamedTuple):
+    """The part of the source frames that a view shows: left, top, width, height in pixels, and whether mirrored."""
+
+    x: float
+    y: float
+    w: float
+    h: float
+    flipped: bool = False
+
+    def boxes(self, boxes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
+        """Bring boxes (N, 4), xyxy in pixels of the source, into a view of `size` pixels; what lies outside is cut off.
+
+        A box that the view does not show comes out empty: without width or height.
+        """
+        scale = np.array([size / self.w, size / self.h] * 2)
+        placed = (boxes - np.array([self.x, self.y] * 2)) * scale
+        if self.flipped:
+            placed[:, [0, 2]] = size - placed[:, [2, 0]]
+        return np.asarray(np.clip(placed, 0, size), np.float32)
+
+    def scaled(self, x: float, y: float) -> "Window":
+        """Give the same part of frames that are `x` times as wide and `y` times as high."""
+        return Window(self.x * x, self.y * y, self.w * x, self.h * y, self.flipped)
+
+    def cut(self, image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+        """Cut a picture (H, W) of numbers that must not mix out of the source: (size, size), nearest neighbours.
+
+        For windows of whole pixels it is the resizing of `cv2.INTER_NEAREST_EXACT`: the source pixel in which the
+        centre of a pixel of the view lies. So the picture fits the bilinear frames of the view, without a shift.
+        """
+        centres = (np.arange(size) + 0.5) / size
+        rows = np.clip((self.y + self.h * centres).astype(int), 0, image.shape[0] - 1)
+        columns = np.clip((self.x + self.w * centres).astype(int), 0, image.shape[1] - 1)
+        return np.asarray(image[rows[:, None], columns[::-1] if self.flipped else columns])
+
+    def visible(self, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Give the share of each box's area (N, 4) that the view shows: (N,)."""
+        low = np.maximum(boxes[:, :2], [self.x, self.y])
+        high = np.minimum(boxes[:, 2:], [self.x + self.w, self.y + self.h])
+        area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1, dtype=np.float64)
+        return np.prod(np.maximum(high - low, 0), axis=1) / np.maximum(area, 1e-9)  # type: ignore[no-any-return]
+
+
+class View(NamedTuple):
+    """What a recipe makes of a clip, and which part of its frames that is."""
+
+    frames: Frames  # (T, 3, S, S)
+    window: Window
 
 
 def random_box(
@@ -79,10 +130,10 @@ def random_resized_crop(
     area: tuple[float, float],
     ratio: tuple[float, float],
     generator: np.random.Generator,
-) -> Frames:
+) -> View:
     """Cut one random box (`random_box`) out of frames (T, C, H, W) and resize it to (T, C, size, size)."""
     box = random_box(frames.shape[2], frames.shape[3], area, ratio, generator)
-    return crop_resize(frames, box, size, size)
+    return View(crop_resize(frames, box, size, size), Window(*box))
 
 
 def short_side(frames: Frames, size: int) -> Frames:
@@ -94,7 +145,7 @@ def short_side(frames: Frames, size: int) -> Frames:
     return crop_resize(frames, Box(0, 0, width, height), size * height // short, size * width // short)
 
 
-def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> Frames:
+def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> View:
     """Cut a square of `size` pixels at one uniform place out of all frames: (T, C, size, size).
 
     Raises:
@@ -108,12 +159,12 @@ def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> Fr
     return _square(frames, x, y, size)
 
 
-def center_crop(frames: Frames, size: int) -> Frames:
+def center_crop(frames: Frames, size: int) -> View:
     """Resize the shorter side to `size` and cut the central square: (T, C, size, size)."""
     return uniform_crops(frames, size, 1)[0]
 
 
-def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[Frames]:
+def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[View]:
     """Resize the shorter side to `size` and cut squares at even distances along the longer one.
 
     One is the centre. Of more, the first and the last reach the ends. Three are those of the 30-crop test, by the
@@ -126,14 +177,20 @@ def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[Frames]:
         count: Squares, at least 1.
 
     Returns:
-        `count` clips (T, C, size, size).
+        `count` views (T, C, size, size).
     """
-    frames = short_side(frames, size)
-    room = frames.shape[3] - size, frames.shape[2] - size  # one of them is 0
+    small = short_side(frames, size)
+    room = small.shape[3] - size, small.shape[2] - size  # one of them is 0
     # Half a pixel is rounded up, as in SlowFast and pytorchvideo.
     shares = [(1, 2)] if count == 1 else [(n, count - 1) for n in range(count)]
     places = [[(2 * side * n + of) // (2 * of) for side in room] for n, of in shares]
-    return [_square(frames, x, y, size) for x, y in places]
+    return [shown_of(_square(small, x, y, size), small, frames) for x, y in places]
+
+
+def shown_of(view: View, resized: Frames, frames: Frames) -> View:
+    """Say which part of `frames` a view shows that was cut out of `resized`, the same frames at another size."""
+    (height, width), (high, wide) = frames.shape[2:], resized.shape[2:]
+    return View(view.frames, view.window.scaled(width / wide, height / high))
 
 
 def flip(frames: Frames) -> Frames:
@@ -145,9 +202,10 @@ def flip(frames: Frames) -> Frames:
     return out.transpose(0, 3, 1, 2)
 
 
-def _square(frames: Frames, x: int, y: int, size: int) -> Frames:
-    # A copy of its own, never a view of the caller's frames.
-    return frames.transpose(0, 2, 3, 1)[:, y : y + size, x : x + size].copy().transpose(0, 3, 1, 2)
+def _square(frames: Frames, x: int, y: int, size: int) -> View:
+    # A copy: it shares no memory with the caller's frames.
+    square = frames.transpose(0, 2, 3, 1)[:, y : y + size, x : x + size].copy().transpose(0, 3, 1, 2)
+    return View(square, Window(x, y, size, size))
 
 
 def _stack(images: Frames) -> Frames:

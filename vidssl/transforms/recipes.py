@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, create_model, model_validator
 from vidssl.config import Settings
 from vidssl.registry import Registry
 from vidssl.transforms import color, crops
+from vidssl.transforms.crops import View
 from vidssl.types import Frames
 
 
@@ -21,7 +22,7 @@ class Recipe(Protocol):
         """Probability of the RGB difference. The data set applies it: it changes which frames are decoded."""
         ...
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make the views of a clip.
 
         Args:
@@ -29,7 +30,8 @@ class Recipe(Protocol):
             generator: Source of random numbers.
 
         Returns:
-            Views (T, 3, size, size) uint8, channels last in memory: one, but for `uniform_crops`.
+            Views (T, 3, size, size) uint8, channels last in memory, each with the part of the given frames that it
+            shows: one, but for `uniform_crops`.
         """
         ...
 
@@ -112,10 +114,10 @@ class ViewRecipe:
         """Probability of the RGB difference, for the data set."""
         return self.config.difference
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view; every draw holds for all frames of the clip."""
         config = self.config
-        frames = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
+        frames, window = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
         if generator.random() < config.jitter_probability:
             frames = color.color_jitter(frames, config.ranges, generator)
         if generator.random() < config.gray_probability:
@@ -125,8 +127,8 @@ class ViewRecipe:
         if generator.random() < config.solarize_probability:
             frames = color.solarize(frames)
         if generator.random() < config.flip_probability:
-            frames = crops.flip(frames)
-        return [frames]
+            frames, window = crops.flip(frames), window._replace(flipped=True)
+        return [View(frames, window)]
 
 
 # Table 1 of SCE, at strength 1. The paper lists half of these intensities: color 0.5 gives its table, and
@@ -199,18 +201,19 @@ class TrainCrop:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view; every draw holds for all frames of the clip."""
         config = self.config
-        frames = crops.short_side(frames, int(generator.integers(*config.short_side, endpoint=True)))
-        frames = crops.random_crop(frames, config.size, generator)
+        resized = crops.short_side(frames, int(generator.integers(*config.short_side, endpoint=True)))
+        view = crops.random_crop(resized, config.size, generator)
+        frames, window = crops.shown_of(view, resized, frames)
         if generator.random() < config.jitter_probability:
             frames = color.color_jitter(frames, config.ranges, generator)
         if generator.random() < config.gray_probability:
             frames = color.grayscale(frames)
         if generator.random() < config.flip_probability:
-            frames = crops.flip(frames)
-        return [frames]
+            frames, window = crops.flip(frames), window._replace(flipped=True)
+        return [View(frames, window)]
 
 
 @RECIPES.register("center_crop")
@@ -227,7 +230,7 @@ class CenterCrop:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
         return [crops.center_crop(frames, self.config.size)]
 
@@ -247,6 +250,6 @@ class UniformCrops:
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[Frames]:
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make `crops` views."""
         return crops.uniform_crops(frames, self.config.size, self.config.crops)

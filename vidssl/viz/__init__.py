@@ -11,11 +11,13 @@ from vidssl.viz.page import (
     write_retrieval_page,
     write_tables_page,
 )
+from vidssl.viz.part_maps import PartCrop, parts_picture
 from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
 from vidssl.viz.tables import Row, Table, markdown
 
 __all__ = [
     "Hit",
+    "PartCrop",
     "Preview",
     "QueryRow",
     "Row",
@@ -25,6 +27,7 @@ __all__ = [
     "contact_sheet",
     "curves_figure",
     "markdown",
+    "parts_picture",
     "preview",
     "retrieval_sheet",
     "training_curves",

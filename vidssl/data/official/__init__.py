@@ -3,6 +3,7 @@
 from vidssl.data.official.hmdb51 import prepare_hmdb51
 from vidssl.data.official.kinetics import prepare_kinetics
 from vidssl.data.official.listing import Counts, Report
+from vidssl.data.official.pascal_parts import prepare_pascal_parts
 from vidssl.data.official.projects import FORMS, prepare_list
 from vidssl.data.official.ssv2 import prepare_ssv2
 from vidssl.data.official.trackingnet import prepare_trackingnet
@@ -15,6 +16,7 @@ __all__ = [
     "prepare_hmdb51",
     "prepare_kinetics",
     "prepare_list",
+    "prepare_pascal_parts",
     "prepare_ssv2",
     "prepare_trackingnet",
     "prepare_ucf101",

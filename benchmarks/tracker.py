@@ -1,0 +1,152 @@
+r"""What the parts of the region tracker cost: Eq. (4) beside the bare products of matrices, selective search, features.
+
+    python benchmarks/tracker.py --json output/bench/tracker.json
+
+A chunk has `--frames` frames of `--regions` regions, with features of 1,024 channels, as the paper's. All actions of a
+table run in turn in each round; printed are the median of the milliseconds of CPU time, and the median of the ratios
+within rounds. Memory is what the process holds at most while one chunk is tracked, beyond its features and boxes.
+"""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import torch
+from measure import finish, one_thread, paired, ratio, table
+from torch import Tensor
+
+from vidssl.models import build_backbone
+from vidssl.randomness import generator
+from vidssl.tracking.proposals import Search, propose
+from vidssl.tracking.tracker import (
+    TrackerSettings,
+    affinities,
+    best_paths,
+    pairs_of_sums,
+    region_features,
+    scaled_sums,
+)
+
+
+def bare_chain(affinity: list[Tensor]) -> None:
+    """Multiply the affinities for all pairs of frames, with no scale: it overflows. The same products, into buffers."""
+    counts = [len(each) for each in affinity]
+    rows = sum(counts)
+    buffers = [torch.empty(rows * max(each.shape[1] for each in affinity)) for _ in range(2)]
+    before, done = torch.empty(0, counts[0]), 0
+    for t, step in enumerate(affinity):
+        now = buffers[t % 2][: (done + len(step)) * step.shape[1]].view(-1, step.shape[1])
+        torch.mm(before, step, out=now[:done])
+        now[done:] = step
+        before, done = now, done + len(step)
+
+
+def looped(affinity: list[Tensor]) -> None:
+    """Multiply the affinities with one product for each pair of frames."""
+    for i in range(len(affinity)):
+        product = affinity[i]
+        for step in affinity[i + 1 :]:
+            product = product @ step
+
+
+def scaled(affinity: list[Tensor]) -> None:
+    """Do what the tracker does, without choosing anything."""
+    for _ in scaled_sums(affinity):
+        pass
+
+
+def memory(action: Callable[[], object]) -> float:
+    """Megabytes that the process holds at most in an action, beyond what it held before (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
+    before = _held("VmRSS")
+    action()
+    return (_held("VmHWM") - before) / 1024
+
+
+def _held(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+
+
+def main() -> None:
+    """Print the tables, write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--frames", type=int, default=60, help="frames of a chunk (default 60)")
+    parser.add_argument("--regions", type=int, default=300, help="regions of a frame (default 300)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (default 5)")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    one_thread()
+    rng = generator(0)
+    count, regions = arguments.frames, arguments.regions
+    corners = rng.uniform(0, 200, (count, regions, 2))
+    boxes = torch.from_numpy(
+        np.concatenate([corners, corners + rng.uniform(10, 60, corners.shape)], axis=2).astype(np.float32)
+    )
+    features = [torch.from_numpy(rng.normal(size=(regions, 1024)).astype(np.float32)) for _ in range(count)]
+    placed = list(boxes)
+    plain = [
+        torch.rand(regions, regions, generator=torch.Generator().manual_seed(1)) for _ in range(count - 1)
+    ]
+    plain = [each / regions for each in plain]  # so that the bare chain stays within float32
+    numbers = np.arange(count, dtype=np.int64)
+    chosen = TrackerSettings()
+    starts = torch.arange(min(chosen.starts, regions))
+    actions: dict[str, Callable[[int], object]] = {
+        "bare chain of products, batched over start frames": lambda _: bare_chain(plain),
+        "bare products, one for each pair of frames": lambda _: looped(plain),
+        "scaled sums": lambda _: scaled(plain),
+        "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(
+            plain, placed, numbers, chosen
+        ),
+        "affinities, centred, of limited steps": lambda _: affinities(features, placed, True, 30.0),
+        f"best paths from {len(starts)} regions": lambda _: best_paths(plain, starts),
+    }
+    times = paired(actions, arguments.rounds)
+    base = next(iter(actions))
+    rows = [
+        [name, f"{np.median(values):.0f}", f"{ratio(times, name, base):.2f}"]
+        for name, values in times.items()
+    ]
+    print(f"{count} frames of {regions} regions\n")
+    print(table(["what", "ms", "times the bare chain"], rows))
+
+    def whole() -> None:
+        affinity = affinities(features, placed, True, 30.0)
+        pairs_of_sums(affinity, placed, numbers, chosen)
+
+    held = memory(whole)
+    print(f"\nmemory beyond features and boxes: {held:.0f} MB")
+
+    image = cv2.resize(
+        rng.integers(0, 256, (12, 16, 3), dtype=np.uint8), (320, 240), interpolation=cv2.INTER_CUBIC
+    )
+    backbone = build_backbone("resnet18").eval()
+    pixels = np.repeat(image.transpose(2, 0, 1)[None], 4, axis=0)
+    four = [boxes[0].numpy()] * 4
+    device = torch.device("cpu")
+    costs = paired(
+        {
+            "search, fast, short side 96": lambda _: propose(image, Search(short_side=96)),
+            "search, fast, short side 128": lambda _: propose(image, Search()),
+            "search, fast, short side 240": lambda _: propose(image, Search(short_side=240)),
+            "search, quality, short side 128": lambda _: propose(image, Search(mode="quality")),
+            "ResNet-18 and region means, 240 pixels, four frames": lambda _: region_features(
+                backbone, pixels, four, (240, 320), device, [0.45], [0.225]
+            ),
+        },
+        arguments.rounds,
+    )
+    print()
+    print(table(["what", "ms"], [[name, f"{np.median(values):.0f}"] for name, values in costs.items()]))
+    figures = {name: {"ms": float(np.median(values))} for name, values in {**times, **costs}.items()}
+    ratios = {name: ratio(times, name, base) for name in times}
+    finish({"tracker": figures, "ratios": ratios, "memory_mb": held}, arguments.json)
+
+
+if __name__ == "__main__":
+    main()

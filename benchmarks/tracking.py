@@ -1,0 +1,193 @@
+r"""How far the region tracker gets, side by side: its variants, networks, and boxes that need no tracker.
+
+    python datasets/make_moving_digits.py --out data/digits
+    python benchmarks/tracking.py data/digits --cfg configs/toy/frame_invariance.yaml --checkpoint random CKPT \
+        --out output/tracking --tracker size=128 search.short_side=96
+    python benchmarks/tracking.py /data/OTB/Crossing --cfg … --checkpoint random CKPT --out output/crossing
+
+Each video is tracked from the true box of its first frame on. What is measured: the share of the videos in which the
+IoU with the true box is at least 0.5 `--gap` frames later, and the mean IoU over all later frames. The videos are the
+moving digits (`boxes.csv`), or one sequence of OTB: `img/`, and `groundtruth_rect.txt` with x y w h, counted from 1.
+Proposals stay in OUT/proposals, and are searched once.
+"""
+
+import argparse
+import csv
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from measure import finish, one_thread, table
+from numpy.typing import NDArray
+
+from vidssl.cli import guarded
+from vidssl.data import open_video
+from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.jobs.track import settings
+from vidssl.progress import progress
+from vidssl.randomness import generator
+from vidssl.tracking.proposals import (
+    Boxes,
+    made_from,
+    proposals_file,
+    propose,
+    read_proposals,
+    write_proposals,
+)
+from vidssl.tracking.tracker import TrackerSettings, affinities, best_paths, region_features, scaled_sums
+from vidssl.transforms.crops import short_side
+from vidssl.types import Frames, VideoRecord
+
+VARIANTS: dict[str, tuple[str, bool, bool]] = {  # sum or best, centred, with the limit of steps
+    "sum, plain cosine (the paper's)": ("sum", False, False),
+    "sum, centred": ("sum", True, False),
+    "sum, limited steps": ("sum", False, True),
+    "sum, both": ("sum", True, True),
+    "best path, plain cosine": ("best", False, False),
+    "best path, centred": ("best", True, False),
+    "best path, limited steps": ("best", False, True),
+    "best path, both (the default)": ("best", True, True),
+}
+
+
+class Sequence(NamedTuple):
+    """A video with the true box of one thing in each frame."""
+
+    frames: Frames
+    truth: Boxes  # (T, 4)
+    boxes: list[Boxes]  # proposals of each frame
+
+
+def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSettings) -> Iterator[Sequence]:
+    """Read the videos, and find or search their proposals."""
+    truths: dict[str, list[list[float]]] = {}
+    if (folder / "groundtruth_rect.txt").exists():
+        lines = (folder / "groundtruth_rect.txt").read_text().split("\n")
+        rects = [[float(value) for value in re.split(r"[\s,]+", line.strip())] for line in lines if line]
+        truths["img"] = [[x - 1, y - 1, x - 1 + w, y - 1 + h] for x, y, w, h in rects]
+    else:
+        with open(folder / "boxes.csv", newline="") as file:
+            for row in csv.DictReader(file):
+                if f"/{split}/" in row["path"]:
+                    box = [float(row[name]) for name in ("x1", "y1", "x2", "y2")]
+                    truths.setdefault(row["path"], []).append(box)
+    for name, truth in list(truths.items())[:count]:
+        path = proposals_file(out, name, VideoRecord(name))
+        with open_video(folder / name, fps=25) as video:
+            numbers = np.arange(min(video.meta.num_frames, len(truth)))
+            frames = video.frames(numbers)
+            key = made_from(config.search, video.meta)
+        found = read_proposals(path, key, numbers)
+        if found is None:
+            images = frames.transpose(0, 2, 3, 1)
+            found = [propose(np.ascontiguousarray(image), config.search) for image in images]
+            write_proposals(path, key, numbers, found)
+        yield Sequence(frames, np.array(truth, np.float32)[: len(numbers)], found)
+
+
+def iou(boxes: Boxes, other: Boxes) -> NDArray[np.float64]:
+    """Compare boxes (N, 4) with others (N, 4) or with one (1, 4)."""
+    low, high = np.maximum(boxes[:, :2], other[:, :2]), np.minimum(boxes[:, 2:], other[:, 2:])
+    common = np.maximum(high - low, 0).prod(axis=1)
+    areas = [(each[:, 2:] - each[:, :2]).prod(axis=1) for each in (boxes, other)]
+    return np.asarray(common / (areas[0] + areas[1] - common), np.float64)
+
+
+def baselines(sequence: Sequence, number: int) -> dict[str, NDArray[np.float64]]:
+    """IoU in each later frame of what needs no tracker."""
+    truth, later = sequence.truth[1:], sequence.boxes[1:]
+    random = generator(0, number)
+    drawn = np.stack([boxes[random.integers(len(boxes))] for boxes in later])
+    return {
+        "the first box, which stays": iou(truth, sequence.truth[:1]),
+        "a random proposal": iou(truth, drawn),
+        "the best of the proposals": np.array(
+            [iou(boxes, true[None]).max() for boxes, true in zip(later, truth, strict=True)]
+        ),
+    }
+
+
+def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> dict[str, NDArray[np.float64]]:
+    """IoU in each later frame of all variants, from the true box of the first frame on."""
+    size = sequence.frames.shape[2], sequence.frames.shape[3]
+    boxes = [np.concatenate([sequence.boxes[0], sequence.truth[:1]]), *sequence.boxes[1:]]
+    small = short_side(sequence.frames, config.size)
+    test = subject.test
+    features = region_features(subject.backbone, small, boxes, size, subject.device, test.mean, test.std)
+    placed = [torch.from_numpy(each) for each in boxes]
+    step = (config.max_step or 1.0) * float(np.hypot(*size))
+    found = {}
+    for name, (variant, center, limited) in VARIANTS.items():
+        affinity = affinities(features, placed, center, step if limited else None)
+        ends = _ends_of_sums(affinity) if variant == "sum" else _path(affinity, len(boxes[0]) - 1)
+        found[name] = np.array(
+            [
+                0.0 if end < 0 else iou(there[end][None], true[None])[0]
+                for end, there, true in zip(ends, boxes[1:], sequence.truth[1:], strict=True)
+            ]
+        )
+    return found
+
+
+def _path(affinity: list[torch.Tensor], start: int) -> list[int]:
+    path, _ = best_paths(affinity, torch.tensor([start]))
+    return path[0, 1:].tolist()  # type: ignore[no-any-return]
+
+
+def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
+    """The end of greatest score in each later frame, of the last region of frame 0; -1 where there is none."""
+    ends = []
+    for sums in scaled_sums(affinity):
+        row = sums.pair(0)[0][-1]
+        ends.append(int(row.argmax()) if bool(row.max() > 0) else -1)
+    return ends
+
+
+def main() -> None:
+    """Print the table, write the figures."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="of moving digits, or a sequence of OTB")
+    parser.add_argument("--checkpoint", nargs="+", required=True, help="checkpoints, or random, with --cfg")
+    parser.add_argument("--cfg", type=Path, help="config of the random network")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the proposals")
+    parser.add_argument("--split", choices=("train", "test"), default="test")
+    parser.add_argument("--videos", type=int, default=160, help="the first so many (default 160)")
+    parser.add_argument("--gap", type=int, default=40, help="frames (default 40)")
+    parser.add_argument("--tracker", nargs="+", default=[], metavar="KEY=VALUE", help="settings")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    one_thread()
+    cv2.setNumThreads(0)
+    config = settings(arguments.tracker)
+    subjects = {
+        name: load_subject(Options(name, cfg=arguments.cfg if name == "random" else None, device="cpu"))
+        for name in arguments.checkpoint
+    }
+    measured: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
+    found = sequences(arguments.folder, arguments.split, arguments.videos, arguments.out, config)
+    for number, sequence in enumerate(progress(found, title="track", unit="video")):
+        results = {("", name): values for name, values in baselines(sequence, number).items()}
+        for network, subject in subjects.items():
+            results |= {
+                (network, name): values for name, values in tracked(sequence, subject, config).items()
+            }
+        for key, values in results.items():
+            measured.setdefault(key, []).append(values)
+    rows, figures = [], {}
+    for (network, name), videos in measured.items():
+        held = float(np.mean([values[arguments.gap - 1] >= 0.5 for values in videos]))
+        mean = float(np.mean([values.mean() for values in videos]))
+        rows.append([network, name, f"{held:.0%}", f"{mean:.2f}"])
+        figures[f"{network}, {name}"] = {"held": held, "mean_iou": mean, "videos": len(videos)}
+    print(table(["network", "tracker", f"IoU >= 0.5 after {arguments.gap} frames", "mean IoU"], rows))
+    finish({"tracker": config.model_dump(mode="json"), "tracking": figures}, arguments.json)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,197 @@
+"""The measure of invariance: against plain loops, and on representations whose score is known."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from vidssl.analysis import invariance as module
+from vidssl.analysis.invariance import class_invariance, firing_invariance
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+
+
+def fires(value, values, wanted, sign):
+    """By the words of the docstring: above the smallest value above which at most `wanted` values lie."""
+    values = [sign * v for v in values]
+    threshold = min(t for t in values if sum(v > t for v in values) <= wanted)
+    return sign * value > threshold
+
+
+def class_loops(features, versions, labels, top_k, counted, population, signs):
+    samples, dim = features.shape
+    paths = [[features[n], *(versions[n, v] for v in np.flatnonzero(counted[n]))] for n in range(samples)]
+    pool = [(n, x) for n in range(samples) for x in (paths[n] if population == "all" else paths[n][:1])]
+    of_class = []
+    for y in sorted(set(labels)):
+        own = [n for n in range(samples) if labels[n] == y and len(paths[n]) > 1]
+        if not own:
+            continue
+        wanted = sum(labels[n] == y for n, _ in pool)
+        scores = []
+        for unit in range(dim):
+            values = [x[unit] for _, x in pool]
+            local = [
+                sum(sum(fires(x[unit], values, wanted, sign) for x in paths[n]) / len(paths[n]) for n in own)
+                / len(own)
+                for sign in signs
+            ]
+            scores.append(max(local) / (wanted / len(pool)))
+        of_class.append(sum(sorted(scores)[-top_k:]) / top_k)
+    return sum(of_class) / len(of_class), of_class
+
+
+def firing_loops(features, versions, top_k, counted, population, signs, rate):
+    samples, dim = features.shape
+    pool = [features[n] for n in range(samples)]
+    if population == "all":
+        pool += [versions[n, v] for n in range(samples) for v in np.flatnonzero(counted[n])]
+    wanted = max(1, round(rate * len(pool)))
+    scores = []
+    for unit in range(dim):
+        values, local = [x[unit] for x in pool], []
+        for sign in signs:
+            shares = [
+                np.mean(
+                    [fires(versions[n, v, unit], values, wanted, sign) for v in np.flatnonzero(counted[n])]
+                )
+                for n in range(samples)
+                if counted[n].any() and fires(features[n, unit], values, wanted, sign)
+            ]
+            local.append(np.mean(shares) if shares else 0.0)
+        scores.append(max(local) / (wanted / len(pool)))
+    return sum(sorted(scores)[-top_k:]) / top_k
+
+
+def drawn(relu, seed=0):
+    """17 samples of three unequal classes, 4 versions that are like them; some versions are not there."""
+    rng = generator(seed)
+    labels = np.array([3] * 8 + [0] * 6 + [7] * 3)[rng.permutation(17)]
+    features = rng.normal(size=(17, 6)).astype(np.float32)
+    versions = (features[:, None] + 0.7 * rng.normal(size=(17, 4, 6))).astype(np.float32)
+    counted = rng.random((17, 4)) < 0.7
+    counted[2] = False
+    if relu:
+        features, versions = np.maximum(features, 0), np.maximum(versions, 0)
+    return features, versions, labels, counted
+
+
+@pytest.mark.parametrize("population", ["all", "samples"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("both", [False, True])
+def test_the_scores_are_those_of_loops(population, relu, both, monkeypatch):
+    features, versions, labels, counted = drawn(relu)
+    signs = (1, -1) if both else (1,)
+    told = {"counted": counted, "population": population, "both_signs": both}
+    wanted, of_class = class_loops(features, versions, labels, 2, counted, population, signs)
+    fired = firing_loops(features, versions, 2, counted, population, signs, 0.2)
+    for block in (1 << 24, 200):  # at once, and two units at a time
+        monkeypatch.setattr(module, "_BLOCK", block)
+        found = class_invariance(features, versions, labels, top_k=2, **told)
+        np.testing.assert_allclose(found.of_class, of_class, rtol=1e-12)
+        assert found.score == pytest.approx(wanted, rel=1e-12) and found.classes.tolist() == [0, 3, 7]
+        assert (found.versions, found.samples) == (counted.sum(), counted.any(axis=1).sum())
+        other = firing_invariance(features, versions, top_k=2, rate=0.2, **told)
+        assert other.score == pytest.approx(fired, rel=1e-12)
+
+
+def test_a_class_without_versions_has_no_part():
+    features, versions, labels, counted = drawn(relu=False)
+    counted[labels == 7] = False
+    found = class_invariance(features, versions, labels, top_k=3, counted=counted)
+    assert found.classes.tolist() == [0, 3]
+    wanted, _ = class_loops(features, versions, labels, 3, counted, "all", (1, -1))
+    assert found.score == pytest.approx(wanted, rel=1e-12)
+
+
+@pytest.mark.parametrize("population", ["all", "samples"])
+def test_perfect_units_score_one_over_the_share_of_their_class(population):
+    labels = np.repeat([0, 1, 2], [2, 6, 8])
+    features = (
+        np.eye(3)[labels] + generator(0).random((16, 3)) / 4
+    )  # unit y: high for y alone, otherwise any value
+    versions = np.eye(3)[labels][:, None] + generator(1).random((16, 4, 3)) / 4
+    found = class_invariance(features, versions, labels, top_k=1, population=population)
+    np.testing.assert_allclose(found.of_class, [8, 16 / 6, 2], rtol=1e-12)
+    assert found.score == pytest.approx(found.ceiling) == pytest.approx(np.mean([8, 16 / 6, 2]))
+
+
+@pytest.mark.parametrize("population", ["all", "samples"])
+def test_random_units_score_one(population):
+    """All units count, by one sign: then nothing is chosen by its score."""
+    rng, units = generator(2), 4000
+    labels = np.repeat([0, 1, 2], [10, 20, 50])
+    features, versions = rng.normal(size=(80, units)), rng.normal(size=(80, 3, units))
+    told = {"top_k": units, "population": population, "both_signs": False}
+    found = class_invariance(features, versions, labels, **told)
+    for score, size in zip(found.of_class, (10, 20, 50), strict=True):
+        # A fresh value is above the (n + 1)-th largest of N others with probability (n + 1) / (N + 1). Where thresholds
+        # are those of the samples alone, the versions are fresh: three of four values on a trajectory.
+        few = ((size + 1) / 81) / (size / 80)
+        wanted = 1 if population == "all" else (1 + 3 * few) / 4
+        assert abs(score - wanted) < 3 * np.sqrt(2 * (80 - size) / size / (size * units))
+        assert abs(wanted - 1) < 0.07
+    fired = firing_invariance(features, versions, rate=0.1, **told)
+    # Given that one of the 32 highest of all 320 values is the sample's own, 31 of the other 319 fire.
+    wanted = (31 / 319) / 0.1 if population == "all" else (9 / 81) / 0.1
+    assert abs(fired.score - wanted) < 3 * np.sqrt(2 * 9 / (8 * units))
+
+
+def test_the_better_sign_counts():
+    features, versions, labels, _ = drawn(relu=False)
+    for measure in (partial(class_invariance, labels=labels), partial(firing_invariance, rate=0.2)):
+        plain = measure(features, versions, top_k=3)
+        assert measure(-features, -versions, top_k=3).score == plain.score
+        one = [measure(s * features, s * versions, top_k=6, both_signs=False).score for s in (1, -1)]
+        assert measure(features, versions, top_k=6).score >= max(one) != min(one)
+
+
+def test_ties_do_not_fire():
+    """A dead unit scores 0; one that fires on half of its class, and else is 0, half of what it could."""
+    labels = np.repeat([0, 1], 8)
+    features = np.zeros((16, 2))
+    features[:4, 1] = [1, 2, 3, 4]
+    versions = np.repeat(features[:, None], 3, axis=1)
+    told = {"both_signs": False, "top_k": 1}
+    assert class_invariance(features[:, :1], versions[..., :1], labels, **told).score == 0
+    found = class_invariance(features[:, 1:], versions[..., 1:], labels, **told)
+    np.testing.assert_allclose(found.of_class, [0.5 * 2, 0])
+    assert firing_invariance(features[:, :1], versions[..., :1], **told).score == 0
+
+
+def test_a_unit_that_the_transformation_drives_is_not_invariant():
+    """It fires on every version, whatever is seen: perfect by thresholds of the samples, chance by those of all."""
+    rng = generator(3)
+    labels = np.repeat(np.arange(5), 40)
+    features, versions = rng.random((200, 1)), 2 + rng.random((200, 4, 1))
+    told = {"top_k": 1, "both_signs": False}
+    by_samples = class_invariance(features, versions, labels, population="samples", **told).score
+    by_all = class_invariance(features, versions, labels, population="all", **told).score
+    assert by_samples > 4 and abs(by_all - 1) < 0.1
+
+
+def test_without_versions_it_is_selectivity():
+    features, _, labels, _ = drawn(relu=False)
+    none = np.empty((17, 0, 6))
+    found = class_invariance(features, none, labels, top_k=6)
+    same = class_invariance(features, features[:, None], labels, top_k=6, population="samples")
+    np.testing.assert_allclose(found.of_class, same.of_class, rtol=1e-12)
+
+
+def test_what_cannot_be_measured():
+    features, versions, labels, counted = drawn(relu=False)
+    for top_k in (0, 7):
+        with pytest.raises(ConfigError, match=f"top_k {top_k} of 6 units: choose 1 to 6"):
+            class_invariance(features, versions, labels, top_k=top_k)
+    with pytest.raises(DataError, match="between classes"):
+        class_invariance(features, versions, labels * 0, top_k=1)
+    with pytest.raises(DataError, match="no sample has a transformed version"):
+        class_invariance(features, versions, labels, top_k=1, counted=counted & False)
+    with pytest.raises(DataError, match="between samples"):
+        firing_invariance(features[:1], versions[:1], top_k=1)
+    broken = versions.copy()
+    broken[3, 1, 2] = np.nan
+    counted[3, 1] = False
+    class_invariance(features, broken, labels, top_k=1, counted=counted)  # it is not looked at
+    with pytest.raises(DataError, match="not finite"):
+        class_invariance(features, broken, labels, top_k=1)

@@ -1,0 +1,222 @@
+"""Masks: the list column, what is refused, and that a mask lies over its view, on any number of workers."""
+
+import re
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.loader import StepSampler, eval_loader, to_device, train_loader
+from vidssl.data.masks import read_mask
+from vidssl.data.records import Row, copy_list, read_list, write_lists
+from vidssl.data.samplers import Center, Random
+from vidssl.errors import DataError
+from vidssl.randomness import generator
+from vidssl.transforms import RECIPES
+
+HEIGHT, WIDTH = 40, 60
+
+
+def parts(number):
+    """A mask: a disc of part 1 at a place of its own, part 2 below it, a rim that is not counted."""
+    y, x = np.mgrid[:HEIGHT, :WIDTH]
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[(x - 15 - 8 * number) ** 2 + (y - 18) ** 2 < 12**2] = 1
+    mask[(mask == 1) & (y > 18)] = 2
+    mask[:, -6:] = 255
+    return mask
+
+
+GRAY = np.array([20, 120, 220] + [0] * 252 + [70])  # the brightness of each part
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory, write_video):
+    """A list of four videos whose gray tells the part of each pixel, and their masks."""
+    root = tmp_path_factory.mktemp("masked")
+    (root / "masks").mkdir()
+    rows = []
+    for n in range(4):
+        picture = np.repeat(GRAY[parts(n)][..., None], 3, axis=-1).astype(np.uint8)
+        write_video(root / f"{n}.mp4", np.repeat(picture[None], 6, axis=0))
+        Image.fromarray(parts(n)).save(root / f"masks/{n}.png")
+        rows.append(Row(f"{n}.mp4", n, mask=f"masks/{n}.png"))
+    write_lists(root / "lists", root, {"train": rows}, ())
+    return root / "lists" / "train.csv"
+
+
+def masked_set(path, **settings):
+    sampler = Random(Random.Config(frames=2, sampling_rate=2))
+    recipes = [RECIPES["weak"](RECIPES["weak"].Config(size=size, area=(0.5, 1.0))) for size in (30, 24)]
+    return ClipDataset(read_list(path), sampler, recipes, **settings)
+
+
+def test_the_column_is_read_and_written(masked):
+    assert masked.read_text().splitlines()[:2] == ["path,label,mask", "0.mp4,0,masks/0.png"]
+    listed = read_list(masked)
+    assert [record.mask for record in listed.records] == [
+        str(masked.parents[1] / f"masks/{n}.png") for n in range(4)
+    ]
+    assert listed.rows([2]).records[0].mask.endswith("masks/2.png")
+    with pytest.raises(ValueError, match="some rows have a mask"):
+        write_lists(masked.parent, masked.parent, {"x": [Row("a", mask="b"), Row("c")]}, ())
+
+
+def test_the_mask_of_a_sample_lies_over_its_first_view(masked):
+    dataset, flipped = masked_set(masked), 0
+    for epoch in range(6):
+        for index in range(4):
+            sample = dataset[epoch, index]
+            assert sample.mask.shape == (30, 30) and sample.mask.dtype == np.uint8
+            shown = sample.views[0][1, 0].astype(float)
+            # Where the mask says nothing else nearby, the gray is that of its part.
+            same = np.ones_like(sample.mask, bool)
+            for axis, step in ((0, 1), (0, -1), (1, 1), (1, -1)):
+                same &= np.roll(sample.mask, step, axis) == sample.mask
+            same[[0, -1]] = same[:, [0, -1]] = False
+            assert same.mean() > 0.5
+            assert np.abs(shown - GRAY[sample.mask])[same].max() < 45  # half way to the next gray
+            assert np.abs(shown - GRAY[sample.mask])[same].mean() < 6
+            flipped += sample.mask[:, :3].max() == 255
+    assert flipped  # the rim at the right was at the left
+
+
+def test_batches_with_masks_do_not_depend_on_workers(masked):
+    def batches(workers):
+        return list(train_loader(masked_set(masked), StepSampler(4, 2, 2, 0, 4, 0), workers))
+
+    straight = batches(0)
+    for workers in (1, 2):
+        assert all(torch.equal(a.mask, b.mask) for a, b in zip(batches(workers), straight, strict=True))
+    dataset = masked_set(masked)
+    assert torch.equal(
+        straight[0].mask, torch.stack([torch.from_numpy(dataset[0, int(n)].mask) for n in straight[0].index])
+    )
+    moved = to_device(straight[0], torch.device("cpu"), (0.45,), (0.225,))
+    assert moved.mask.dtype == torch.int64 and torch.equal(moved.mask, straight[0].mask.long())
+    assert moved.boxes is None
+
+
+def test_a_list_without_the_column_has_no_masks(digits):
+    dataset = masked_set(digits / "motion/test.csv")
+    assert dataset[0, 0].mask is None
+    (batch,) = eval_loader(dataset, 16, 0)
+    assert batch.mask is None and to_device(batch, torch.device("cpu"), (0.45,), (0.225,)).mask is None
+
+
+def spoil(masked, tmp_path, picture=None, content=None):
+    """The list with another mask for its first video."""
+    root = masked.parents[1]
+    path = root / "masks" / f"{tmp_path.name}.png"
+    if picture is not None:
+        picture.save(path)
+    if content is not None:
+        path.write_bytes(content)
+    rows = [Row("0.mp4", 0, mask=f"masks/{path.name}"), Row("1.mp4", 1, mask="masks/1.png")]
+    write_lists(tmp_path, root, {"train": rows}, ())
+    return tmp_path / "train.csv", path
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: {}, "No such file"),
+        (lambda: {"content": b""}, "no PNG"),
+        (lambda: {"content": b"GIF89a" + bytes(50)}, "no PNG"),
+        (lambda: {"picture": Image.new("L", (HEIGHT, WIDTH))}, "is 40x60, the frames are 60x40"),
+        (lambda: {"picture": Image.new("RGB", (WIDTH, HEIGHT))}, "mode RGB"),
+        (lambda: {"picture": Image.new("I;16", (WIDTH, HEIGHT))}, "mode I;16"),
+    ],
+    ids=["missing", "empty", "gif", "turned", "colours", "16 bits"],
+)
+def test_masks_that_are_refused(masked, tmp_path, make, reason):
+    path, mask = spoil(masked, tmp_path, **make())
+    with pytest.raises(DataError, match=re.escape(reason)) as caught:
+        masked_set(path)[0, 0]
+    assert str(mask) in str(caught.value) and "\n" not in str(caught.value)
+    replaced = masked_set(path, replace=1)[0, 0]  # in training the next video takes the place
+    assert replaced.index == 1 and str(mask) in replaced.replaced[0][1]
+    (batch,) = eval_loader(masked_set(path, skip=True), 2, 0)
+    assert batch.index.tolist() == [1] and batch.mask.shape == (1, 30, 30)
+
+
+def test_a_mask_that_is_cut_off(masked, tmp_path):
+    noise = generator(0).integers(0, 3, (HEIGHT, WIDTH), dtype=np.uint8)
+    path, mask = spoil(masked, tmp_path, Image.fromarray(noise))
+    mask.write_bytes(mask.read_bytes()[:200])
+    with pytest.raises(DataError, match="no PNG, or damaged"):
+        masked_set(path)[0, 0]
+
+
+def test_the_indices_of_a_palette_are_the_numbers(tmp_path):
+    """As the masks of Pascal VOC are written."""
+    indexed = Image.new("P", (WIDTH, HEIGHT))
+    indexed.putdata(parts(1).ravel().tolist())
+    indexed.putpalette([value for n in range(256) for value in (n, 255 - n, (7 * n) % 256)])
+    indexed.save(tmp_path / "a.png")
+    assert np.array_equal(read_mask(str(tmp_path / "a.png"), HEIGHT, WIDTH), parts(1))
+
+
+@pytest.mark.parametrize("side", [5_000, 12_000, 100_000])
+def test_a_header_that_promises_a_huge_mask_is_all_that_is_read(tmp_path, side):
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
+    content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    (tmp_path / "large.png").write_bytes(content + struct.pack(">I", 99) + b"IDAT" + bytes(99))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        with pytest.raises(
+            DataError, match=r"large\.png (is \d+x\d+, the frames are 60x40|.*decompression bomb)"
+        ):
+            read_mask(str(tmp_path / "large.png"), HEIGHT, WIDTH)
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        ("", "the mask is empty"),
+        ("  ", "the mask is empty"),
+        ("../b.png", "leaves the root"),
+        ("/etc/b.png", "leaves the root"),
+        ("http://x/b.png", "is an address"),
+        ("file:b.png", "is an address"),
+    ],
+)
+def test_cells_that_are_refused(tmp_path, cell, reason):
+    path = tmp_path / "list.csv"
+    path.write_text(f"path,mask\na.mp4,a.png\nb.mp4,{cell}\n")
+    with pytest.raises(DataError, match=rf"list\.csv:3: .*{reason}"):
+        read_list(path)
+    if reason == "leaves the root":
+        assert read_list(path, allow_external=True).records[1].mask == str(tmp_path / cell)
+
+
+def test_the_fingerprint_knows_the_masks(tmp_path):
+    path = tmp_path / "list.csv"
+    found = set()
+    for text in ("path\na.mp4\n", "path,mask\na.mp4,a.png\n", "path,mask\na.mp4,b.png\n"):
+        path.write_text(text)
+        found.add(read_list(path).fingerprint)
+        assert read_list(path).fingerprint == read_list(path, root="/elsewhere").fingerprint
+    assert len(found) == 3
+
+
+def test_a_copy_of_a_list_keeps_its_masks_or_is_refused(masked, tmp_path):
+    listed = read_list(masked)
+    copy = copy_list(listed, tmp_path / "same", listed.root, [listed.names[0], None, *listed.names[2:]])
+    assert [record.mask for record in read_list(copy).records] == [
+        record.mask for n, record in enumerate(listed.records) if n != 1
+    ]
+    with pytest.raises(DataError, match=r"the masks of .* do not follow"):
+        copy_list(listed, tmp_path / "other", tmp_path / "other", listed.names)
+
+
+def test_masks_of_uniform_crops_are_those_of_the_first(masked):
+    recipe = RECIPES["uniform_crops"](RECIPES["uniform_crops"].Config(size=HEIGHT))
+    sampler = Center(Center.Config(frames=1, sampling_rate=1))
+    sample = ClipDataset(read_list(masked), sampler, [recipe])[0, 3]
+    assert len(sample.views) == 3 and np.array_equal(sample.mask, parts(3)[:, :HEIGHT])

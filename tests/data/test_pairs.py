@@ -1,0 +1,232 @@
+"""Samplers of clips that lie far apart: gaps, bounds, every placement equally likely, tracks, videos without room."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from vidssl.data.samplers import Pair, TrackedPair, pairs_of
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+from vidssl.types import Tracks, VideoMeta
+
+
+def meta(count, tracks=None):
+    return VideoMeta(count, 25.0, 48, 64, tracks)
+
+
+def draw(sampler, video, views, number):
+    return sampler(video, [generator(3, number, view) for view in range(views)])
+
+
+def starts(sampler, video, views, draws):
+    """First frames of the clips: (draws, views)."""
+    return np.array([[clip.first for clip in draw(sampler, video, views, number)] for number in range(draws)])
+
+
+def tracks_of(rows):
+    """Tracks from (track, frame) pairs, in any order; the boxes do not matter."""
+    track, frame = np.array(rows, np.int64).reshape(-1, 2).T
+    boxes = np.tile(np.array([1, 2, 30, 40], np.float32), (len(track), 1))
+    return Tracks(frame, boxes, np.ones(len(track), np.float32), track)
+
+
+def chi_square(counts):
+    expected = sum(counts) / len(counts)
+    return sum((count - expected) ** 2 / expected for count in counts)
+
+
+# 0.001 of the chi-square distribution of k degrees of freedom lies above: k + 3.3 sqrt(2 k) and some.
+def limit(cells):
+    k = cells - 1
+    return k * (1 - 2 / (9 * k) + 3.09 * np.sqrt(2 / (9 * k))) ** 3  # Wilson and Hilferty
+
+
+@pytest.mark.parametrize(
+    ("views", "frames", "rate", "gap", "count"),
+    [
+        (2, 1, 1, 40, 48),
+        (2, 3, 2, 4, 17),
+        (3, 1, 1, 3, 12),
+        (3, 2, 2, 2, 16),
+        (2, 1, 1, 1, 9),
+        (4, 1, 1, 2, 8),
+    ],
+)
+def test_all_placements_and_orders_are_equally_likely(views, frames, rate, gap, count):
+    """Those that a loop finds, each in all orders over the views; between clips lie `min_gap` frames or more."""
+    span = (frames - 1) * rate + 1
+    allowed = [
+        placed
+        for placed in itertools.permutations(range(count - span + 1), views)
+        if all(later - (earlier + span - 1) >= gap for earlier, later in itertools.pairwise(sorted(placed)))
+    ]
+    sampler = Pair(Pair.Config(frames=frames, sampling_rate=rate, min_gap=gap))
+    found = [tuple(row) for row in starts(sampler, meta(count), views, 30 * len(allowed))]
+    assert set(found) == set(allowed)
+    counts = [found.count(placed) for placed in allowed] if len(allowed) < 60 else None
+    if counts is None:
+        numbers = {placed: n for n, placed in enumerate(allowed)}
+        counts = np.bincount([numbers[placed] for placed in found], minlength=len(allowed)).tolist()
+    assert chi_square(counts) < limit(len(allowed))
+
+
+@pytest.mark.parametrize("views", [2, 3, 5])
+@pytest.mark.parametrize("count", [300, 1000])
+def test_clips_of_real_length_keep_the_gap(views, count):
+    sampler = Pair(Pair.Config(frames=8, seconds=1.0, min_gap=40))  # 25 native frames
+    for number in range(200):
+        clips = draw(sampler, meta(count), views, number)
+        for clip in clips:
+            assert 0 <= clip.first == clip.indices[0] and clip.indices[-1] == clip.last < count
+            assert clip.last - clip.first == 24 and len(clip.indices) == 8
+        ordered = sorted(clips, key=lambda clip: clip.first)
+        assert all(b.first - a.last >= 40 for a, b in itertools.pairwise(ordered))
+
+
+def test_the_one_placement_that_there_is():
+    """41 frames hold two of them 40 apart in one way; a frame less, in none."""
+    sampler = Pair(Pair.Config(frames=1, sampling_rate=1))
+    assert sampler.config.min_gap == 40
+    found = starts(sampler, meta(41), 2, 400)
+    assert {tuple(row) for row in found} == {(0, 40), (40, 0)}
+    assert abs((found[:, 0] == 0).mean() - 0.5) < 4 * 0.5 / np.sqrt(400)
+    with pytest.raises(DataError) as caught:
+        draw(sampler, meta(40), 2, 0)
+    assert str(caught.value) == (
+        "2 clips of 1 frames, 40 apart, need 41 frames, the video has 40; leave such videos out "
+        "(check_videos.py --min-frames 41), or choose too_short: closer"
+    )
+
+
+@pytest.mark.parametrize("views", [2, 3])
+def test_the_frames_that_are_needed_are_enough(views):
+    """What the error names suffices, and one frame less does not."""
+    sampler = Pair(Pair.Config(frames=4, sampling_rate=3, min_gap=7))
+    with pytest.raises(DataError) as caught:
+        draw(sampler, meta(11), views, 0)
+    needed = int(re.search(r"need (\d+) frames", str(caught.value))[1])
+    assert needed == views * 10 + (views - 1) * 6
+    assert len(draw(sampler, meta(needed), views, 0)) == views
+    with pytest.raises(DataError):
+        draw(sampler, meta(needed - 1), views, 0)
+
+
+@pytest.mark.parametrize("views", [2, 3])
+@pytest.mark.parametrize("count", [10, 11, 13, 20, 40])
+def test_closer_is_as_far_as_the_video_allows(views, count):
+    """The smallest distance of two starts is the largest that any placement has."""
+    sampler = Pair(Pair.Config(frames=4, sampling_rate=3, min_gap=100, too_short="closer"))
+    found = starts(sampler, meta(count), views, 60)
+    best = max(
+        min(b - a for a, b in itertools.pairwise(placed))
+        for placed in itertools.combinations_with_replacement(range(count - 10 + 1), views)
+    )
+    ordered = np.sort(found, axis=1)
+    assert (np.diff(ordered, axis=1).min(axis=1) == best).all()
+    assert (ordered[:, 0] == 0).all() and (ordered[:, -1] == count - 10).all()
+    assert count == 10 or len({tuple(row) for row in found}) > 1  # the order stays random
+
+
+def test_closer_with_less_than_a_clip_does_what_short_says():
+    for short, expected in (("loop", [0, 3, 1, 4]), ("hold", [0, 3, 4, 4])):
+        config = Pair.Config(frames=4, sampling_rate=3, too_short="closer", short=short)
+        clips = draw(Pair(config), meta(5), 2, 0)
+        assert [clip.indices.tolist() for clip in clips] == [expected] * 2
+    config = Pair.Config(frames=4, sampling_rate=3, too_short="closer", short="error")
+    with pytest.raises(DataError, match="the clip needs 10 frames"):
+        draw(Pair(config), meta(5), 2, 0)
+
+
+def test_enough_room_is_drawn_alike_under_both_policies():
+    error, closer = (
+        Pair(Pair.Config(frames=2, sampling_rate=2, min_gap=5, too_short=policy))
+        for policy in ("error", "closer")
+    )
+    assert np.array_equal(starts(error, meta(60), 3, 50), starts(closer, meta(60), 3, 50))
+
+
+def test_a_pair_needs_two_views():
+    for views in (0, 1):
+        with pytest.raises(ConfigError, match="two recipes"):
+            draw(Pair(Pair.Config(frames=1, sampling_rate=1)), meta(100), views, 0)
+    for settings in ({"min_gap": 0}, {"too_short": "loop"}, {"untracked": "pair"}):
+        with pytest.raises(ValidationError):
+            Pair.Config(frames=1, sampling_rate=1, **settings)
+
+
+# Tracks --------------------------------------------------------------------------------------------------------
+
+
+def test_pairs_of_frames_against_loops():
+    rng = generator(4)
+    for case in range(30):
+        rows = list({(int(t), int(f)) for t, f in rng.integers([6, 30], size=(rng.integers(0, 60), 2))})
+        rng.shuffle(rows)
+        gap, first, last = int(rng.integers(1, 12)), int(rng.integers(0, 6)), int(rng.integers(20, 32))
+        expected = sorted(
+            {
+                (i, j)
+                for (a, i), (b, j) in itertools.product(map(tuple, rows), repeat=2)
+                if a == b and j - i >= gap and first <= i and j <= last
+            }
+        )
+        found = pairs_of(tracks_of(rows), gap, first, last)
+        assert [tuple(pair) for pair in found.tolist()] == expected, case
+
+
+PATHS = [(0, frame) for frame in range(0, 12)] + [(1, frame) for frame in range(6, 20)]  # a row in each frame
+ENDS = [(0, 2), (0, 9), (1, 0), (1, 15), (2, 2), (2, 9), (3, 8), (3, 17), (4, 5), (4, 6)]  # two rows a track
+
+
+@pytest.mark.parametrize("rows", [PATHS, ENDS], ids=["paths", "ends"])
+@pytest.mark.parametrize(("frames", "rate"), [(1, 1), (3, 2)])
+def test_tracked_pairs_are_equally_likely(rows, frames, rate):
+    """Distinct pairs of frames: (2, 9) is no likelier for standing in two tracks. Clips of 5 frames stay inside 20."""
+    span, middle = (frames - 1) * rate + 1, frames // 2 * rate
+    allowed = set()
+    for (a, i), (b, j) in itertools.permutations(rows, 2):
+        fits = all(moment - middle >= 0 and moment - middle + span <= 20 for moment in (i, j))
+        if a == b and abs(i - j) >= 6 and fits:
+            allowed.add((i, j))
+    sampler = TrackedPair(TrackedPair.Config(frames=frames, sampling_rate=rate, min_gap=6))
+    found = []
+    for number in range(40 * len(allowed)):
+        clips = draw(sampler, meta(20, tracks_of(rows)), 2, number)
+        for clip in clips:
+            assert clip.indices.tolist() == [clip.first + n * rate for n in range(frames)]
+            assert clip.first >= 0 and clip.last < 20
+        assert [clip.moment for clip in clips] == [clip.indices[frames // 2] for clip in clips]
+        found.append(tuple(clip.moment for clip in clips))
+    assert set(found) == allowed
+    assert chi_square([found.count(pair) for pair in sorted(allowed)]) < limit(len(allowed))
+
+
+def test_videos_without_a_tracked_pair():
+    config = {"frames": 1, "sampling_rate": 1, "min_gap": 10}
+    near = tracks_of([(0, 3), (0, 12), (1, 4), (2, 30)])
+    for tracks in (near, tracks_of([])):
+        with pytest.raises(DataError, match="no track of the video has two frames 10 apart"):
+            draw(TrackedPair(TrackedPair.Config(**config)), meta(60, tracks), 2, 0)
+        lenient = TrackedPair(TrackedPair.Config(**config, untracked="pair"))
+        plain = Pair(Pair.Config(**config))
+        assert np.array_equal(starts(lenient, meta(60, tracks), 2, 20), starts(plain, meta(60), 2, 20))
+        with pytest.raises(DataError, match="need 11 frames"):  # and then it is short like any other
+            draw(lenient, meta(8, tracks_of([])), 2, 0)
+
+
+def test_tracked_pairs_need_tracks_and_two_views():
+    sampler = TrackedPair(TrackedPair.Config(frames=1, sampling_rate=1, min_gap=2))
+    with pytest.raises(ConfigError, match=r"tools/track_regions\.py .*tracks\.folder"):
+        draw(sampler, meta(20), 2, 0)
+    for views in (1, 3):
+        with pytest.raises(ConfigError, match=f"draws two clips, data.views names {views}"):
+            draw(sampler, meta(20, tracks_of(ENDS)), views, 0)
+
+
+def test_a_video_shorter_than_the_clip_has_no_tracked_pair():
+    sampler = TrackedPair(TrackedPair.Config(frames=4, sampling_rate=3, min_gap=1))
+    with pytest.raises(DataError, match="no track"):
+        draw(sampler, meta(7, tracks_of([(0, 0), (0, 6)])), 2, 0)

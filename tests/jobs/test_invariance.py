@@ -1,0 +1,216 @@
+"""Invariance of networks on real files: the numbers against a loop by hand, what is written, and what is refused."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.analysis.invariance import class_invariance, firing_invariance
+from vidssl.data.records import read_list
+from vidssl.data.video import open_video
+from vidssl.engine.run import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+from vidssl.jobs.backbones import Options, load_subject
+from vidssl.jobs.invariance import Measure, invariance, summary
+from vidssl.transforms import center_crop
+from vidssl.transforms.corruptions import CORRUPTIONS
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+TOLD = ("data.moving_digits=null", "data.train=none.csv")
+FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
+
+
+@pytest.fixture
+def options():
+    return Options("", TOY, TOLD, size=24, batch_size=4, workers=0, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(digits, tmp_path_factory):
+    told = [
+        f"data.train={digits}/motion/train.csv",
+        "data.moving_digits=null",
+        "data.workers=0",
+        "device=cpu",
+    ]
+    return train(load_run(TOY, [*told, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
+
+
+def by_hand(options, videos):
+    """Features of the middle clip of each video and of its versions, one at a time."""
+    subject = load_subject(replace(options, checkpoint="random"))
+    clip, test = subject.test.clip, subject.test
+
+    def encode(frames):
+        x = torch.from_numpy(np.ascontiguousarray(frames)).float() / 255
+        x = (x - torch.tensor(test.mean).view(-1, 1, 1)) / torch.tensor(test.std).view(-1, 1, 1)
+        with torch.no_grad():
+            return subject.backbone(x.transpose(0, 1)[None])[0].numpy()
+
+    features, versions = [], []
+    for record in videos.records:
+        with open_video(record.path) as video:
+            span = clip.span(video.meta.fps)
+            numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (
+                clip.frames - 1
+            )
+            view = center_crop(video.frames(numbers), 24).frames
+        changed = [*CORRUPTIONS["occlusion"].versions(view), *CORRUPTIONS["blur"].versions(view), view[::-1]]
+        features.append(encode(view))
+        versions.append([encode(frames) for frames in changed])
+    return np.array(features), np.array(versions)
+
+
+def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
+    path = digits / "motion/train.csv"
+    videos = read_list(path)
+    features, versions = by_hand(options, videos)
+    labels = np.array([record.label for record in videos.records])
+    places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
+    for measure in (FEW, replace(FEW, population="samples"), replace(FEW, variant="goodfellow")):
+        found = invariance(
+            options, ["random"], path, tmp_path / measure.variant / measure.population, measure
+        )
+        results = found["random"]
+        for name, place in places.items():
+            told = {"top_k": 5, "population": measure.population}
+            if measure.variant == "class":
+                wanted = class_invariance(features, versions[:, place], labels, **told)
+            else:
+                wanted = firing_invariance(features, versions[:, place], **told)
+            # Rounding may move a value across a threshold: one version in so many.
+            assert results[f"invariance_{name}"] == pytest.approx(wanted.score, abs=0.02 * wanted.ceiling)
+            details = results["details"][name]
+            assert (details["versions"], details["unchanged_versions"]) == (wanted.versions, 0)
+            assert details["ceiling"] == wanted.ceiling
+        scores = [results[f"invariance_{name}"] for name in places]
+        assert results["invariance_mean"] == pytest.approx(np.mean(scores))
+    assert results["invariance_unchanged"] == pytest.approx(results["invariance_ceiling"])  # of goodfellow
+
+
+def test_what_is_written(options, checkpoint, digits, tmp_path):
+    path, out = digits / "motion/test.csv", tmp_path / "out"
+    found = invariance(options, ["random", str(checkpoint)], path, out, FEW)
+    assert list(found) == ["random", "trained"]
+    png = (out / "invariance.png").read_bytes()
+    assert png[:4] == b"\x89PNG"
+    for name, results in found.items():
+        written = json.loads((out / name / "results.json").read_text())
+        assert written == results
+        numbers = {key for key, value in written.items() if isinstance(value, float)}
+        assert numbers == {
+            f"invariance_{n}"
+            for n in ("occlusion", "blur", "reverse", "mean", "unchanged", "shuffled", "ceiling")
+        }
+        assert written["invariance_ceiling"] == 8 and written["num_videos"] == written["num_samples"] == 16
+        assert set(written["details"]["blur"]["per_class"]) == set(read_list(path).classes)
+        assert (written["protocol"]["clips"], written["protocol"]["crops"]) == (1, 1)
+        assert written["measure"]["transformations"]["blur"] == [1 / 80, 1 / 40, 1 / 20]
+        assert written["versions"].keys() == {"vidssl", "torch"}
+    assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
+    lines = summary(found).splitlines()
+    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == [
+        "random",
+        "trained",
+    ]
+    table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
+        assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
+
+
+def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
+    path, measure = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
+    first = invariance(options, ["random"], path, tmp_path / "out", measure)
+    other = replace(measure, top_k=6)
+    assert invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
+    invariance(options, ["random"], path, tmp_path / "out", measure)
+    monkeypatch.setattr("vidssl.jobs.invariance.trajectory_features", None)
+    assert invariance(options, ["random"], path, tmp_path / "out", measure) == first
+
+
+def test_left_out_transformations_are_named(options, digits, tmp_path):
+    path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
+    one = replace(options, overrides=(*TOLD, f"data.sampler={sampler}"))
+    found = invariance(one, ["random"], path, tmp_path / "out", Measure(top_k=5))["random"]
+    assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
+    assert "invariance_reverse" not in found and "invariance_gap" in found
+    assert "not measured: speed (a clip of one frame has no motion)" in summary({"random": found})
+    boxes = Measure(("instance", "gap"), top_k=5, boxes=digits / "boxes.csv")
+    found = invariance(options, ["random"], path, tmp_path / "boxes", boxes)["random"]
+    assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
+    # Of 24 frames no clip has room for most of the gaps.
+    gap = found["details"].get("gap", {"unchanged_versions": 64})
+    assert gap["unchanged_versions"] >= 48
+
+
+def test_several_clips_are_several_samples(options, digits, tmp_path):
+    found = invariance(
+        replace(options, clips=3),
+        ["random"],
+        digits / "motion/test.csv",
+        tmp_path / "o",
+        Measure(("blur",), top_k=5),
+    )
+    assert (found["random"]["num_videos"], found["random"]["num_samples"]) == (16, 48)
+
+
+def test_broken_videos(options, digits, tmp_path):
+    source = read_list(digits / "motion/test.csv")
+    for n, record in enumerate(source.records):
+        shutil.copy(record.path, tmp_path / f"{n}.mp4")
+    (tmp_path / "3.mp4").write_bytes(b"nothing")
+    rows = [f"{n}.mp4,{record.label}\n" for n, record in enumerate(source.records)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
+    measure = Measure(("blur",), top_k=5)
+    with pytest.raises(DataError, match=r"3\.mp4"):
+        invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
+    allowing = replace(options, allow_missing=True)
+    found = invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
+    assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
+    assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
+
+
+def test_what_is_refused(options, checkpoint, digits, tmp_path):
+    path, out = digits / "motion/test.csv", tmp_path / "out"
+    names = read_list(path).names
+    root = read_list(path).root
+    unlabelled, alike = tmp_path / "unlabelled.csv", tmp_path / "alike.csv"
+    unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
+    alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
+    rooted = replace(options, root=root)
+    with pytest.raises(DataError, match=r"needs labels, and 16 videos of .* have none.*--variant goodfellow"):
+        invariance(rooted, ["random"], unlabelled, out, FEW)
+    with pytest.raises(DataError, match="have one class"):
+        invariance(rooted, ["random"], alike, out, FEW)
+    with pytest.raises(ConfigError, match="--top-k 4000: random has 64 units"):
+        invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
+    with pytest.raises(ConfigError, match="--crops 3: the central square is measured"):
+        invariance(replace(options, crops=3), ["random"], path, out, FEW)
+    with pytest.raises(ConfigError, match="names a network twice"):
+        invariance(options, ["random", "random"], path, out, FEW)
+    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE go with --checkpoint random"):
+        invariance(options, [str(checkpoint)], path, out, FEW)
+    with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
+        invariance(options, ["random"], path, out, Measure(("instance",)))
+    assert not out.exists()
+    found = invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
+    assert found["random"]["details"]["blur"]["per_class"] == {}
+
+
+def in_a_world(options, path, out):
+    return invariance(options, ["random"], Path(path), Path(out), FEW)["random"]
+
+
+@pytest.mark.long
+def test_several_processes(run_world, options, digits, tmp_path):
+    path = str(digits / "motion/test.csv")
+    alone = invariance(options, ["random"], Path(path), tmp_path / "alone", FEW)["random"]
+    found = run_world(2, in_a_world, options, path, str(tmp_path / "out"))
+    assert found[0] == found[1]
+    for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
+        assert found[0][name] == pytest.approx(alone[name], abs=0.2)

@@ -1,0 +1,167 @@
+"""Selective search: the same boxes each time, around the thing that is there, also where a frame is none."""
+
+import logging
+import sys
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.errors import ConfigError
+from vidssl.randomness import generator
+from vidssl.tracking import proposals
+from vidssl.tracking.proposals import (
+    Search,
+    choose,
+    made_from,
+    proposals_file,
+    propose,
+    read_proposals,
+    write_proposals,
+)
+from vidssl.types import VideoMeta, VideoRecord
+from vidssl.workers import ordered
+
+
+def draw_image(height=96, width=128, seed=0):
+    """Smooth noise with a bright ellipse."""
+    small = generator(seed).integers(0, 120, (12, 16, 3), dtype=np.uint8)
+    image = cv2.resize(small, (width, height), interpolation=cv2.INTER_CUBIC)
+    cv2.ellipse(image, (width // 2, height // 2), (width // 8, height // 4), 0, 0, 360, (240, 230, 60), -1)
+    return image
+
+
+def test_the_thing_is_among_the_boxes_and_boxes_are_pixels_of_the_frame():
+    for height, width in ((96, 128), (180, 240)):  # searched smaller and larger than they are
+        found = propose(draw_image(height, width), Search(short_side=120))
+        truth = np.array(
+            [
+                width / 2 - width // 8,
+                height / 2 - height // 4,
+                width / 2 + width // 8,
+                height / 2 + height // 4,
+            ]
+        )
+        assert np.abs(found - truth).max(axis=1).min() <= 3
+        assert (
+            found.dtype == np.float32 and found.min() >= 0 and (found <= [width, height, width, height]).all()
+        )
+
+
+@pytest.mark.parametrize("mode", ["fast", "quality"])
+def test_30_the_order_is_canonical(mode):
+    image = draw_image()
+    engine = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    engine.setBaseImage(cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    getattr(engine, f"switchToSelectiveSearch{mode.title()}")()
+    first, second = engine.process(), engine.process()
+    assert not np.array_equal(first, second)  # what is to be mended: OpenCV's order is random
+    search = Search(short_side=96, mode=mode, limit=20)
+    found = propose(image, search)
+    assert len(found) == 20
+    np.testing.assert_array_equal(found, propose(image, search))
+    area = np.prod(found[:, 2:] - found[:, :2], axis=1)
+    assert (np.diff(area) <= 0).all() and len(np.unique(found, axis=0)) == 20
+
+
+def test_30_other_processes_find_the_same():
+    image, search = draw_image(seed=3), Search(short_side=96, limit=25)
+    here = propose(image, search)
+    for there in ordered(lambda _, desk: propose(image, search), range(4), workers=2):
+        np.testing.assert_array_equal(there, here)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (8, 400), (400, 8), (2, 2000)])
+def test_30_frames_that_are_hardly_any_have_regions(size):
+    image = generator(1).integers(0, 256, (*size, 3), dtype=np.uint8)
+    found = propose(image, Search())
+    assert len(found) >= 1 and (found[:, 2:] > found[:, :2]).all()
+    assert (found >= 0).all() and (found <= [size[1], size[0], size[1], size[0]]).all()
+    np.testing.assert_array_equal(propose(np.zeros_like(image), Search()), [[0, 0, size[1], size[0]]])
+
+
+def test_30_without_boxes_the_frame_is_the_region():
+    none = choose(np.zeros((0, 4)), 30, 40, Search())
+    np.testing.assert_array_equal(none, np.array([[0, 0, 40, 30]], np.float32))
+    thin = choose(np.array([[0, 0, 40, 2.0], [5, 5, 5, 9]]), 30, 40, Search())
+    np.testing.assert_array_equal(thin, none)
+
+
+def test_what_is_kept():
+    boxes = np.array(
+        [
+            [0, 0, 10, 10],
+            [0, 0, 10, 10],  # twice
+            [0, 0, 100, 60],  # more than half of the frame
+            [0, 0, 50, 100],  # just half of it
+            [0, 0, 3, 10],  # narrower than 4 % of the short side
+            [0, 0, 4, 16],
+            [0, 0, 4, 17],  # more than four times as long as wide
+        ],
+        np.float64,
+    )
+    kept = choose(boxes, 100, 100, Search())
+    np.testing.assert_array_equal(kept, [[0, 0, 50, 100], [0, 0, 10, 10], [0, 0, 4, 16]])
+    for seed in range(3):
+        np.testing.assert_array_equal(choose(generator(seed).permutation(boxes), 100, 100, Search()), kept)
+
+
+def test_of_too_many_all_sizes_stay():
+    boxes = np.array([[0, 0, side, side] for side in range(10, 70)], np.float64)
+    kept = choose(boxes, 100, 100, Search(limit=7))
+    areas = np.sqrt(np.prod(kept[:, 2:], axis=1))
+    assert len(kept) == 7 and areas[0] == 69 and areas[-1] == 10
+    assert (np.abs(np.diff(areas) + 59 / 6) < 1).all()
+
+
+def test_a_missing_ximgproc_names_the_wheel(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2.ximgproc.segmentation", None)
+    with pytest.raises(ConfigError, match="opencv-contrib-python-headless") as error:
+        propose(draw_image(), Search())
+    assert "\n" not in str(error.value)
+
+
+# Files ------------------------------------------------------------------------------------------------------
+
+
+def write_some(path, key, seed=0):
+    rng = generator(seed)
+    found = [rng.uniform(0, 9, (n, 4)).astype(np.float32) for n in (3, 1, 5)]
+    write_proposals(path, key, np.array([4, 6, 9]), found)
+    return found
+
+
+def test_proposals_come_back_and_lie_beside_the_tracks(tmp_path):
+    path = proposals_file(tmp_path, "a/b.mp4", VideoRecord("/videos/a/b.mp4", start=1.5, end=4))
+    assert path == tmp_path / "proposals" / "a" / "b.mp4@1.500-4.000.npz"
+    key = made_from(Search(), VideoMeta(10, 25.0, 48, 64))
+    found = write_some(path, key)
+    read = read_proposals(path, key, np.array([4, 6, 9]))
+    assert len(read) == 3
+    for one, other in zip(found, read, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_proposals_of_something_else_are_not_taken(tmp_path, monkeypatch):
+    path, numbers = tmp_path / "a.npz", np.array([4, 6, 9])
+    meta = VideoMeta(10, 25.0, 48, 64)
+    key = made_from(Search(), meta)
+    write_some(path, key)
+    assert read_proposals(path, key, np.array([4, 6, 8])) is None
+    assert read_proposals(path, made_from(Search(limit=10), meta), numbers) is None
+    assert read_proposals(path, made_from(Search(), VideoMeta(10, 25.0, 48, 65)), numbers) is None
+    assert read_proposals(tmp_path / "none.npz", key, numbers) is None
+    monkeypatch.setattr(proposals, "FORMAT", proposals.FORMAT + 1)
+    assert read_proposals(path, made_from(Search(), meta), numbers) is None
+    monkeypatch.undo()
+    monkeypatch.setattr(cv2, "__version__", "0.1")
+    assert read_proposals(path, made_from(Search(), meta), numbers) is None
+
+
+def test_damaged_proposals_are_searched_again_with_a_warning(tmp_path, caplog):
+    path, key = tmp_path / "a.npz", made_from(Search(), VideoMeta(10, 25.0, 48, 64))
+    write_some(path, key)
+    path.write_bytes(path.read_bytes()[:-40])
+    with caplog.at_level(logging.WARNING):
+        assert read_proposals(path, key, np.array([4, 6, 9])) is None
+    assert "damaged" in caplog.text and str(path) in caplog.text

@@ -1,0 +1,263 @@
+"""Eq. (4) and (5) against the recursion as it is printed, best paths against all paths, and tracks of known things."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.errors import ConfigError
+from vidssl.models import build_backbone
+from vidssl.models.backbones import Backbone
+from vidssl.randomness import generator
+from vidssl.tracking import TrackerSettings, track_video
+from vidssl.tracking.tracker import affinities, best_paths, region_features, scaled_sums
+
+CPU = torch.device("cpu")
+
+
+def draw_affinities(counts, seed=0, power=3):
+    """Random ones in [0, 1], of frames that have so many regions."""
+    rng = generator(seed)
+    return [
+        torch.from_numpy((rng.uniform(size=pair) ** power).astype(np.float32))
+        for pair in itertools.pairwise(counts)
+    ]
+
+
+def printed_recursion(affinity, i, j):
+    """S(z_i^r, z_j^r') of Eq. (4) and (5) with loops over r, k and r', in float64."""
+    scores = affinity[i].double().numpy()
+    for end in range(i + 2, j + 1):
+        step = affinity[end - 1].double().numpy()
+        longer = np.zeros((scores.shape[0], step.shape[1]))
+        for r in range(scores.shape[0]):
+            for other in range(step.shape[1]):
+                for k in range(step.shape[0]):
+                    longer[r, other] += (end - i - 1) / (end - i) * scores[r, k] * step[k, other]
+        scores = longer
+    return scores
+
+
+def test_scaled_sums_are_the_printed_recursion():
+    affinity = draw_affinities([4, 6, 3, 5, 5, 2, 4])
+    seen = set()
+    for sums in scaled_sums(affinity):
+        for i in range(sums.end):
+            values, log_scale = sums.pair(i)
+            expected = printed_recursion(affinity, i, sums.end)
+            np.testing.assert_allclose(
+                values.double() * log_scale.double().exp()[:, None], expected, rtol=2e-6
+            )
+            seen.add((i, sums.end))
+    assert seen == {(i, j) for j in range(1, 7) for i in range(j)}
+
+
+def test_60_frames_of_300_regions_neither_overflow_nor_underflow():
+    # Two groups of regions that never meet: the sums of one grow 140 times a frame, those of the other shrink.
+    rng = generator(1)
+    step = np.zeros((300, 300))
+    step[:150, :150] = 1 - 0.1 * rng.uniform(size=(150, 150))
+    step[150:, 150:] = 1e-4 * rng.uniform(size=(150, 150))
+    affinity = [torch.from_numpy(step.astype(np.float32))] * 59
+    exact = torch.from_numpy(step.astype(np.float32)).double()
+    product = exact
+    log_scale = torch.zeros(300, dtype=torch.float64)
+    for sums in scaled_sums(affinity):
+        if sums.end > 1:
+            product = product @ exact
+        largest = product.amax(dim=1)
+        product, log_scale = product / largest[:, None], log_scale + largest.log()
+        values, found = sums.pair(0)
+        assert bool(values.isfinite().all()) and bool(found.isfinite().all())
+        np.testing.assert_allclose(values, product, rtol=1e-4, atol=1e-7)
+        np.testing.assert_allclose(found, log_scale - math.log(sums.end), rtol=1e-5, atol=1e-4)
+    assert float(found.max()) > 88 + 100 and float(found.min()) < -88 - 100  # float32 ends at 88
+
+
+def test_regions_without_a_way_on_have_a_scale_of_nothing():
+    affinity = [torch.ones(2, 2), torch.tensor([[0.0], [0.0]]), torch.ones(1, 2)]
+    for sums in scaled_sums(affinity):
+        for i in range(sums.end):
+            values, log_scale = sums.pair(i)
+            alive = (i, sums.end) in {(0, 1), (2, 3)}
+            assert bool((values > 0).all()) == alive and bool((log_scale > -math.inf).all()) == alive
+
+
+def test_best_paths_are_the_best_of_all_paths():
+    affinity = draw_affinities([3, 4, 2, 4, 3], seed=2)
+    path, score = best_paths(affinity, torch.tensor([2, 0]))
+    for row, start in enumerate([2, 0]):
+        ways = itertools.product([start], range(4), range(2), range(4), range(3))
+        value = {way: math.prod(float(a[way[t], way[t + 1]]) for t, a in enumerate(affinity)) for way in ways}
+        best = max(value, key=value.__getitem__)
+        assert path[row].tolist() == list(best)
+        assert float(score[row]) == pytest.approx(value[best] ** (1 / 4), rel=1e-5)
+
+
+def test_a_best_path_ends_where_no_affinity_is_left():
+    affinity = [torch.tensor([[0.5, 0.2], [0.0, 0.3]]), torch.tensor([[0.0, 0.0], [0.4, 0.1]]), torch.eye(2)]
+    path, score = best_paths(affinity, torch.tensor([0, 1]))
+    assert path.tolist() == [[0, 1, 0, 0], [1, 1, 0, 0]]
+    affinity[1][1] = 0
+    path, score = best_paths(affinity, torch.tensor([0, 1]))
+    assert path.tolist() == [[0, 0, -1, -1], [1, 1, -1, -1]]
+    assert score.tolist() == pytest.approx([0.5, 0.3])
+    _, score = best_paths([torch.zeros(1, 1)], torch.tensor([0]))
+    assert score.tolist() == [0]
+
+
+def test_affinities_are_cosines_that_are_not_negative():
+    rng = generator(3)
+    features = [torch.from_numpy(rng.normal(size=(n, 5)).astype(np.float32)) for n in (3, 4)]
+    boxes = [torch.from_numpy(rng.uniform(0, 20, (n, 4)).astype(np.float32)) for n in (3, 4)]
+    mean = np.concatenate([each.numpy() for each in features]).mean(axis=0)
+    for center in (False, True):
+        (plain,) = affinities(features, boxes, center, None)
+        (near,) = affinities(features, boxes, center, 10.0)
+        for r, k in itertools.product(range(3), range(4)):
+            a, b = features[0][r].numpy() - center * mean, features[1][k].numpy() - center * mean
+            cosine = max(0.0, float(a @ b / np.linalg.norm(a) / np.linalg.norm(b)))
+            assert float(plain[r, k]) == pytest.approx(cosine, abs=1e-6)
+            moved = np.abs(boxes[0][r].numpy() - boxes[1][k].numpy()).max()
+            assert float(near[r, k]) == pytest.approx(cosine if moved <= 10 else 0, abs=1e-6)
+
+
+def test_region_features_are_means_of_layer_3_and_leave_the_network_as_it_was():
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet18").train()
+    before = {name: value.clone() for name, value in backbone.state_dict().items()}
+    frames = generator(4).integers(0, 256, (2, 3, 64, 96), dtype=np.uint8)
+    box = np.array([[32, 0, 64, 32]], np.float32)  # of frames of twice that size: one cell of 16 pixels
+    found = region_features(backbone, frames, [box, box], (128, 192), CPU, [0.5], [0.25])
+    assert backbone.training
+    assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
+    pixels = torch.from_numpy(frames).float().div(255).sub(0.5).div(0.25)
+    with torch.no_grad():
+        maps = backbone.eval().layer3(pixels.transpose(0, 1)[None])[0]  # (C, T, 4, 6)
+    for t in range(2):
+        torch.testing.assert_close(found[t][0], maps[:, t, 0, 1], rtol=1e-4, atol=1e-5)
+
+
+class Colours(Backbone):
+    """A network whose third stage is the picture itself, a cell for 4 pixels."""
+
+    dim = 3
+
+    def layer3(self, x):
+        return torch.nn.functional.avg_pool3d(x, (1, 4, 4))
+
+
+@pytest.fixture
+def things():
+    """A red and a blue square that change sides over a grey ground in 12 frames, and all places for a square."""
+    frames = np.full((12, 3, 64, 64), 90, np.uint8)
+    truth = {"red": [], "blue": []}
+    for t in range(12):
+        for name, x, y, channel in (("red", 4 * t, 8, 0), ("blue", 44 - 4 * t, 40, 2)):
+            frames[t, :, y : y + 16, x : x + 16] = 10
+            frames[t, channel, y : y + 16, x : x + 16] = 250
+            truth[name].append([x, y, x + 16, y + 16])
+    places = [[x, y, x + 16, y + 16] for x in range(0, 49, 4) for y in range(0, 49, 8)]
+    regions = np.array(places, np.float32)
+    return frames, [regions] * 12, {name: np.array(boxes, np.float32) for name, boxes in truth.items()}
+
+
+def config(**changed):
+    return TrackerSettings(**{"min_gap": 8, "size": 64, "center": False, **changed})
+
+
+@pytest.mark.parametrize("name", ["red", "blue"])
+def test_a_given_box_is_followed_to_where_the_thing_is(things, name):
+    frames, boxes, truth = things
+    start = truth[name][:1]
+    tracks = track_video(Colours(), frames, boxes, config(variant="best"), CPU, [0.45], [0.225], start)
+    assert tracks.frames.tolist() == list(range(12)) and set(tracks.track) == {0}
+    np.testing.assert_array_equal(tracks.boxes, truth[name])
+    assert 0.8 < tracks.scores[0] <= 1
+
+
+def test_a_given_box_need_not_be_a_proposal(things):
+    frames, boxes, truth = things
+    start = truth["red"][:1] + np.arange(4)
+    tracks = track_video(
+        Colours(), frames, boxes, config(variant="best"), CPU, [0.45], [0.225], start.astype(np.float32)
+    )
+    np.testing.assert_array_equal(tracks.boxes[0], start[0])
+    assert np.abs(tracks.boxes - truth["red"]).max() <= 8  # it lies as it was given: not quite on the thing
+
+
+@pytest.mark.parametrize("overlap", [None, 0.5])
+def test_sums_keep_pairs_of_frames_far_apart_that_show_one_thing(things, overlap):
+    frames, boxes, _ = things
+    chosen = config(variant="sum", top=4, overlap=overlap, max_step=None)
+    tracks = track_video(Colours(), frames, boxes, chosen, CPU, [0.45], [0.225])
+    first, last = tracks.frames[::2], tracks.frames[1::2]
+    assert np.array_equal(tracks.track[::2], tracks.track[1::2])
+    wanted = {(i, j) for i in range(12) for j in range(i + 8, 12)}
+    assert set(zip(first.tolist(), last.tolist(), strict=True)) == wanted
+    assert max(np.sum((first == i) & (last == j)) for i, j in wanted) <= 4
+    assert tracks.scores.min() >= 0.5 and tracks.scores.max() == pytest.approx(1)
+    colour = np.array(
+        [
+            frames[t, :, int(y1) : int(y2), int(x1) : int(x2)].mean(axis=(1, 2))
+            for t, (x1, y1, x2, y2) in zip(tracks.frames, tracks.boxes, strict=True)
+        ]
+    )
+    assert np.abs(colour[::2] - colour[1::2]).max() < 30
+
+
+def test_the_best_paths_are_kept_and_none_twice(things):
+    frames, boxes, _ = things
+    tracks = track_video(
+        Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9), CPU, [0.45], [0.225]
+    )
+    numbers = np.unique(tracks.track)
+    assert 1 <= len(numbers) <= 3
+    scores = [tracks.scores[tracks.track == n][0] for n in numbers]
+    assert scores == sorted(scores, reverse=True) and min(scores) >= 0.9
+    ends = [tuple(tracks.boxes[tracks.track == n][-1]) for n in numbers]
+    assert len(set(ends)) == len(ends)
+
+
+@pytest.mark.parametrize("variant", ["best", "sum"])
+def test_a_video_shorter_than_the_gap_has_no_tracks(things, variant):
+    frames, boxes, _ = things
+    tracks = track_video(Colours(), frames[:6], boxes[:6], config(variant=variant), CPU, [0.45], [0.225])
+    assert len(tracks.frames) == 0
+
+
+@pytest.mark.parametrize("variant", ["best", "sum"])
+def test_one_frame_has_no_tracks(things, variant):
+    frames, boxes, _ = things
+    tracks = track_video(
+        Colours(), frames[:1], boxes[:1], config(variant=variant, min_gap=1), CPU, [0.45], [0.225]
+    )
+    assert len(tracks.frames) == 0
+
+
+def test_every_nth_frame_keeps_the_numbers_of_frames(things):
+    frames, boxes, _ = things
+    tracks = track_video(
+        Colours(),
+        frames[::2],
+        boxes[::2],
+        config(variant="sum", stride=2, max_step=None),
+        CPU,
+        [0.45],
+        [0.225],
+    )
+    assert set(zip(tracks.frames[::2].tolist(), tracks.frames[1::2].tolist(), strict=True)) == {
+        (0, 8),
+        (0, 10),
+        (2, 10),
+    }
+
+
+def test_a_network_without_a_third_stage_is_refused():
+    backbone = Backbone()
+    box = np.array([[0, 0, 8, 8]], np.float32)
+    frames = np.zeros((2, 3, 16, 16), np.uint8)
+    with pytest.raises(ConfigError, match="layer 3"):
+        track_video(backbone, frames, [box, box], config(size=16), CPU, [0.45], [0.225])

@@ -1,0 +1,224 @@
+"""Whole lists: what is written, what is kept, which frames are meant, and videos that break or kill their reader."""
+
+import faulthandler
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.data import open_video, read_list
+from vidssl.data.tracks import read_tracks
+from vidssl.errors import ConfigError, DataError
+from vidssl.models import build_backbone
+from vidssl.models.backbones import Backbone
+from vidssl.tracking import Search, TrackerSettings, track_list, track_video, videos
+from vidssl.tracking.proposals import propose
+
+SEARCH = Search(short_side=32)
+CONFIG = TrackerSettings(search=SEARCH, frames=12, chunks=2, min_gap=8, size=32, variant="best", top=3)
+PIXELS = {"mean": [0.45], "std": [0.225]}
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    torch.manual_seed(0)
+    return build_backbone("resnet3d18", width=8, zero_init=False).eval()
+
+
+def draw_frames(count, shift, mark=0):
+    """A bright square that walks over stripes; a corner is marked."""
+    frames = np.empty((count, 48, 64, 3), np.uint8)
+    frames[:] = (np.arange(64) // 8 % 2 * 40 + 60)[None, None, :, None]
+    for t in range(count):
+        x = (2 * t + shift) % 48
+        frames[t, 16:32, x : x + 16] = (240, 200, 40)
+    frames[:, :8, :8] += np.uint8(mark)
+    return frames
+
+
+@pytest.fixture
+def folder(tmp_path, write_video):
+    for n, count in enumerate((30, 12, 10, 5)):
+        write_video(tmp_path / f"{n}.mp4", draw_frames(count, 5 * n))
+    return tmp_path
+
+
+@pytest.fixture
+def track(folder, backbone):
+    """Track a list of these rows into `out`."""
+
+    def run(rows, out="out", config=CONFIG, backbone=backbone, weights="a", **options):
+        (folder / "list.csv").write_text("\n".join(rows) + "\n")
+        return track_list(
+            backbone,
+            read_list(folder / "list.csv"),
+            folder / out,
+            config,
+            torch.device("cpu"),
+            PIXELS["mean"],
+            PIXELS["std"],
+            {"weights": weights},
+            **options,
+        )
+
+    return run
+
+
+def same(one, other):
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name))
+        for name in ("frames", "boxes", "scores", "track")
+    )
+
+
+def test_each_chunk_is_tracked_on_its_own_and_frames_count_from_the_record(folder, backbone, track):
+    done = track(["path,start,end", "0.mp4,0.2,1.0", "1.mp4,,"], workers=0)
+    assert done.made == ("0.mp4", "1.mp4") and not done.left_out
+    tracks, _ = read_tracks(folder / "out" / "tracks" / "0.mp4@0.200-1.000.npz")
+    expected = []
+    for start in (0, 8):  # frames 5 to 24 are meant: 20, in which two chunks of 12 begin at 0 and at 8
+        with open_video(folder / "0.mp4") as video:
+            frames = video.frames(5 + start + np.arange(12))
+        boxes = [propose(np.ascontiguousarray(image), SEARCH) for image in frames.transpose(0, 2, 3, 1)]
+        found = track_video(backbone, frames, boxes, CONFIG, torch.device("cpu"), **PIXELS)
+        expected.append((start + found.frames, found.boxes, found.scores))
+    for n, array in enumerate((tracks.frames, tracks.boxes, tracks.scores)):
+        np.testing.assert_array_equal(array, np.concatenate([each[n] for each in expected]))
+    assert set(tracks.frames[tracks.track == 0]) <= set(range(12))
+    assert 16 <= tracks.frames.max() < 20
+    assert done.tracks == sum(
+        len(np.unique(read_tracks(path)[0].track)) for path in (folder / "out" / "tracks").glob("*.npz")
+    )
+    assert done.frames == 20 + 12 and "32 frames" in str(done)
+
+
+def test_workers_change_nothing_and_what_is_there_is_kept(folder, track):
+    rows = ["path", "0.mp4", "1.mp4", "2.mp4"]
+    track(rows, workers=0)
+    track(rows, "two", workers=2)
+    files = sorted((folder / "out" / "tracks").iterdir())
+    assert [file.name for file in files] == ["0.mp4.npz", "1.mp4.npz", "2.mp4.npz"]
+    for file in files:
+        assert same(read_tracks(file)[0], read_tracks(folder / "two" / "tracks" / file.name)[0])
+    files[1].unlink()
+    files[2].write_bytes(b"PK damaged")
+    before = files[0].stat().st_mtime_ns
+    done = track(rows, workers=0)
+    assert done.kept == 1 and done.made == ("1.mp4", "2.mp4") and files[0].stat().st_mtime_ns == before
+    assert track(rows, workers=0).kept == 3
+    assert track(rows, workers=0, weights="b").kept == 0
+    assert track(rows, workers=0, weights="b", config=CONFIG.model_copy(update={"top": 2})).kept == 0
+
+
+def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
+    rows = ["path", "1.mp4"]
+    track(rows, workers=0)
+
+    def refuse(*_):
+        raise AssertionError("searched again")
+
+    monkeypatch.setattr(videos, "propose", refuse)
+    assert track(rows, workers=0, weights="b").made == ("1.mp4",)
+    wider = CONFIG.model_copy(update={"search": Search(short_side=40)})
+    with pytest.raises(AssertionError, match="searched again"):
+        track(rows, workers=0, config=wider)
+
+
+def test_parts_of_a_list_together_are_the_list(folder, track):
+    rows = ["path", "0.mp4", "1.mp4", "2.mp4"]
+    assert track(rows, shard=(0, 2), workers=0).made == ("0.mp4", "2.mp4")
+    assert track(rows, shard=(1, 2), workers=0).made == ("1.mp4",)
+    assert track(rows, workers=0).kept == 3
+
+
+def test_short_videos_have_files_without_tracks_and_are_counted(folder, track):
+    done = track(["path", "3.mp4"], workers=0)
+    assert done.made == done.untracked == ("3.mp4",) and "1 without a track" in str(done)
+    assert len(read_tracks(folder / "out" / "tracks" / "3.mp4.npz")[0].frames) == 0
+
+
+def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monkeypatch, write_video):
+    real = propose
+
+    write_video(folder / "crash.mp4", draw_frames(12, 0, mark=70))
+    write_video(folder / "hang.mp4", draw_frames(12, 0, mark=140))
+
+    def break_down(image, search):
+        mark = image[:8, :8].mean()
+        if 115 < mark < 160:
+            faulthandler.disable()  # pytest would print the stack of every thread
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if mark > 160:
+            time.sleep(60)
+        return real(image, search)
+
+    monkeypatch.setattr(videos, "propose", break_down)
+    done = track(["path", "crash.mp4", "0.mp4", "hang.mp4"], workers=2, timeout=4.0)
+    assert "signal 11" in done.left_out["crash.mp4"] and "within 4 s" in done.left_out["hang.mp4"]
+    assert len(done.left_out) == 2 and done.made == ("0.mp4",)
+    assert [path.name for path in (folder / "out" / "tracks").iterdir()] == ["0.mp4.npz"]
+    assert "left out: crash.mp4: the process" in str(done)
+
+
+def test_what_cannot_be_read_is_named_and_left_out(folder, track):
+    (folder / "bad.mp4").write_bytes(b"nothing")
+    done = track(["path", "bad.mp4", "gone.mp4", "1.mp4"], workers=0)
+    assert done.made == ("1.mp4",) and set(done.left_out) == {"bad.mp4", "gone.mp4"}
+    assert done.left_out["gone.mp4"].startswith("No such file")
+    assert str(folder) not in done.left_out["bad.mp4"]
+
+
+def test_an_error_of_opencv_is_the_video_s(track, monkeypatch):
+    import cv2
+
+    class Engine:
+        def setBaseImage(self, image):
+            raise cv2.error("no memory")
+
+    module = videos.selective_search()
+    monkeypatch.setattr(module, "createSelectiveSearchSegmentation", Engine)
+    done = track(["path", "1.mp4"], workers=0)
+    assert "selective search fails on a frame of 64x48" in done.left_out["1.mp4"]
+
+
+def test_rows_of_one_video_are_tracked_once(track):
+    done = track(["path,label", "1.mp4,0", "1.mp4,1"], workers=0)
+    assert done.made == ("1.mp4",) and done.kept == 0
+
+
+def test_two_videos_with_one_file_of_tracks_are_refused(folder, track, backbone):
+    (folder / "inner").mkdir()
+    (folder / "inner" / "list.csv").write_text("path\n1.mp4\n../1.mp4\n")
+    with pytest.raises(DataError, match=r"1\.mp4 and \.\./1\.mp4 would have one file"):
+        track_list(
+            backbone,
+            read_list(folder / "inner" / "list.csv", allow_external=True),
+            folder / "out",
+            CONFIG,
+            torch.device("cpu"),
+            [0.45],
+            [0.225],
+            {},
+        )
+
+
+def test_check_is_asked_before_each_video_and_may_end_it(folder, track):
+    asked = []
+
+    def check():
+        asked.append(len(list((folder / "out").rglob("tracks/*.npz"))))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        track(["path", "0.mp4", "1.mp4", "2.mp4"], workers=0, check=check)
+    assert asked == [0, 1, 2]
+
+
+def test_a_network_without_a_third_stage_is_refused_before_any_work(folder, track):
+    with pytest.raises(ConfigError, match="no layer 3"):
+        track(["path", "1.mp4"], backbone=Backbone(), workers=0)
+    assert not (folder / "out").exists()

@@ -1,0 +1,144 @@
+"""Windows: what a view shows, against sampling the source by hand; where boxes and masks end up in it."""
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.randomness import generator
+from vidssl.transforms import RECIPES, Window
+from vidssl.transforms.crops import View
+
+SIZE = 24
+PLAIN = {
+    "jitter_probability": 0.0,
+    "gray_probability": 0.0,
+    "blur_probability": 0.0,
+    "solarize_probability": 0.0,
+}
+
+
+def plain(name):
+    """The recipe at its smallest, without colour."""
+    config = RECIPES[name].Config
+    settings = {key: value for key, value in PLAIN.items() if key in config.model_fields}
+    if name == "train_crop":
+        settings["short_side"] = (28, 36)
+    return RECIPES[name](config(size=SIZE, **settings))
+
+
+def views_of(name, frames):
+    """Views of several draws, mirrored ones among them."""
+    recipe = plain(name)
+    return [view for key in range(8) for view in recipe(frames, generator(12, key))]
+
+
+def smooth(height, width):
+    """Frames (2, 3, H, W) that a resizing hardly blurs."""
+    rng = generator(13)
+    images = [
+        cv2.resize(rng.uniform(0, 255, (4, 5, 3)), (width, height), interpolation=cv2.INTER_CUBIC)
+        for _ in range(2)
+    ]
+    return np.stack(images).clip(0, 255).astype(np.uint8).transpose(0, 3, 1, 2)
+
+
+def sampled(frames, window):
+    """The pixels of a window at SIZE x SIZE points, bilinear, in float64."""
+    centres = (np.arange(SIZE) + 0.5) / SIZE
+    places = []
+    for low, length, pixels in ((window.y, window.h, frames.shape[2]), (window.x, window.w, frames.shape[3])):
+        place = (low + length * centres - 0.5).clip(0, pixels - 1)
+        first = np.minimum(place.astype(int), pixels - 2)
+        places.append((first, place - first))
+    (y, dy), (x, dx) = places
+    rows = frames[:, :, y] * (1 - dy)[:, None] + frames[:, :, y + 1] * dy[:, None]
+    out = rows[..., x] * (1 - dx) + rows[..., x + 1] * dx
+    return out[..., ::-1] if window.flipped else out
+
+
+@pytest.mark.parametrize("height, width", [(40, 52), (47, 40), (24, 24)])
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_view_shows_its_window(name, height, width):
+    frames = smooth(height, width)
+    views = views_of(name, frames)
+    for view in views:
+        assert isinstance(view, View)
+        window = view.window
+        assert window.x >= 0 and window.y >= 0
+        assert window.x + window.w <= width + 1e-9 and window.y + window.h <= height + 1e-9
+        # A box that is cut out first knows nothing of the pixels around it: its rim is left out.
+        difference = np.abs(view.frames - sampled(frames, window))[..., 2:-2, 2:-2]
+        assert difference.max() <= 1.5 and difference.mean() < 0.6
+    mirrored = {view.window.flipped for view in views}
+    assert mirrored == ({False} if name in ("center_crop", "uniform_crops") else {False, True})
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_boxes_follow_into_the_view(name):
+    """A white rectangle is where its box is said to be."""
+    rng, hits = generator(14), 0
+    for height, width in [(120, 160), (150, 100)]:
+        for _ in range(6):
+            w, h = rng.integers(25, 60, 2)
+            x, y = rng.integers(0, width - w), rng.integers(0, height - h)
+            picture = np.zeros((1, height, width, 3), np.uint8)
+            picture[:, y : y + h, x : x + w] = 255
+            box = np.array([[x, y, x + w, y + h]], np.float32)
+            for view, window in views_of(name, picture.transpose(0, 3, 1, 2)):
+                (placed,) = window.boxes(box, SIZE)
+                white = view[0, 0] > 127
+                shown = np.flatnonzero(white.any(0)), np.flatnonzero(white.any(1))
+                if not white.any():
+                    assert min(placed[2:] - placed[:2]) <= 2
+                    continue
+                found = (shown[0][0], shown[1][0], shown[0][-1] + 1, shown[1][-1] + 1)
+                assert np.abs(np.array(found) - placed).max() <= 1
+                hits += 1
+    assert hits > 20
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_masks_follow_into_the_view(flipped):
+    """Against OpenCV, on windows of whole pixels; numbers never mix."""
+    rng = generator(15)
+    mask = rng.choice(np.array([0, 1, 7, 255], np.uint8), (37, 45))
+    for x, y, w, h in [(0, 0, 45, 37), (3, 5, 24, 24), (10, 2, 30, 11), (44, 36, 1, 1), (7, 0, 12, 37)]:
+        found = Window(x, y, w, h, flipped).cut(mask, SIZE)
+        part = mask[y : y + h, x : x + w]
+        expected = cv2.resize(part, (SIZE, SIZE), interpolation=cv2.INTER_NEAREST_EXACT)
+        assert found.dtype == np.uint8 and found.shape == (SIZE, SIZE)
+        assert np.array_equal(found, expected[:, ::-1] if flipped else expected)
+        assert not np.shares_memory(found, mask)
+
+
+@pytest.mark.parametrize("name", sorted(RECIPES))
+def test_a_mask_lies_over_its_view(name):
+    """A black and white picture and the mask of its white pixels: they differ where a pixel is half white only."""
+    y, x = np.mgrid[:52, :40]
+    disc = (x - 17) ** 2 + (y - 30) ** 2 < 14**2
+    frames = np.repeat((255 * disc[None, None]).astype(np.uint8), 3, axis=1)
+    for view, window in views_of(name, frames):
+        mask = window.cut(disc.astype(np.uint8), SIZE)
+        clear = (view[0, 0] < 64) | (view[0, 0] > 191)
+        assert np.array_equal(mask[clear] == 1, view[0, 0][clear] > 127) and clear.mean() > 0.7
+
+
+def test_boxes_by_hand():
+    window = Window(10, 20, 40, 80)  # 24 pixels: 0.6 and 0.3 for each
+    boxes = np.array([[20, 30, 30, 50], [0, 0, 20, 40], [10, 20, 50, 100], [60, 0, 70, 10]], np.float32)
+    expected = [[6, 3, 12, 9], [0, 0, 6, 6], [0, 0, 24, 24]]
+    np.testing.assert_allclose(window.boxes(boxes, 24)[:3], expected, rtol=1e-6)
+    mirrored = [[12, 3, 18, 9], [18, 0, 24, 6], [0, 0, 24, 24]]
+    np.testing.assert_allclose(window._replace(flipped=True).boxes(boxes, 24)[:3], mirrored, rtol=1e-6)
+    outside = window.boxes(boxes, 24)[3]
+    assert outside[0] == outside[2] and outside[1] == outside[3]
+    np.testing.assert_allclose(window.visible(boxes), [1, 0.25, 1, 0])
+    assert window.boxes(np.empty((0, 4), np.float32), 24).shape == (0, 4)
+
+
+def test_a_window_of_frames_of_another_size():
+    window = Window(3, 4, 10, 20, True)
+    assert window.scaled(2, 0.5) == Window(6, 2, 20, 10, True)
+    box = np.array([[5, 6, 9, 20]], np.float32)
+    twice = window.scaled(2, 2).boxes(2 * box, 24)
+    np.testing.assert_allclose(window.boxes(box, 24), twice, rtol=1e-6)

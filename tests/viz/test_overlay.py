@@ -1,0 +1,74 @@
+"""Tracks over frames: boxes lie where they belong, the best ones only, and the file can be played."""
+
+import numpy as np
+import pytest
+
+from vidssl.data import open_video
+from vidssl.errors import DataError
+from vidssl.types import Tracks
+from vidssl.viz.overlay import COLOURS, draw_tracks, write_mp4
+
+
+def make_tracks(rows):
+    """Tracks from (frame, box, score, track)."""
+    frames, boxes, scores, track = zip(*rows, strict=True)
+    return Tracks(
+        np.array(frames), np.array(boxes, np.float32), np.array(scores, np.float32), np.array(track)
+    )
+
+
+def is_colour(picture, number):
+    return (picture == COLOURS[number]).all(axis=2)
+
+
+def test_a_box_is_drawn_where_it_is_and_small_frames_are_enlarged():
+    frames = np.full((2, 3, 41, 60), 128, np.uint8)
+    tracks = make_tracks([(7, [10, 12, 30, 32], 0.9, 0)])
+    first, second = draw_tracks(frames, [7, 8], tracks)
+    assert first.shape == (9 * 41 // 2 * 2, 9 * 60, 3)  # 9 x 41 is odd
+    drawn = is_colour(first, 0)
+    rows, columns = (
+        np.flatnonzero(drawn[:, 90:270].sum(axis=1) > 150),
+        np.flatnonzero(drawn.sum(axis=0) > 150),
+    )
+    assert abs(rows.max() - 9 * 32) <= 4 and abs(columns.min() - 90) <= 4 and abs(columns.max() - 270) <= 4
+    assert (first[9 * 22, 9 * 20] == 128).all()  # the inside stays to be seen
+    assert (second == 128).all()
+
+
+def test_only_the_best_are_shown():
+    frames = np.full((1, 3, 400, 400), 128, np.uint8)
+    rows = [
+        (0, [20 + 60 * n, 100, 60 + 60 * n, 140], score, n) for n, score in enumerate((0.2, 0.9, 0.5, 0.1))
+    ]
+    (picture,) = draw_tracks(frames, [0], make_tracks(rows), shown=2)
+    assert [bool(is_colour(picture, n).any()) for n in range(4)] == [False, True, True, False]
+
+
+def test_the_way_of_a_track_is_drawn():
+    frames = np.full((2, 3, 400, 400), 128, np.uint8)
+    tracks = make_tracks([(0, [50, 190, 70, 210], 0.9, 0), (1, [300, 190, 320, 210], 0.9, 0)])
+    first, second = draw_tracks(frames, [0, 1], tracks)
+    assert (
+        not is_colour(first, 0)[200, 100:290].any()
+        and is_colour(second, 0)[198:203, 100:290].any(axis=0).all()
+    )
+
+
+def test_the_file_holds_the_pictures_and_appears_whole(tmp_path):
+    pictures = [np.full((48, 64, 3), 40 + 20 * n, np.uint8) for n in range(6)]
+    write_mp4(tmp_path / "deep" / "a.mp4", iter(pictures), 29.97)
+    with open_video(tmp_path / "deep" / "a.mp4") as video:
+        assert video.meta.num_frames == 6 and video.meta.fps == pytest.approx(29.97, abs=0.01)
+        found = video.frames(range(6))
+    assert np.abs(found.mean(axis=(1, 2, 3)) - [40 + 20 * n for n in range(6)]).max() < 4
+
+    def fail():
+        yield pictures[0]
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError):
+        write_mp4(tmp_path / "b.mp4", fail(), 25.0)
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    with pytest.raises(DataError, match="cannot write"):
+        write_mp4(tmp_path / "deep" / "a.mp4" / "b.mp4", iter(pictures), 25.0)

@@ -1,0 +1,19 @@
+"""What a representation does not change with: invariances, measured on features of transformed clips."""
+
+from vidssl.analysis.invariance import Invariance, class_invariance, firing_invariance
+from vidssl.analysis.trajectories import (
+    TRANSFORMATIONS,
+    Trajectories,
+    choose_transformations,
+    trajectory_features,
+)
+
+__all__ = [
+    "TRANSFORMATIONS",
+    "Invariance",
+    "Trajectories",
+    "choose_transformations",
+    "class_invariance",
+    "firing_invariance",
+    "trajectory_features",
+]

@@ -1,0 +1,104 @@
+"""The digits of the embedded set: where their images come from, how they are laid down, which part a pixel is of."""
+
+import gzip
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+
+from vidssl.errors import DataError
+
+Floats = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
+
+PARTS = ("background", "upper half", "lower half")
+SEEN = 0.25  # opacity above which a pixel belongs to the digit
+
+
+def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
+    """Lay a glyph (E, E) down on a canvas: its opacity (S, S) there.
+
+    Args:
+        glyph: As `make_glyph` makes it.
+        turn: (2, 2) from pixels of the glyph to pixels of a canvas of twice the size.
+        x: Of the glyph's centre, canvas edges.
+        y: Likewise.
+        size: Edge of the canvas, pixels.
+    """
+    double = 2 * size  # drawn at twice the size: smooth edges
+    move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
+    large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
+    return np.asarray(cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA), np.float32)
+
+
+def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
+    """Tell the part of each pixel (S, S) of a canvas: its number in `PARTS`; the arguments are those of `opacity`.
+
+    The halves are those of the upright glyph, and turn with it.
+    """
+    inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
+    middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
+    rows = np.arange(len(glyph))[:, None]
+    upper, lower = (
+        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size)
+        for half in (rows < middle, rows >= middle)
+    )
+    return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(
+        np.uint8
+    )
+
+
+def make_glyph(pixels: NDArray[np.float64]) -> Floats:
+    """Turn a digit's image (0 to 1) into a crisp opacity (56, 56), the margin of MNIST included."""
+    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits come without a margin
+    large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
+    padded = np.pad(large, (56 - inner) // 2)
+    return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
+
+
+def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
+    """Images (N, E, E) in 0 to 1, and for each split and digit its images' numbers; no image is in both."""
+    if mnist is None:
+        images, labels = load_digits(return_X_y=True)
+        images = images.reshape(-1, 8, 8) / 16
+    else:
+        names = [name for name in ("train", "t10k") if _idx_file(mnist, f"{name}-images-idx3-ubyte").exists()]
+        parts = [
+            (_read_idx(mnist, f"{name}-images-idx3-ubyte"), _read_idx(mnist, f"{name}-labels-idx1-ubyte"))
+            for name in names or ["t10k"]
+        ]
+        images = np.concatenate([part[0] for part in parts]) / 255
+        labels = np.concatenate([part[1] for part in parts])
+        if images.shape[1:] != (28, 28) or len(images) != len(labels):
+            raise DataError(
+                f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)"
+            )
+    pools: dict[str, list[list[int]]] = {"train": [], "test": []}
+    for digit in range(10):
+        numbers = np.flatnonzero(labels == digit).tolist()
+        cut = 4 * len(numbers) // 5  # the last fifth is for testing: of MNIST these are other writers
+        if cut == 0 or cut == len(numbers):
+            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, at least 2 are needed")
+        pools["train"].append(numbers[:cut])
+        pools["test"].append(numbers[cut:])
+    return images, pools
+
+
+def _idx_file(folder: Path, name: str) -> Path:
+    return folder / name if (folder / name).exists() else folder / f"{name}.gz"
+
+
+def _read_idx(folder: Path, name: str) -> Pixels:
+    """Read an array in the idx format: two zero bytes, type, number of axes, their lengths, bytes."""
+    path = _idx_file(folder, name)
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        if content[:3] != b"\x00\x00\x08":
+            raise ValueError("not an idx file of bytes")
+        axes = content[3]
+        shape = np.frombuffer(content, ">u4", axes, offset=4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise DataError(f"{path}: cannot be read as MNIST ({error})") from None

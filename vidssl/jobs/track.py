@@ -1,0 +1,135 @@
+"""Track the regions of the videos of a list with a network, and draw the tracks."""
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from vidssl.config import Tree, bind, override
+from vidssl.data.records import VideoList, read_list
+from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.data.video import Reading
+from vidssl.data.views import part_of
+from vidssl.errors import ConfigError
+from vidssl.files import check_folder
+from vidssl.jobs.backbones import Options, load_subject
+from vidssl.jobs.extract import shard_of
+from vidssl.progress import progress
+from vidssl.tracking import Search, Tracked, TrackerSettings, track_list
+from vidssl.types import Tracks, VideoRecord
+from vidssl.viz.overlay import draw_tracks, write_mp4
+
+_TOGETHER = 32  # frames that are decoded and drawn at a time
+
+
+def track(
+    options: Options,
+    videos: Path,
+    out: Path,
+    config: TrackerSettings,
+    *,
+    shard: str | None = None,
+    overlays: int = 0,
+    timeout: float = 120.0,
+) -> Tracked:
+    """Write the tracks of each video of a list, `out/tracks/<name>.npz`, and `out/overlays/<name>.mp4` to look at.
+
+    Args:
+        options: Which network; `workers`: one a CPU where it is None. Clips, crops, size and batch size mean nothing.
+        videos: The list.
+        out: Folder for the files; what is there of the same network and settings is kept.
+        config: How regions are found and tracked.
+        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list.
+        overlays: Videos of which a picture is made, the first ones.
+        timeout: Seconds that one frame may take.
+
+    Raises:
+        ConfigError: There is no such shard, the network cannot look at regions, or OpenCV has no selective search.
+        DataError: The list cannot be read, or a file cannot be written.
+    """
+    given = [name for name in ("clips", "crops", "size", "batch_size") if getattr(options, name) is not None]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise ConfigError(f"{names}: of frames that are tracked there is none; see --tracker KEY=VALUE")
+    check_folder(out)
+    part = (0, 1) if shard is None else shard_of(shard)
+    listed = read_list(videos, options.root, options.allow_external)
+    subject = load_subject(options)
+    test = subject.test
+    workers = (os.cpu_count() or 1) if options.workers is None else options.workers
+    done = track_list(
+        subject.backbone,
+        listed,
+        out,
+        config,
+        subject.device,
+        test.mean,
+        test.std,
+        {"weights": subject.weights},
+        reading=test,
+        workers=workers,
+        timeout=timeout,
+        shard=part,
+    )
+    _draw(listed, out, test, part, overlays, done.left_out)
+    return done
+
+
+def settings(texts: Sequence[str]) -> TrackerSettings:
+    """Make settings of `KEY=VALUE` texts; what they do not name is as by default.
+
+    Raises:
+        ConfigError: Every mistake, at once.
+    """
+    tree: Tree = {}
+    for text in texts:
+        override(tree, text)
+    return bind(TrackerSettings, tree, "--tracker")
+
+
+def setting_names() -> list[str]:
+    """List what `settings` knows."""
+    inner = [f"search.{name}" for name in Search.model_fields]
+    return [name for name in TrackerSettings.model_fields if name != "search"] + inner
+
+
+def _draw(
+    listed: VideoList,
+    out: Path,
+    reading: Reading,
+    part: tuple[int, int],
+    count: int,
+    left_out: dict[str, str],
+) -> None:
+    files = {
+        tracks_file(out, name, record): record
+        for name, record in zip(listed.names, listed.records, strict=True)
+    }
+    lost = {
+        tracks_file(out, name, record)
+        for name, record in zip(listed.names, listed.records, strict=True)
+        if name in left_out
+    }
+    chosen = [each for each in list(files.items())[part[0] :: part[1]] if each[0] not in lost][:count]
+    for file, record in progress(chosen, title="overlays", unit="video", disable=not chosen):
+        tracks, _ = read_tracks(file)
+        if len(tracks.frames):
+            target = (out / "overlays" / file.relative_to(out / "tracks")).with_suffix("")  # without .npz
+            if target.suffix != ".mp4":
+                target = target.with_name(f"{target.name}.mp4")
+            _write(target, record, tracks, reading)
+
+
+def _write(target: Path, record: VideoRecord, tracks: Tracks, reading: Reading) -> None:
+    numbers = np.unique(tracks.frames)
+    with reading.open(record) as video:
+        offset, part = part_of(video.meta, record)
+
+        def pictures() -> Iterator[list[np.ndarray]]:
+            for start in range(0, len(numbers), _TOGETHER):
+                some = numbers[start : start + _TOGETHER]
+                yield draw_tracks(video.frames(offset + some), some.tolist(), tracks)
+
+        write_mp4(target, chain.from_iterable(pictures()), part.fps)

@@ -1,0 +1,120 @@
+"""Tracks drawn over the frames of a video, as a video to look at."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.errors import DataError
+from vidssl.files import temporary_for
+from vidssl.types import Frames, Tracks
+
+Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255
+
+COLOURS = (
+    (255, 122, 89),
+    (64, 196, 255),
+    (255, 209, 71),
+    (124, 224, 128),
+    (214, 140, 255),
+    (255, 158, 205),
+    (93, 226, 214),
+    (190, 200, 212),
+)
+_SHADE = (18, 20, 24)  # under every line: bright colours stay visible on bright frames
+_SIDE = 360  # pixels, about: a shorter frame is enlarged by a whole number
+_TRAIL = 12  # frames for which the way of a track stays visible
+
+
+def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: int = 5) -> list[Image]:
+    """Draw the best tracks: a box in each frame that a track has one in, its score, and where it came from.
+
+    Args:
+        frames: (T, 3, H, W).
+        numbers: Of the frames, as `tracks` counts them.
+        tracks: Boxes are pixels of the frames.
+        shown: Tracks in each frame, those of the highest scores.
+
+    Returns:
+        T pictures (H', W', 3), small frames enlarged, with even sides.
+    """
+    height, width = frames.shape[2:]
+    scale = max(1, round(_SIDE / min(height, width)))
+    line = max(1, round(min(height, width) * scale / 240))
+    pictures = []
+    for image, number in zip(frames.transpose(0, 2, 3, 1), numbers, strict=True):
+        picture = _enlarged(image, scale)
+        here = np.flatnonzero(tracks.frames == number)
+        best = here[np.argsort(-tracks.scores[here], kind="stable")][:shown]
+        for row in best[::-1]:  # the best one on top
+            track = int(tracks.track[row])
+            colour = COLOURS[track % len(COLOURS)]
+            recent = (tracks.track == track) & (tracks.frames <= number) & (tracks.frames > number - _TRAIL)
+            _way(picture, tracks.boxes[recent] * scale, colour, line)
+            _box(picture, tracks.boxes[row] * scale, colour, line, f"{tracks.scores[row]:.2f}")
+        pictures.append(picture)
+    return pictures
+
+
+def write_mp4(path: Path, pictures: Iterable[Image], fps: float) -> None:
+    """Write pictures (H, W, 3) of one size, with even sides, as H.264 in MP4, whole or not at all.
+
+    Raises:
+        DataError: It cannot be written.
+    """
+    part = temporary_for(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with av.open(f"file:{part}", "w", format="mp4") as container:
+            rate = Fraction(fps).limit_denominator(1001)
+            stream = container.add_stream("libx264", rate=rate, options={"crf": "20", "preset": "veryfast"})
+            stream.pix_fmt = "yuv420p"
+            stream.codec_context.thread_count = 1
+            for number, picture in enumerate(pictures):
+                if number == 0:
+                    stream.height, stream.width = picture.shape[:2]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            container.mux(stream.encode())
+        part.replace(path)
+    except (OSError, av.FFmpegError) as error:
+        raise DataError(
+            f"cannot write {path}: {error.strerror or error}; make room, or name another folder"
+        ) from None
+    finally:
+        with suppress(OSError):
+            part.unlink()
+
+
+def _enlarged(image: Image, scale: int) -> Image:
+    height, width = (side * scale // 2 * 2 for side in image.shape[:2])
+    large = cv2.resize(np.ascontiguousarray(image), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
+    large = cv2.copyMakeBorder(
+        large, 0, image.shape[0] * scale % 2, 0, image.shape[1] * scale % 2, cv2.BORDER_REPLICATE
+    )
+    return np.ascontiguousarray(large[: max(height, 2), : max(width, 2)], np.uint8)
+
+
+def _way(picture: Image, boxes: NDArray[np.float32], colour: tuple[int, int, int], line: int) -> None:
+    middles = ((boxes[:, :2] + boxes[:, 2:]) / 2).round().astype(np.int32)
+    for shade, thick in ((_SHADE, line + 2), (colour, line)):
+        cv2.polylines(picture, [middles[:, None]], False, shade, thick, cv2.LINE_AA)
+
+
+def _box(
+    picture: Image, box: NDArray[np.float32], colour: tuple[int, int, int], line: int, text: str
+) -> None:
+    x1, y1, x2, y2 = (round(float(value)) for value in box)
+    far = x2 - 1, y2 - 1
+    cv2.rectangle(picture, (x1, y1), far, _SHADE, 2 * line + 2, cv2.LINE_AA)
+    cv2.rectangle(picture, (x1, y1), far, colour, 2 * line, cv2.LINE_AA)
+    font, size = cv2.FONT_HERSHEY_SIMPLEX, 0.32 + 0.08 * line
+    (wide, high), below = cv2.getTextSize(text, font, size, 1)
+    top = max(y1 - high - below - 2, 0)
+    left = min(max(x1 - line, 0), max(picture.shape[1] - wide - 6, 0))
+    cv2.rectangle(picture, (left, top), (left + wide + 5, top + high + below + 2), colour, cv2.FILLED)
+    cv2.putText(picture, text, (left + 3, top + high + 2), font, size, _SHADE, 1, cv2.LINE_AA)

@@ -30,25 +30,19 @@ from vidssl.tracking.tracker import (
 )
 
 
-def bare_chain(affinity: list[Tensor]) -> None:
-    """Multiply the affinities for all pairs of frames, with no scale: it overflows. The same products, into buffers."""
-    counts = [len(each) for each in affinity]
-    rows = sum(counts)
-    buffers = [torch.empty(rows * max(each.shape[1] for each in affinity)) for _ in range(2)]
-    before, done = torch.empty(0, counts[0]), 0
-    for t, step in enumerate(affinity):
-        now = buffers[t % 2][: (done + len(step)) * step.shape[1]].view(-1, step.shape[1])
-        torch.mm(before, step, out=now[:done])
-        now[done:] = step
-        before, done = now, done + len(step)
-
-
-def looped(affinity: list[Tensor]) -> None:
-    """Multiply the affinities with one product for each pair of frames."""
+def bare(affinity: list[Tensor]) -> None:
+    """Multiply the affinities with one product for each pair of frames, with no scale: it overflows."""
     for i in range(len(affinity)):
         product = affinity[i]
         for step in affinity[i + 1 :]:
             product = product @ step
+
+
+def batched(affinity: list[Tensor]) -> None:
+    """Multiply them with one product for each end frame, of all start frames."""
+    before = affinity[0][:0]
+    for step in affinity:
+        before = torch.cat([before @ step, step])
 
 
 def scaled(affinity: list[Tensor]) -> None:
@@ -97,8 +91,8 @@ def main() -> None:
     chosen = TrackerSettings()
     starts = torch.arange(min(chosen.starts, regions))
     actions: dict[str, Callable[[int], object]] = {
-        "bare chain of products, batched over start frames": lambda _: bare_chain(plain),
-        "bare products, one for each pair of frames": lambda _: looped(plain),
+        "bare chain of products, one for each pair of frames": lambda _: bare(plain),
+        "bare chain, one for each end frame": lambda _: batched(plain),
         "scaled sums": lambda _: scaled(plain),
         "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(
             plain, placed, numbers, chosen

@@ -38,7 +38,7 @@ from vidssl.tracking.proposals import (
     read_proposals,
     write_proposals,
 )
-from vidssl.tracking.tracker import TrackerSettings, affinities, best_paths, region_features, scaled_sums
+from vidssl.tracking.tracker import TrackerSettings, affinities, best_paths, region_features
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
 
@@ -46,11 +46,11 @@ VARIANTS: dict[str, tuple[str, bool, bool]] = {  # sum or best, centred, with th
     "sum, plain cosine (the paper's)": ("sum", False, False),
     "sum, centred": ("sum", True, False),
     "sum, limited steps": ("sum", False, True),
-    "sum, both": ("sum", True, True),
+    "sum, both (the default)": ("sum", True, True),
     "best path, plain cosine": ("best", False, False),
     "best path, centred": ("best", True, False),
     "best path, limited steps": ("best", False, True),
-    "best path, both (the default)": ("best", True, True),
+    "best path, both": ("best", True, True),
 }
 
 
@@ -140,10 +140,12 @@ def _path(affinity: list[torch.Tensor], start: int) -> list[int]:
 
 def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
     """The end of greatest score in each later frame, of the last region of frame 0; -1 where there is none."""
-    ends = []
-    for sums in scaled_sums(affinity):
-        row = sums.pair(0)[0][-1]
+    ends, row = [], affinity[0][-1]  # one row of the products
+    for step in [*affinity[1:], None]:
         ends.append(int(row.argmax()) if bool(row.max() > 0) else -1)
+        if step is not None:
+            row = row @ step
+            row = row / row.max().clamp(min=1e-30)
     return ends
 
 

@@ -15,6 +15,7 @@ LAYERS = (
     {"engine"},
     {"jobs"},
     {"arguments"},
+    {"analyses"},
     {"cli"},
     {"launch"},
     {"tools", "datasets", "benchmarks", "examples"},

@@ -3,7 +3,7 @@
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from vidssl.config import Tree, override
@@ -133,3 +133,20 @@ def protocol_choices(words: Sequence[str]) -> list[Tree]:
         else:
             override(choices[-1], word)
     return choices
+
+
+def chooser(
+    prog: str, description: str | None, commands: Mapping[str, Callable[..., None]]
+) -> argparse.ArgumentParser:
+    """Make a parser whose first word chooses a command, and whose others are that command's."""
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog="\n".join(
+            f"  {name:<10} {(command.__doc__ or '').splitlines()[0]}" for name, command in commands.items()
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=commands, help="what to do; COMMAND --help tells more")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser

@@ -5,17 +5,18 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import vidssl
 from vidssl import comm
-from vidssl.analysis import TRANSFORMATIONS
+from vidssl.analyses import ANALYSES
 from vidssl.arguments import (
     above_zero,
     add_file_options,
     add_options,
     at_least,
+    chooser,
     options_of,
     protocol_choices,
     splits,
@@ -27,8 +28,6 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.evaluation import PROTOCOLS
 from vidssl.jobs import check as checking
 from vidssl.jobs import compare as comparing
-from vidssl.jobs import invariance as invariances
-from vidssl.jobs import parts as object_parts
 from vidssl.jobs import report as reporting
 from vidssl.jobs import shrink as shrinking
 from vidssl.jobs import track as tracking
@@ -196,69 +195,9 @@ def extract(arguments: Sequence[str] | None = None) -> None:
 
 def analyze(arguments: Sequence[str] | None = None) -> None:
     """Analyse what a network has learned."""
-    parser = _chooser("analyze.py", analyze.__doc__, _ANALYSES)
+    parser = chooser("analyze.py", analyze.__doc__, ANALYSES)
     parsed = parser.parse_args(arguments)
-    _ANALYSES[parsed.command](parsed.arguments)
-
-
-def invariance(arguments: Sequence[str]) -> None:
-    """Measure how invariant networks are: transformation by transformation, in numbers and as a chart.
-
-    One clip of each video is looked at unless --clips says otherwise, and its central square.
-    """
-    parser = argparse.ArgumentParser(prog="analyze.py invariance", description=invariance.__doc__)
-    add_options(parser, several=True)
-    parser.add_argument("--list", type=Path, required=True, help="list of videos, with labels")
-    parser.add_argument(
-        "--transformations",
-        type=lambda text: tuple(text.split(",")),
-        metavar="A,B",
-        help=f"default: all that can be measured of {', '.join(TRANSFORMATIONS)}",
-    )
-    parser.add_argument("--top-k", type=at_least(1), default=10, help="best units that count (default 10)")
-    parser.add_argument(
-        "--variant",
-        choices=("class", "goodfellow"),
-        default="class",
-        help="thresholds, rates and best units for each class, or one for all (default class)",
-    )
-    parser.add_argument(
-        "--population",
-        choices=("all", "samples"),
-        default="all",
-        help="thresholds are set over all clips and versions, or over the clips alone (default all)",
-    )
-    parser.add_argument(
-        "--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the instance in each frame"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and invariance.png")
-    parsed = parser.parse_intermixed_args(arguments)
-    measure = invariances.Measure(
-        parsed.transformations, parsed.top_k, parsed.variant, parsed.population, parsed.boxes
-    )
-    checkpoints = parsed.checkpoint
-    found = invariances.invariance(options_of(parsed), checkpoints, parsed.list, parsed.out, measure)
-    if comm.is_main():
-        print(invariances.summary(found))
-        print(parsed.out / "invariance.png")
-
-
-def parts(arguments: Sequence[str]) -> None:
-    """Measure a decoder of object parts: the pixels of crops that it gives the right part.
-
-    The checkpoint is that of a run of `part_segmentation`; the list has a column `mask`.
-    """
-    parser = argparse.ArgumentParser(prog="analyze.py parts", description=parts.__doc__)
-    add_options(parser)
-    parser.add_argument("--list", type=Path, required=True, help="list of object crops, with masks")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for results.json, per_class.csv and parts.png"
-    )
-    parsed = parser.parse_intermixed_args(arguments)
-    found = object_parts.segment_parts(options_of(parsed), parsed.list, parsed.out)
-    if comm.is_main():
-        print(object_parts.table(found))
-        print(parsed.out / "parts.png")
+    ANALYSES[parsed.command](parsed.arguments)
 
 
 def track(arguments: Sequence[str] | None = None) -> None:
@@ -397,30 +336,9 @@ _COMMANDS = {
 }
 
 
-# What `analyze` can be told: one function each.
-_ANALYSES = {"invariance": invariance, "parts": parts}
-
-
-def _chooser(
-    prog: str, description: str | None, commands: Mapping[str, Callable[..., None]]
-) -> argparse.ArgumentParser:
-    """Make a parser whose first word chooses a command, and whose others are that command's."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog="\n".join(
-            f"  {name:<10} {(command.__doc__ or '').splitlines()[0]}" for name, command in commands.items()
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("command", choices=commands, help="what to do; COMMAND --help tells more")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
-
-
 def main() -> None:
     """Run `vidssl COMMAND …`."""
-    parser = _chooser("vidssl", "Self-supervised learning of video representations.", _COMMANDS)
+    parser = chooser("vidssl", "Self-supervised learning of video representations.", _COMMANDS)
     parser.add_argument("--version", action="version", version=vidssl.__version__)
     parsed = parser.parse_args()
     guarded(lambda: _COMMANDS[parsed.command](parsed.arguments))

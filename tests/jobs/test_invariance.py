@@ -16,7 +16,8 @@ from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.jobs.backbones import Options, load_subject
-from vidssl.jobs.invariance import Measure, invariance, summary
+from vidssl.jobs.invariance import Measure, invariance, invariance_splits
+from vidssl.jobs.invariance_chart import summary
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS
 
@@ -214,3 +215,28 @@ def test_several_processes(run_world, options, digits, tmp_path):
     assert found[0] == found[1]
     for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
         assert found[0][name] == pytest.approx(alone[name], abs=0.2)
+
+
+def test_seeds_give_mean_and_spread(options, digits, tmp_path):
+    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    path = digits / "motion/test.csv"
+    found = invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    alone = [
+        invariance(
+            replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW
+        )["random"]
+        for n in (3, 4)
+    ]
+    for name in ("invariance_blur", "invariance_mean", "invariance_unchanged"):
+        values = [results[name] for results in alone]
+        assert found["mean"][name] == pytest.approx(np.mean(values)) and values[0] != values[1]
+        assert found["spread"][name] == pytest.approx(np.std(values, ddof=1))
+        assert [found["splits"][n][name] for n in ("3", "4")] == values
+    assert json.loads((tmp_path / "seeds/results.json").read_text()) == found
+    lines = summary({"random": found}).splitlines()
+    assert "mean ± standard deviation of 2 splits" in lines[0]
+    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary(
+        {"r": found}
+    )
+    with pytest.raises(ConfigError, match=r"neither random nor the list names \{split\}"):
+        invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))

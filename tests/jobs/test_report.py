@@ -236,8 +236,14 @@ def test_recall_of_centred_features_has_columns_of_its_own(put, said):
 
 def test_videos_that_are_missing_are_counted(put):
     gap = {"num_queries": 58, "num_gallery": 100, "missing_queries": [{}, {}], "missing_gallery": [{}]}
-    row, _ = own(put("a", {"query": "mine/test.csv", **gap}), "mine")
+    row, _ = own(put("a", {"query": "mine/test.csv", "knn": 0.5, **gap}), "mine")
     assert row["videos, test / training"] == "58 of 60 (2 missing) / 100 of 101 (1 missing)"
+
+
+def test_what_has_no_number_for_a_table_is_no_row(put):
+    put("a", {"list": "mine/test.csv", "knn": 0.5})
+    folder = put("b", {"list": "mine/test.csv", "invariance_mean": 1.5})  # of an analysis
+    assert [result.name for result in read_results([folder])] == ["a"]
 
 
 def test_counts_of_one_split_are_not_taken_for_all(put):

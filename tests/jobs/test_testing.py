@@ -509,7 +509,9 @@ def test_splits_can_be_seeds(digits, tmp_path):
     assert seeds == [3, 4] and results["spread"]["knn"] >= 0
     assert results["splits"]["3"]["uniformity"] != results["splits"]["4"]["uniformity"]
     untrained = Options("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
-    tested = measure_splits(untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4))
+    tested = measure_splits(
+        untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
+    )
     assert tested["splits"]["3"]["uniformity"] != tested["splits"]["4"]["uniformity"]
 
 

@@ -41,10 +41,23 @@ def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     drawn = sorted((out / "overlays").rglob("*.mp4"))
     assert [str(path.relative_to(out / "overlays")) for path in drawn] == sorted(listed.names[:2])
     tracks, _ = read_tracks(tracks_file(out, listed.names[0], listed.records[0]))
-    with open_video(out / "overlays" / listed.names[0]) as video:
-        assert video.meta.num_frames == len(np.unique(tracks.frames)) and video.meta.height == 384
+    pairs = len(np.unique(tracks.frames.reshape(-1, 2), axis=0))
+    with open_video(
+        out / "overlays" / listed.names[0]
+    ) as video:  # two frames of 48 pixels, enlarged, side by side
+        assert video.meta.num_frames == min(pairs, 24) and video.meta.height == 384 < video.meta.width / 2
     again = track(options(digits, workers=0), few, out, QUICK)
     assert again.kept == 3 and not again.made
+
+
+def test_best_paths_are_drawn_frame_by_frame(digits, few, tmp_path):
+    paths = settings(["search.short_side=72", "size=32", "min_gap=6", "variant=best"])
+    track(options(digits, workers=0), few, tmp_path / "out", paths, overlays=1)
+    listed = read_list(few, digits)
+    tracks, _ = read_tracks(tracks_file(tmp_path / "out", listed.names[0], listed.records[0]))
+    with open_video(tmp_path / "out" / "overlays" / listed.names[0]) as video:
+        assert video.meta.num_frames == len(np.unique(tracks.frames)) > 6
+        assert (video.meta.height, video.meta.width) == (384, 384)
 
 
 def test_settings_are_read_as_those_of_a_config(few):

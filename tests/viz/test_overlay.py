@@ -6,7 +6,7 @@ import pytest
 from vidssl.data import open_video
 from vidssl.errors import DataError
 from vidssl.types import Tracks
-from vidssl.viz.overlay import COLOURS, draw_tracks, write_mp4
+from vidssl.viz.overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
 
 
 def make_tracks(rows):
@@ -53,6 +53,20 @@ def test_the_way_of_a_track_is_drawn():
         not is_colour(first, 0)[200, 100:290].any()
         and is_colour(second, 0)[198:203, 100:290].any(axis=0).all()
     )
+
+
+def test_a_pair_has_one_colour_in_both_frames():
+    frames = np.full((2, 3, 400, 300), 128, np.uint8)
+    boxes = np.array([[[20, 100, 60, 140], [200, 300, 240, 340]], [[150, 100, 190, 140], [20, 20, 60, 60]]])
+    picture = draw_pairs(frames, boxes.astype(np.float32), np.array([0.4, 0.8], np.float32))
+    left, right = picture[:, :300], picture[:, -300:]
+    assert picture.shape[0] == 400 and picture.shape[1] % 2 == 0 and picture.shape[1] > 600
+    for number, rank in ((1, 0), (0, 1)):  # the better pair has the first colour
+        for half, (x1, _, _, y2) in ((left, boxes[number, 0]), (right, boxes[number, 1])):
+            rows, columns = np.nonzero(is_colour(half, rank))
+            assert abs(columns.min() - x1) <= 4 and abs(rows.max() - y2) <= 4
+    (alone,) = [draw_pairs(frames, boxes.astype(np.float32), np.array([0.4, 0.8], np.float32), shown=1)]
+    assert not is_colour(alone, 1).any()
 
 
 def test_the_file_holds_the_pictures_and_appears_whole(tmp_path):

@@ -1,7 +1,7 @@
 """The network that a tool is asked to look at: a trained one, or the untrained one of a config."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,6 +50,16 @@ class Options:
     allow_external: bool = False
     allow_missing: bool = False
     trust_checkpoint: bool = False  # load what can run code
+
+    def of_split(self, split: int) -> "Options":
+        """Put the number of a split for `{split}` into the checkpoint and the settings."""
+        settings = [of(split, text) for text in self.overrides]
+        return replace(self, checkpoint=of(split, self.checkpoint), overrides=settings)
+
+
+def of(split: int, text: str | Path) -> str:
+    """Put the number of a split for `{split}`."""
+    return str(text).replace("{split}", str(split))
 
 
 @dataclass(frozen=True)

@@ -26,15 +26,14 @@ from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.files import check_folder, write_json, write_whole
-from vidssl.jobs.backbones import Options, Subject, load_subject
-from vidssl.jobs.test import Results, results_there
+from vidssl.jobs.backbones import Options, Subject, load_subject, of
+from vidssl.jobs.invariance_chart import chart
+from vidssl.jobs.test import Results, over_splits, results_there
 from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.randomness import generator
-from vidssl.viz.bars import grouped_bars
 
 Variant = Literal["class", "goodfellow"]
 _RATE = 0.01  # of firing, of the variant goodfellow
-_COMPARED = ("unchanged", "shuffled")  # what the transformations are compared with
 
 
 @dataclass(frozen=True)
@@ -101,13 +100,49 @@ def invariance(
     return found
 
 
+def invariance_splits(
+    options: Options,
+    checkpoints: Sequence[str],
+    videos: Path,
+    out: Path,
+    measure: Measure,
+    splits: Sequence[int],
+) -> dict[str, Results]:
+    """Do `invariance` for each split or seed, whose number stands for `{split}` in checkpoints, settings and the list.
+
+    Writes what `invariance` does into `NAME/splitN`, mean and spread into `NAME/results.json`, and the chart of the
+    means.
+
+    Raises:
+        ConfigError: A network is the same for all splits, or as of `invariance`.
+    """
+    for checkpoint in checkpoints:
+        if not any("{split}" in str(told) for told in (checkpoint, videos, *options.overrides)):
+            raise ConfigError(
+                f"neither {checkpoint} nor the list names {{split}}: all splits would be the same"
+            )
+    names = _names(checkpoints)
+
+    def network(name: str, checkpoint: str) -> Results:
+        def one(split: int, folder: Path) -> Results:
+            told = options.of_split(split), [of(split, checkpoint)], Path(of(split, videos))
+            return next(iter(invariance(*told, folder, measure).values()))
+
+        return over_splits(splits, out if len(names) == 1 else out / name, one)
+
+    with comm.joined(choose_device(options.device)):
+        found = {name: network(name, told) for name, told in zip(names, checkpoints, strict=True)}
+        comm.on_main(lambda: write_whole(out / "invariance.png", chart(found)))
+    return found
+
+
 def _names(checkpoints: Sequence[str]) -> list[str]:
     """Name networks by the ends of their paths that tell them apart: `output/a/checkpoints/last.pt` is a."""
     parts = [
         [
             part
             for part in PurePath(path).with_suffix("").parts
-            if part not in ("checkpoints", "last", "..", "/")
+            if part not in ("checkpoints", "last", "..", "/", "split{split}")
         ]
         or [path]
         for path in checkpoints
@@ -293,53 +328,3 @@ def _scores(
         "invariance_ceiling": unchanged.ceiling,
     }
     return numbers, details, without
-
-
-def chart(found: Mapping[str, Results]) -> bytes:
-    """Draw the scores of networks, one colour each: a PNG file."""
-    names = _measured(found)
-    first = next(iter(found.values()))
-    series = {
-        label: [results.get(f"invariance_{name}") for name in names] for label, results in found.items()
-    }
-    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
-    whose = "of each class" if variant == "class" else "of all"
-    return grouped_bars(
-        names,
-        series,
-        title=f"Invariance of the {top} best units {whose}: {first['num_samples']} clips",
-        unit="invariance score",
-        levels={"1: ignores\nthe clip": 1.0, "perfect": first["invariance_ceiling"]},
-        apart=_COMPARED,
-    )
-
-
-def _measured(found: Mapping[str, Results]) -> list[str]:
-    """The groups of the chart, the lines of the table."""
-    names = [name for name in TRANSFORMATIONS if any(f"invariance_{name}" in r for r in found.values())]
-    return [_COMPARED[0], *names, "mean", _COMPARED[1]]
-
-
-def summary(found: Mapping[str, Results]) -> str:
-    """Write the scores of networks as a short table for a terminal."""
-    first = next(iter(found.values()))
-    names = _measured(found)
-    width = max(map(len, names))
-    columns = [max(len(label), 6) for label in found]
-    lines = [
-        f"{_count(first)}, {first['num_samples']} clips; the {first['measure']['top_k']} best of {first['num_units']} "
-        f"units; 1: a unit that ignores the clip, {first['invariance_ceiling']:.4g}: perfect",
-        " " * width + "".join(f"  {label:>{n}}" for label, n in zip(found, columns, strict=True)),
-    ]
-    for name in names:
-        cells = [results.get(f"invariance_{name}") for results in found.values()]
-        shown = ["–" if cell is None else f"{cell:.2f}" for cell in cells]
-        lines.append(f"{name:<{width}}" + "".join(f"  {c:>{n}}" for c, n in zip(shown, columns, strict=True)))
-    left_out = {name: why for results in found.values() for name, why in results["left_out"].items()}
-    lines += [f"not measured: {name} ({why})" for name, why in left_out.items()]
-    return "\n".join(lines)
-
-
-def _count(results: Results) -> str:
-    lacking, count = len(results["missing"]), results["num_videos"]
-    return f"{count} of {count + lacking} videos ({lacking} missing)" if lacking else f"{count} videos"

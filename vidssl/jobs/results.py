@@ -133,7 +133,9 @@ class Result:
 
 
 def read_results(folders: Sequence[Path]) -> list[Result]:
-    """Read every results.json below folders, but for those of single splits that one over several holds.
+    """Read every results.json below folders that has a number with a column.
+
+    Those of single splits are left out where one over several splits holds them.
 
     Raises:
         DataError: A folder is not there, or a file is no result.
@@ -150,7 +152,8 @@ def read_results(folders: Sequence[Path]) -> list[Result]:
             result = _read(file, folder.resolve().name if below == "." else below)
             if "splits" in result.content:
                 over_splits.add(file.parent)
-            found.setdefault(file.resolve(), result)
+            if result.numbers:  # an analysis has none that stand in a table of accuracies
+                found.setdefault(file.resolve(), result)
     return list(found.values())
 
 

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -28,7 +28,7 @@ from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.files import check_folder, write_json, write_whole
-from vidssl.jobs.backbones import Options, Subject, load_subject
+from vidssl.jobs.backbones import Options, Subject, load_subject, of
 from vidssl.methods import METHODS
 from vidssl.viz import confusion_picture
 
@@ -117,7 +117,8 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
     own = {*numbers[splits[0]], *_OWN, "request"}
     results = {
         "splits": {
-            str(split): {**numbers[split], **{name: found[split][name] for name in _OWN}} for split in splits
+            str(split): {**numbers[split], **{name: results[name] for name in _OWN if name in results}}
+            for split, results in found.items()
         },
         "mean": {name: mean(column) for name, column in columns.items()},
         "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
@@ -143,14 +144,9 @@ def measure_splits(
     if not any("{split}" in str(told) for told in (videos, options.checkpoint, *options.overrides)):
         raise ConfigError(f"--list {videos} names no {{split}}: it would be the same test for every split")
 
-    def of(split: int, path: str | Path) -> str:
-        return str(path).replace("{split}", str(split))
-
     def of_split(split: int) -> tuple[Options, Path, Path | None]:
         gallery = None if train is None else Path(of(split, train))
-        settings = [of(split, text) for text in options.overrides]
-        told = replace(options, checkpoint=of(split, options.checkpoint), overrides=settings)
-        return told, Path(of(split, videos)), gallery
+        return options.of_split(split), Path(of(split, videos)), gallery
 
     def one(split: int, folder: Path) -> Results:
         told, query, gallery = of_split(split)

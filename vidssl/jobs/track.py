@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from vidssl.config import Tree, bind, override
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.tracks import read_tracks, tracks_file
-from vidssl.data.video import Reading
+from vidssl.data.video import Reading, Video
 from vidssl.data.views import part_of
 from vidssl.errors import ConfigError
 from vidssl.files import check_folder
@@ -19,9 +18,11 @@ from vidssl.jobs.extract import shard_of
 from vidssl.progress import progress
 from vidssl.tracking import Search, Tracked, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
-from vidssl.viz.overlay import draw_tracks, write_mp4
+from vidssl.viz.overlay import Image, draw_pairs, draw_tracks, write_mp4
 
 _TOGETHER = 32  # frames that are decoded and drawn at a time
+_PAIRS = 24  # pairs of frames that are shown of a video
+_PAIRS_A_SECOND = 4.0
 
 
 def track(
@@ -123,13 +124,25 @@ def _draw(
 
 
 def _write(target: Path, record: VideoRecord, tracks: Tracks, reading: Reading) -> None:
-    numbers = np.unique(tracks.frames)
     with reading.open(record) as video:
         offset, part = part_of(video.meta, record)
+        if len(tracks.frames) == 2 * len(np.unique(tracks.track)):  # sums know no way between two frames
+            write_mp4(target, _pairs(video, offset, tracks), _PAIRS_A_SECOND)
+        else:
+            write_mp4(target, _paths(video, offset, tracks), part.fps)
 
-        def pictures() -> Iterator[list[np.ndarray]]:
-            for start in range(0, len(numbers), _TOGETHER):
-                some = numbers[start : start + _TOGETHER]
-                yield draw_tracks(video.frames(offset + some), some.tolist(), tracks)
 
-        write_mp4(target, chain.from_iterable(pictures()), part.fps)
+def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    numbers = np.unique(tracks.frames)
+    for start in range(0, len(numbers), _TOGETHER):
+        some = numbers[start : start + _TOGETHER]
+        yield from draw_tracks(video.frames(offset + some), some.tolist(), tracks)
+
+
+def _pairs(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    frames = tracks.frames.reshape(-1, 2)
+    pairs = np.unique(frames, axis=0)
+    for pair in pairs[np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).round().astype(np.int64))]:
+        here = (frames == pair).all(axis=1)
+        boxes, scores = tracks.boxes.reshape(-1, 2, 4)[here], tracks.scores[::2][here]
+        yield draw_pairs(video.frames(offset + pair), boxes, scores)

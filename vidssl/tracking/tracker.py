@@ -22,6 +22,7 @@ from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks
 
 _BATCH = 16  # frames that go through the network at a time
+_ROWS = 600  # of a product of matrices on a CPU: they stay in its cache
 
 
 class TrackerSettings(Settings):
@@ -209,7 +210,7 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     outgrows float32 after some 15 frames of 300 regions, so each row carries the logarithm of its scale. Each row its
     own: the paths of regions that have nothing to do with each other grow at rates of their own.
 
-    All start frames are advanced by one product of matrices for each end frame.
+    For each end frame all start frames are advanced together: on a GPU by one product of matrices.
 
     Args:
         affinity: T - 1 tensors (R_t, R_(t+1)), not below 0.
@@ -222,16 +223,25 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     buffers = [affinity[0].new_empty(first[-1] * widest) for _ in range(2)]
     log_scale = affinity[0].new_zeros(first[-1])
     before = affinity[0].new_empty(0, len(affinity[0]))
+    block = _ROWS if log_scale.device.type == "cpu" else first[-1]
     for t, step in enumerate(affinity):
-        count = first[t + 1]
+        old, count = first[t], first[t + 1]
         rows = buffers[t % 2][: count * step.shape[1]].view(count, step.shape[1])
-        torch.mm(before, step, out=rows[: first[t]])
-        rows[first[t] :] = step
-        largest = rows.amax(dim=1)
-        log_scale[:count] += largest.log()
-        rows.div_(largest.where(largest > 0, 1.0)[:, None])
+        rows[old:] = step
+        _rescale(rows[old:], log_scale[old:count])
+        for at in range(0, old, block):
+            end = min(at + block, old)
+            torch.mm(before[at:end], step, out=rows[at:end])
+            _rescale(rows[at:end], log_scale[at:end])
         yield Sums(t + 1, rows, log_scale[:count], first)
         before = rows
+
+
+def _rescale(rows: Tensor, log_scale: Tensor) -> None:
+    """Divide each row by its largest value, and remember that."""
+    largest = rows.amax(dim=1)
+    log_scale += largest.log()
+    rows.div_(largest.where(largest > 0, 1.0)[:, None])
 
 
 def pairs_of_sums(

@@ -43,9 +43,7 @@ def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: i
     Returns:
         T pictures (H', W', 3), small frames enlarged, with even sides.
     """
-    height, width = frames.shape[2:]
-    scale = max(1, round(_SIDE / min(height, width)))
-    line = max(1, round(min(height, width) * scale / 240))
+    scale, line = _sizes(frames)
     pictures = []
     for image, number in zip(frames.transpose(0, 2, 3, 1), numbers, strict=True):
         picture = _enlarged(image, scale)
@@ -59,6 +57,33 @@ def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: i
             _box(picture, tracks.boxes[row] * scale, colour, line, f"{tracks.scores[row]:.2f}")
         pictures.append(picture)
     return pictures
+
+
+def draw_pairs(
+    frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32], shown: int = 5
+) -> Image:
+    """Draw patch pairs: two frames side by side, in which boxes of one colour are one thing.
+
+    Args:
+        frames: (2, 3, H, W).
+        boxes: (N, 2, 4), pixels of the frames.
+        scores: (N,).
+        shown: Pairs, those of the highest scores.
+
+    Returns:
+        (H', W', 3), small frames enlarged, with even sides.
+    """
+    scale, line = _sizes(frames)
+    order = np.argsort(-scores, kind="stable")[:shown]
+    halves = []
+    for side, image in enumerate(frames.transpose(0, 2, 3, 1)):
+        picture = _enlarged(image, scale)
+        for rank in reversed(range(len(order))):
+            box, colour = boxes[order[rank], side] * scale, COLOURS[rank % len(COLOURS)]
+            _box(picture, box, colour, line, f"{scores[order[rank]]:.2f}")
+        halves.append(picture)
+    between = np.full((halves[0].shape[0], 4 * line // 2 * 2, 3), 255, np.uint8)
+    return np.concatenate([halves[0], between, halves[1]], axis=1)
 
 
 def write_mp4(path: Path, pictures: Iterable[Image], fps: float) -> None:
@@ -88,6 +113,13 @@ def write_mp4(path: Path, pictures: Iterable[Image], fps: float) -> None:
     finally:
         with suppress(OSError):
             part.unlink()
+
+
+def _sizes(frames: Frames) -> tuple[int, int]:
+    """How many times a frame is enlarged, and how thick lines are in it, pixels."""
+    short = min(frames.shape[2:])
+    scale = max(1, round(_SIDE / short))
+    return scale, max(1, round(short * scale / 240))
 
 
 def _enlarged(image: Image, scale: int) -> Image:

@@ -66,6 +66,19 @@ def test_region_maps_of_a_ramp_are_the_ramp_within_the_box():
     torch.testing.assert_close(constant, torch.full((1, 2, 3, 4, 4), 7.0))
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_in_half_precision_each_clip_keeps_its_region(autocast):
+    """bfloat16 has no number between 256 and 258: neither clips nor pixels may be counted in it."""
+    numbers = torch.arange(300.0) % 7
+    maps = numbers.view(300, 1, 1, 1, 1) * torch.arange(16.0).view(4, 4)  # exact in bfloat16
+    boxes = torch.tensor([[300.5, 261.0, 391.5, 447.0]]).repeat(300, 1)
+    expected = region_maps(maps, boxes, 448)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        found = region_maps(maps.bfloat16(), boxes, 448)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.bfloat16(), rtol=0, atol=0)
+
+
 def test_gradients_reach_the_maps_and_nothing_outside_of_the_box():
     maps = torch.zeros(1, 1, 1, 8, 8, requires_grad=True)
     region_maps(maps, torch.tensor([[0.0, 0.0, 24.0, 24.0]]), 64).sum().backward()

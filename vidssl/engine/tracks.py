@@ -59,8 +59,8 @@ class RunTracks:
         told, folder, run = self._run.tracks, self.folder(step), self._run
         assert told is not None and folder is not None  # it is due
 
-        def work() -> None:
-            done = track_list(
+        def work() -> dict[str, str]:
+            return track_list(
                 method.target_backbone,
                 self._videos,
                 folder,
@@ -75,15 +75,19 @@ class RunTracks:
                 timeout=run.data.timeout,
                 shard=(comm.rank(), comm.world()),
                 check=request.check,
-            )
-            for name, record in zip(self._videos.names, self._videos.records, strict=True):
-                if name in done.left_out:
-                    _log.warning("no tracks: %s: %s", name, done.left_out[name])
-                    write_tracks(tracks_file(folder, name, record), no_tracks(), {"step": step})
+            ).left_out
 
-        comm.gather_outcomes(work)
-        if comm.is_main():
+        left_out = {name: why for part in comm.gather_outcomes(work) for name, why in part.items()}
+
+        def complete() -> None:
+            for name, record in zip(self._videos.names, self._videos.records, strict=True):
+                file = tracks_file(folder, name, record)
+                if name in left_out and not file.exists():  # other rows of the video may have been tracked
+                    _log.warning("no tracks: %s: %s", name, left_out[name])
+                    write_tracks(file, no_tracks(), {"step": step})
             self._forget()
+
+        comm.on_main(complete)
 
     def _forget(self) -> None:
         """Remove tracks that no checkpoint needs any more."""

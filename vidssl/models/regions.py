@@ -19,12 +19,13 @@ def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
         (B, C, T, H, W): the region of each clip, stretched to the whole map.
     """
     batch, _, frames, height, width = maps.shape
-    flat = maps.transpose(1, 2).flatten(0, 1)  # (B * T, C, H, W)
-    rows = torch.arange(len(flat), device=maps.device, dtype=maps.dtype)[:, None]
-    rois = torch.cat([rows, boxes.to(maps.dtype).repeat_interleave(frames, dim=0)], dim=1)
+    exact = torch.promote_types(maps.dtype, torch.float32)  # bfloat16 cannot count beyond 256
+    flat = maps.transpose(1, 2).flatten(0, 1).to(exact)  # (B * T, C, H, W)
+    rows = torch.arange(len(flat), device=maps.device, dtype=exact)[:, None]
+    rois = torch.cat([rows, boxes.to(exact).repeat_interleave(frames, dim=0)], dim=1)
     # One sample a bin: a bin is never larger than a cell of the map, and the region that is the whole clip is the map.
     pooled: Tensor = roi_align(flat, rois, (height, width), width / size, sampling_ratio=1, aligned=True)
-    return pooled.view(batch, frames, *pooled.shape[1:]).transpose(1, 2)
+    return pooled.to(maps.dtype).view(batch, frames, *pooled.shape[1:]).transpose(1, 2)
 
 
 def region_means(maps: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:

@@ -1,0 +1,40 @@
+"""Tracks that a run makes by itself: what becomes of videos in which that fails, and of what is not needed any more."""
+
+from types import SimpleNamespace
+
+import torch
+
+from vidssl.data.records import read_list
+from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.tracks import RunTracks
+from vidssl.errors import DataError
+from vidssl.models import build_backbone
+from vidssl.tracking.proposals import whole_frame
+
+TRACKER = "{frames: 12, stride: 6, min_gap: 6, size: 32, center: false, max_step: null, threshold: 0.0}"
+
+
+def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
+    toy_run, toy_folder, tmp_path, monkeypatch, caplog
+):
+    listed = tmp_path / "chunks.csv"
+    listed.write_text(
+        "path,start,end\n" + "".join(f"videos/train/00000.mp4,{n / 25},{(n + 12) / 25}\n" for n in (0, 12))
+    )
+    (tmp_path / "root.txt").write_text(f"{toy_folder / 'data'}\n")
+    videos, seen = read_list(listed), []
+
+    def propose(image, search):
+        seen.append(image)
+        if len(seen) > 2:  # of the second chunk
+            raise DataError("selective search fails")
+        return whole_frame(*image.shape[:2])
+
+    monkeypatch.setattr("vidssl.tracking.videos.propose", propose)
+    run = toy_run("frame_invariance_tracks", "run", f"tracks.tracker={TRACKER}")
+    tracks, method = RunTracks(run, videos), SimpleNamespace(target_backbone=build_backbone("resnet3d18", width=4))
+    tracks.make(0, method, torch.device("cpu"), StopRequest())
+    files = [tracks_file(tracks.folder(0), n, r) for n, r in zip(videos.names, videos.records, strict=True)]
+    assert [len(read_tracks(file)[0].frames) for file in files] == [2, 0]
+    assert caplog.text.count("no tracks: videos/train/00000.mp4: selective search fails") == 1

@@ -57,6 +57,7 @@ bench: .venv/.installed-dev
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
 	$(BIN)/python benchmarks/train_step.py --videos $(VIDEOS) --json output/bench/train_step.json
+	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

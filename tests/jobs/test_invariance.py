@@ -240,3 +240,20 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     )
     with pytest.raises(ConfigError, match=r"neither random nor the list names \{split\}"):
         invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+
+
+def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
+    """The config and its seed are for the untrained one; the others bring their own."""
+    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
+    for name in names:
+        shutil.copy(checkpoint, name)
+    several = [str(tmp_path / "trained{split}.pt"), "random"]
+    found = invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
+    trained, untrained = found.values()
+    assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
+    alone = invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
+    for name, value in next(iter(alone.values())).items():
+        assert name not in trained["mean"] or trained["mean"][name] == value
+    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list names \{split\}"):
+        invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))

@@ -118,6 +118,20 @@ def test_a_region_that_is_the_whole_view_is_the_view():
     assert float(m(data)["tracked"]) == 0.25
 
 
+def test_views_of_two_sizes_that_show_no_track_count_as_none():
+    data = batch()
+    small = data.views[1][..., : SIDE // 2, : SIDE // 2]
+    whole = torch.tensor([[0.0, 0.0, SIDE, SIDE], [0.0, 0.0, SIDE // 2, SIDE // 2]]).repeat(4, 1, 1)
+    data = Batch((data.views[0], small), data.label, data.index, boxes=whole)
+    assert float(make(patch_weight=0.5)(data)["tracked"]) == 0
+
+
+def test_no_view_is_counted_from_the_end():
+    """Else view 1 would be its own key."""
+    with pytest.raises(ValueError, match="greater than or equal to 0"):
+        make(key_views=(-1,))
+
+
 def test_a_patch_weight_needs_tracks():
     with pytest.raises(ConfigError, match=r"patch_weight needs regions: give the run tracks\.folder"):
         make(patch_weight=0.5)(batch(boxes=False))

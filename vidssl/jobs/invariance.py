@@ -116,8 +116,13 @@ def invariance_splits(
     Raises:
         ConfigError: A network is the same for all splits, or as of `invariance`.
     """
+
+    def of_one(checkpoint: str, split: int) -> Options:
+        return _for_one(options.of_split(split), of(split, checkpoint), len(checkpoints) > 1)
+
     for checkpoint in checkpoints:
-        if not any("{split}" in str(told) for told in (checkpoint, videos, *options.overrides)):
+        settings = options.overrides if of_one(checkpoint, splits[0]).overrides else ()
+        if not any("{split}" in str(told) for told in (checkpoint, videos, *settings)):
             raise ConfigError(
                 f"neither {checkpoint} nor the list names {{split}}: all splits would be the same"
             )
@@ -125,7 +130,7 @@ def invariance_splits(
 
     def network(name: str, checkpoint: str) -> Results:
         def one(split: int, folder: Path) -> Results:
-            told = options.of_split(split), [of(split, checkpoint)], Path(of(split, videos))
+            told = of_one(checkpoint, split), [of(split, checkpoint)], Path(of(split, videos))
             return next(iter(invariance(*told, folder, measure).values()))
 
         return over_splits(splits, out if len(names) == 1 else out / name, one)

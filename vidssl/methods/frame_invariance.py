@@ -1,13 +1,12 @@
 """Frame temporal invariance, with and without tracks: Purushwalkam and Gupta, *Demystifying Contrastive SSL* (2020)."""
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum import KeyViews, MomentumMethod
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
@@ -28,7 +27,7 @@ class FrameInvariance(MomentumMethod):
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: Scheduled = constant(0.999)
         temperature: Scheduled = constant(0.2)
-        key_views: tuple[int, ...] = Field(default=(1,), min_length=1)
+        key_views: KeyViews = (1,)
         # Of the patch pairs in the loss, the frame pairs have the rest: 0.5 in the paper with tracks, 0 without.
         patch_weight: float = Field(default=0.0, ge=0, le=1)
 
@@ -41,7 +40,7 @@ class FrameInvariance(MomentumMethod):
         """Compare frames, and patches where they have a weight; `tracked`: the share of videos with a patch pair."""
         scalars = super().forward(batch)
         if batch.boxes is not None and len(self.weights) > 1:
-            whole = torch.tensor([0.0, 0.0, *batch.views[0].shape[:-3:-1]], device=batch.boxes.device)
+            whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
             scalars["tracked"] = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
         return scalars
 

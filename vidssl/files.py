@@ -59,6 +59,15 @@ def check_folder(path: Path) -> None:
         raise DataError(f"cannot write to {path}: it is a file; name a folder")
 
 
+def state_of(path: Path) -> tuple[int, int]:
+    """Bytes of a file or a folder of images, and when it was changed, in nanoseconds; -1: it is not there."""
+    try:
+        parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
+    except OSError:
+        return 0, -1
+    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
+
+
 def temporary_for(path: Path) -> Path:
     """Name a file beside a path for what is to become it: hidden, and this process's own."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -168,6 +168,17 @@ def test_tracks_of_frames_of_another_size(moving):
         tracked_set(moving, tracks="large")[0, 0]
 
 
+def test_tracks_of_a_longer_video(moving):
+    tracks = square_tracks()
+    path = tracks_file(moving / "long", "0.mp4", VideoRecord("0.mp4"))
+    write_tracks(path, replace(tracks, frames=tracks.frames + 1), {})
+    frames = int(tracks.frames.max()) + 1
+    with pytest.raises(
+        ConfigError, match=rf"go on to frame {frames}, it has {frames} frames, .*: make them again"
+    ):
+        tracked_set(moving, tracks="long")[0, 0]
+
+
 # sample_track ------------------------------------------------------------------------------------------------
 
 

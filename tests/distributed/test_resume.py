@@ -78,6 +78,7 @@ LONG = [
     ),
     *((1, name, ()) for name in TOYS),
     (2, "moco", ("sync_bn=shuffle",)),
+    (2, "frame_invariance_tracks", ("sync_bn=shuffle",)),
     # With three, sums depend on how gradients are grouped: the first step must group them as all others do.
     (3, "sce", ("batch_size=9", "sync_bn=local")),
 ]

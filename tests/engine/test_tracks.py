@@ -40,4 +40,4 @@ def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
     tracks.make(0, method, torch.device("cpu"), StopRequest())
     files = [tracks_file(tracks.folder(0), n, r) for n, r in zip(videos.names, videos.records, strict=True)]
     assert [len(read_tracks(file)[0].frames) for file in files] == [2, 0]
-    assert caplog.text.count("no tracks: videos/train/00000.mp4: selective search fails") == 1
+    assert caplog.text.count("no tracks: videos/train/00000.mp4@0.480-0.960: selective search fails") == 1

@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -209,6 +210,16 @@ def test_what_only_says_where_and_how_fast_may_change(toy_run):
     assert again == last and torch.load(last, weights_only=True)["step"] == 2
 
 
+def test_fault_26_another_folder_of_tracks_is_refused(toy_run, tmp_path):
+    """Other tracks make another run, and nothing else would tell."""
+    train(toy_run("frame_invariance_tracks", "made"), until=1)
+    folder, told = tmp_path / "made/tracks/step-00000000", "tracks.refresh=null"
+    train(toy_run("frame_invariance_tracks", "a", told, f"tracks.folder={folder}"), until=1)
+    other = shutil.copytree(folder, tmp_path / "other")
+    with pytest.raises(CheckpointError, match=r"other settings: tracks\.folder .*, now .*other"):
+        train(toy_run("frame_invariance_tracks", "a", told, f"tracks.folder={other}"))
+
+
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
     train(toy_run("sce", "a"), until=1)
     other = f"data.train={toy_folder}/data/digit/train.csv"
@@ -370,9 +381,10 @@ def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_compiled_backbone_computes_the_same(toy_run, metrics):
+@pytest.mark.parametrize("toy", ["sce", "frame_invariance_tracks"])
+def test_a_compiled_backbone_computes_the_same(toy, toy_run, metrics):
     gentle = ("steps=3", "optimizer={name: sgd, lr: 0.01}")
-    runs = [train(toy_run("sce", name, *gentle, f"compile={name}")) for name in ("true", "false")]
+    runs = [train(toy_run(toy, name, *gentle, f"compile={name}")) for name in ("true", "false")]
     compiled, plain = (state(path)["method"] for path in runs)
     assert list(compiled) == list(plain)  # the names are those of the network that is not compiled
     for found, expected in zip(metrics("true"), metrics("false"), strict=True):

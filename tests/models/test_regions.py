@@ -8,7 +8,7 @@ from torchvision.ops import roi_align
 from vidssl.errors import ConfigError
 from vidssl.models import BACKBONES, build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.models.regions import has_regions, region_maps, region_means
+from vidssl.models.regions import region_maps, region_means
 from vidssl.randomness import generator
 
 
@@ -101,12 +101,14 @@ def test_the_network_is_layer_4_of_layer_3(name):
         else:
             alone = backbone.net(x).mean(dim=(2, 3, 4))
         torch.testing.assert_close(features, alone)
-    assert has_regions(backbone)
+    backbone.check_regions()
 
 
 def test_other_networks_say_that_they_have_no_third_stage():
     other = next(name for name in BACKBONES if not name.startswith("resnet"))
-    assert not has_regions(build_backbone(other))
-    with pytest.raises(ConfigError, match="choose a ResNet"):
+    with pytest.raises(ConfigError, match="no layer 3 to look at regions with"):
+        build_backbone(other).check_regions()
+    with pytest.raises(ConfigError, match="choose a ResNet of vidssl: resnet18, "):
         build_backbone(other).layer3(torch.zeros(1, 3, 2, 32, 32))
-    assert not has_regions(Backbone())
+    with pytest.raises(ConfigError, match="Backbone has no layer 3"):
+        Backbone().check_regions()

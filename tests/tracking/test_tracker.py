@@ -261,3 +261,10 @@ def test_a_network_without_a_third_stage_is_refused():
     frames = np.zeros((2, 3, 16, 16), np.uint8)
     with pytest.raises(ConfigError, match="layer 3"):
         track_video(backbone, frames, [box, box], config(size=16), CPU, [0.45], [0.225])
+
+
+@pytest.mark.parametrize(("frames", "stride", "gap", "reach"), [(24, 1, 24, 23), (60, 7, 57, 56)])
+def test_a_gap_that_no_chunk_has_is_refused(frames, stride, gap, reach):
+    with pytest.raises(ValueError, match=f"{frames} frames in steps of {stride} reach {reach} frames far"):
+        TrackerSettings(frames=frames, stride=stride, min_gap=gap)
+    TrackerSettings(frames=frames, stride=stride, min_gap=reach)

@@ -36,6 +36,20 @@ def test_a_box_is_drawn_where_it_is_and_small_frames_are_enlarged():
     assert (second == 128).all()
 
 
+@pytest.mark.parametrize("sides", [(8, 400), (400, 8), (4, 4096)])
+def test_long_frames_are_enlarged_so_far_that_they_can_be_written(tmp_path, sides):
+    frames = np.full((2, 3, *sides), 128, np.uint8)
+    tracks = make_tracks([(0, [0, 0, 4, 4], 0.9, 0)])
+    pictures = [
+        *draw_tracks(frames[:1], [0], tracks),
+        draw_pairs(frames, np.zeros((0, 2, 4), np.float32), np.zeros(0, np.float32)),
+    ]
+    for number, picture in enumerate(pictures):
+        write_mp4(tmp_path / f"{number}.mp4", [picture], 25.0)
+        with open_video(tmp_path / f"{number}.mp4") as video:
+            assert (video.meta.height, video.meta.width) == picture.shape[:2]
+
+
 def test_only_the_best_are_shown():
     frames = np.full((1, 3, 400, 400), 128, np.uint8)
     rows = [

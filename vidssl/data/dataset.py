@@ -17,7 +17,7 @@ from vidssl.data.views import Fetched, fetch, part_of
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe
-from vidssl.types import Sample, Tracks
+from vidssl.types import Sample, Tracks, VideoMeta
 from vidssl.workers import Desk
 
 
@@ -116,7 +116,7 @@ class ClipDataset:
         boxes = None
         if meta.tracks is not None:
             last = generator(self._seed, epoch, index, len(self._recipes))  # no view's own
-            boxes = self._boxes(meta.tracks, made, record.path, last)
+            boxes = self._boxes(meta, made, record.path, last)
         mask = None
         if record.mask is not None:
             first = made.views[0]
@@ -133,8 +133,16 @@ class ClipDataset:
 
     @staticmethod
     def _boxes(
-        tracks: Tracks, made: Fetched, path: str, generator: np.random.Generator
+        meta: VideoMeta, made: Fetched, path: str, generator: np.random.Generator
     ) -> NDArray[np.float32]:
+        tracks = meta.tracks
+        assert tracks is not None
+        last = tracks.frames.max(initial=0)
+        if last >= meta.num_frames:
+            raise ConfigError(
+                f"the tracks of {path} go on to frame {last}, it has {meta.num_frames} frames, from 0: make them "
+                "again, with tools/track_regions.py"
+            )
         edges = tracks.boxes[:, 2:].max(axis=0, initial=0)
         if edges[0] > made.width + 1 or edges[1] > made.height + 1:
             raise ConfigError(

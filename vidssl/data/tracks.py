@@ -26,10 +26,15 @@ def tracks_file(folder: Path, name: str, record: VideoRecord) -> Path:
         name: Of the video, as its list writes it.
         record: The row.
     """
+    return folder / "tracks" / f"{tracks_name(name, record)}.npz"
+
+
+def tracks_name(name: str, record: VideoRecord) -> str:
+    """Name what is tracked: the video, with the span where the record means a part."""
     parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".", "..")]
     end = "end" if record.end is None else f"{record.end:.3f}"
     span = "" if record.start is None and record.end is None else f"@{record.start or 0:.3f}-{end}"
-    return folder.joinpath("tracks", *parts[:-1], f"{parts[-1]}{span}.npz")
+    return "/".join(parts) + span
 
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 # What may differ between a run and its resume: where and how fast, not what is computed.
 _FREE = {
-    "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate", "tracks.folder",
+    "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
     "data.train", "data.root", "data.workers", "data.timeout", "data.max_broken", "data.cache", "data.moving_digits",
 }  # fmt: skip
 

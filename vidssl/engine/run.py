@@ -87,7 +87,7 @@ class Checkpoints(Settings):
     trust: bool = False
 
 
-class Tracks(Settings):
+class TrackFiles(Settings):
     """Regions that were followed through the training videos; patch pairs are drawn from them."""
 
     folder: str | None = None  # what tools/track_regions.py wrote
@@ -96,7 +96,7 @@ class Tracks(Settings):
     tracker: TrackerSettings = TrackerSettings()  # of `refresh`
 
     @model_validator(mode="after")
-    def _from_somewhere(self) -> "Tracks":
+    def _from_somewhere(self) -> "TrackFiles":
         if self.folder is None and self.refresh is None:
             raise ValueError("give folder (tools/track_regions.py writes it), refresh, or both")
         return self
@@ -118,7 +118,7 @@ class Run(Settings):
     epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
     steps: int | None = Field(default=None, ge=1)
     init: Initial | None = None  # weights that the backbone starts from: a file
-    tracks: Tracks | None = None  # None: no patch pairs
+    tracks: TrackFiles | None = None  # None: no patch pairs
     batch_size: int = Field(ge=1)  # global
     micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
     data: Data

@@ -9,7 +9,7 @@ import torch
 
 from vidssl import comm
 from vidssl.data.records import VideoList
-from vidssl.data.tracks import tracks_file, write_tracks
+from vidssl.data.tracks import tracks_file, tracks_name, write_tracks
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run import Run
@@ -81,10 +81,10 @@ class RunTracks:
 
         def complete() -> None:
             for name, record in zip(self._videos.names, self._videos.records, strict=True):
-                file = tracks_file(folder, name, record)
-                if name in left_out and not file.exists():  # other rows of the video may have been tracked
-                    _log.warning("no tracks: %s: %s", name, left_out[name])
-                    write_tracks(file, no_tracks(), {"step": step})
+                label = tracks_name(name, record)
+                if label in left_out:
+                    _log.warning("no tracks: %s: %s", label, left_out[label])
+                    write_tracks(tracks_file(folder, name, record), no_tracks(), {"step": step})
             self._forget()
 
         comm.on_main(complete)

@@ -42,7 +42,7 @@ from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, compile_backbone
 from vidssl.models.norms import average_statistics
 from vidssl.models.weights import load_initial
 from vidssl.transforms import RECIPES
@@ -97,7 +97,7 @@ def train(run: Run, until: int | None = None) -> Path:
         reached = resume(run, output, videos, method, optimizer)
         step = saved = reached.step
         if run.compile:
-            method.backbone.compile()
+            compile_backbone(method.backbone)
         parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
         tracks = RunTracks(run, videos)
         feed: Feed | None = None

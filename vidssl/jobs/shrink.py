@@ -24,6 +24,7 @@ from vidssl.data.records import VideoList, copy_list, place_of_copy, read_list
 from vidssl.data.video import MAX_PIXELS, Video, open_video
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.files import state_of
 from vidssl.progress import progress
 from vidssl.workers import Desk, ordered
 
@@ -197,7 +198,7 @@ def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, ma
         desk.at(task.number)
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")
-        size, changed = _state(source)
+        size, changed = state_of(source)
         if changed >= 0 and target.exists() and int(target.stat().st_mtime) == changed // 10**9:
             return _Copy(False, size, target.stat().st_size)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -222,15 +223,6 @@ def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, ma
         with suppress(OSError):
             part.unlink()
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None
-
-
-def _state(path: Path) -> tuple[int, int]:
-    """Bytes of a file or a folder of images, and when it was changed, in nanoseconds; -1: it is not there."""
-    try:
-        parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
-    except OSError:
-        return 0, -1
-    return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 
 
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from vidssl.config import Tree, bind, override
 from vidssl.data.records import VideoList, read_list
-from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.data.tracks import read_tracks, tracks_file, tracks_name
 from vidssl.data.video import Reading, Video
 from vidssl.data.views import part_of
 from vidssl.errors import ConfigError
@@ -111,7 +111,7 @@ def _draw(
     lost = {
         tracks_file(out, name, record)
         for name, record in zip(listed.names, listed.records, strict=True)
-        if name in left_out
+        if tracks_name(name, record) in left_out
     }
     chosen = [each for each in list(files.items())[part[0] :: part[1]] if each[0] not in lost][:count]
     for file, record in progress(chosen, title="overlays", unit="video", disable=not chosen):

@@ -34,6 +34,8 @@ class FrameInvariance(MomentumMethod):
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(config, backbone)
         patches = config.patch_weight
+        if patches:
+            backbone.check_regions()
         self.weights = (1 - patches, patches) if patches else (1.0,)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import torch
 from pydantic import create_model
 from torch import Tensor, nn
 
 from vidssl.config import bind, build, choice
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
+
+_WITH_REGIONS = "choose a ResNet of vidssl: resnet18, resnet50, resnet3d18, resnet3d50"
 
 
 class Backbone(nn.Module):
@@ -29,11 +32,30 @@ class Backbone(nn.Module):
         Raises:
             ConfigError: The network has no such stage.
         """
-        raise ConfigError(f"{type(self).__name__} has no layer 3 to look at regions with: choose a ResNet")
+        raise ConfigError(f"{type(self).__name__} has no layer 3 to look at regions with: {_WITH_REGIONS}")
 
     def layer4(self, maps: Tensor) -> Tensor:
         """Map the output of the third stage (B, C, T', H', W') to vectors (B, dim)."""
-        raise ConfigError(f"{type(self).__name__} has no layer 4: choose a ResNet")
+        raise ConfigError(f"{type(self).__name__} has no layer 4: {_WITH_REGIONS}")
+
+    @classmethod
+    def check_regions(cls) -> None:
+        """Refuse a network that regions cannot be looked at with: to be asked before long work.
+
+        Raises:
+            ConfigError: It has no third stage.
+        """
+        if cls.layer3 is Backbone.layer3:
+            raise ConfigError(f"{cls.__name__} has no layer 3 to look at regions with: {_WITH_REGIONS}")
+
+
+def compile_backbone(backbone: Backbone) -> None:
+    """Have torch compile a network, in place: of one with regions both halves, for a method may call them alone."""
+    if type(backbone).layer3 is Backbone.layer3:
+        backbone.compile()
+        return
+    for half in ("layer3", "layer4"):
+        setattr(backbone, half, torch.compile(getattr(backbone, half)))
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")

@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from vidssl.models.backbones import Backbone
-
 
 def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Cut one region out of the maps of each clip, at the resolution of the maps (RoI pooling; He et al., 2017).
@@ -54,8 +52,3 @@ def _cover(low: Tensor, high: Tensor, cells: int, pixels: int) -> Tensor:
     inner = torch.minimum(high[:, None], edges[1:]) - torch.maximum(low[:, None], edges[:-1])
     inner = inner.clamp(min=0)
     return inner / inner.sum(dim=1, keepdim=True).clamp(min=1e-9)
-
-
-def has_regions(backbone: Backbone) -> bool:
-    """Whether the network has a third stage to look at regions with."""
-    return type(backbone).layer3 is not Backbone.layer3

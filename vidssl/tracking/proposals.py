@@ -17,7 +17,7 @@ from pydantic import Field
 from vidssl.config import Settings
 from vidssl.data.tracks import tracks_file
 from vidssl.errors import ConfigError, DataError
-from vidssl.files import write_whole
+from vidssl.files import state_of, write_whole
 from vidssl.types import VideoMeta, VideoRecord
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
@@ -182,9 +182,9 @@ def write_proposals(
     write_whole(path, content.getvalue())
 
 
-def made_from(search: Search, meta: VideoMeta) -> dict[str, Any]:
+def made_from(search: Search, path: str, meta: VideoMeta) -> dict[str, Any]:
     """Tell what decides the regions of the frames of a video."""
-    video = [meta.num_frames, meta.fps, meta.height, meta.width]
+    video = [*state_of(Path(path)), meta.num_frames, meta.fps, meta.height, meta.width]
     return {
         "format": FORMAT,
         "opencv": cv2.__version__,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.ops import batched_nms, nms
@@ -44,6 +44,16 @@ class TrackerSettings(Settings):
         default=0.5, gt=0, lt=1
     )  # IoU above which two regions are one thing to start from
     starts: int = Field(default=32, ge=1)  # regions of the first frame from which best paths are sought
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> "TrackerSettings":
+        reach = (self.frames - 1) // self.stride * self.stride
+        if reach < self.min_gap:
+            raise ValueError(
+                f"{self.frames} frames in steps of {self.stride} reach {reach} frames far, min_gap is {self.min_gap}: "
+                "raise frames, or lower min_gap"
+            )
+        return self
 
 
 @torch.no_grad()

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from vidssl.data.chunks import chunk_starts
 from vidssl.data.records import VideoList
-from vidssl.data.tracks import read_tracks, tracks_file, write_tracks
+from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video import Reading
 from vidssl.data.views import part_of
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
-from vidssl.models.regions import has_regions
 from vidssl.progress import progress
 from vidssl.tracking.proposals import (
     Boxes,
@@ -46,7 +45,7 @@ class Tracked:
 
     made: tuple[str, ...]  # names of videos, as their list writes them
     kept: int  # videos whose tracks were there, made in the same way
-    left_out: dict[str, str] = field(default_factory=dict)  # videos that cannot be read, and why
+    left_out: dict[str, str] = field(default_factory=dict)  # by `tracks_name`: what cannot be read, and why
     untracked: tuple[str, ...] = ()  # of those made: videos in which nothing could be tracked far enough
     tracks: int = 0  # of the videos made
     frames: int = 0  # that were looked at
@@ -121,10 +120,7 @@ def track_list(
         DataError: Two videos would share a file, or a file cannot be written.
     """
     started = time.monotonic()
-    if not has_regions(backbone):
-        raise ConfigError(
-            f"{type(backbone).__name__} has no layer 3 to look at regions with: choose a ResNet"
-        )
+    backbone.check_regions()
     selective_search()
     told = {
         "format": FORMAT,
@@ -151,7 +147,7 @@ def track_list(
         bar = progress(seen, title=title, unit="video", total=len(todo), disable=not todo)
         for task, found in zip(todo, _checked(iter(bar), check), strict=True):
             if found.failure is not None:
-                left_out[task.name] = found.failure
+                left_out[tracks_name(task.name, task.record)] = found.failure
                 continue
             parts = [
                 (
@@ -280,7 +276,7 @@ def _look(task: _Task, desk: Desk, plan: _Plan) -> _Seen:
                 for start in starts
             ]
             union = np.unique(np.concatenate(numbers))
-            key = made_from(config.search, video.meta)
+            key = made_from(config.search, task.record.path, video.meta)
             known = read_proposals(path, key, union)
             boxes = {} if known is None else dict(zip(union.tolist(), known, strict=True))
             chunks, size, searching = [], (0, 0), 0.0

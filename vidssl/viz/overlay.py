@@ -28,6 +28,7 @@ COLOURS = (
 )
 _SHADE = (18, 20, 24)  # under every line: bright colours stay visible on bright frames
 _SIDE = 360  # pixels, about: a shorter frame is enlarged by a whole number
+_LONGEST = 1920  # pixels that the longer side may have then: H.264 has a limit, and so has a screen
 _TRAIL = 12  # frames for which the way of a track stays visible
 
 
@@ -117,8 +118,8 @@ def write_mp4(path: Path, pictures: Iterable[Image], fps: float) -> None:
 
 def _sizes(frames: Frames) -> tuple[int, int]:
     """How many times a frame is enlarged, and how thick lines are in it, pixels."""
-    short = min(frames.shape[2:])
-    scale = max(1, round(_SIDE / short))
+    short, long = sorted(frames.shape[2:])
+    scale = max(1, min(round(_SIDE / short), _LONGEST // long))
     return scale, max(1, round(short * scale / 240))
 
 

@@ -52,6 +52,9 @@ class Tracks:
                 f"{len(self.frames)} frames, {self.boxes.shape} boxes, {len(self.scores)} scores, "
                 f"{len(self.track)} tracks"
             )
+        sides = self.boxes[:, 2:] - self.boxes[:, :2]
+        if not (np.isfinite(sides).all() and (sides > 0).all() and (self.frames >= 0).all()):
+            raise ValueError("a box has no area, or is not finite, or a frame has a number below 0")
 
 
 @dataclass(frozen=True)

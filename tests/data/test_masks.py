@@ -153,6 +153,22 @@ def test_a_mask_that_is_cut_off(masked, tmp_path):
         masked_set(path)[0, 0]
 
 
+@pytest.mark.parametrize("bits", [2, 4])
+def test_gray_of_fewer_bits_is_refused(tmp_path, bits):
+    """Pillow reads the number 3 of such a file as 255 (of 2 bits) or 51 (of 4)."""
+
+    def chunk(name, content):
+        whole = name + content
+        return struct.pack(">I", len(content)) + whole + struct.pack(">I", zlib.crc32(whole))
+
+    row = bytes(1) + bytes([0xFF if bits == 2 else 0x33]) * (WIDTH * bits // 8)
+    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, bits, 0, 0, 0, 0)
+    content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * HEIGHT)) + chunk(b"IEND", b"")
+    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    with pytest.raises(DataError, match="fewer than 8 bits: write one channel of 8 bits"):
+        read_mask(str(tmp_path / "a.png"), HEIGHT, WIDTH)
+
+
 def test_the_indices_of_a_palette_are_the_numbers(tmp_path):
     """As the masks of Pascal VOC are written."""
     indexed = Image.new("P", (WIDTH, HEIGHT))

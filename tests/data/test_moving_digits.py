@@ -64,7 +64,7 @@ def test_equal_settings_give_equal_bytes(tmp_path):
     ensure(tmp_path / "a" / "set", TINY)
     ensure(tmp_path / "b" / "set", TINY)
     first, second = contents(tmp_path / "a" / "set"), contents(tmp_path / "b" / "set")
-    for name in ("motion/root.txt", "digit/root.txt"):  # these say where the set lies
+    for name in ("motion/root.txt", "digit/root.txt", "colour/root.txt"):  # these say where the set lies
         assert first.pop(name).decode() == f"{tmp_path}/a/set\n"
         assert second.pop(name).decode() == f"{tmp_path}/b/set\n"
     assert first == second
@@ -95,9 +95,10 @@ def test_lists_can_be_read_and_are_balanced(made):
 def test_factors_agree_with_the_lists(made):
     factors = {row["path"]: row for row in table(made / "factors.csv")}
     assert len(factors) == 160
-    motion = read_list(made / "motion" / "test.csv")
-    for name, record in zip(motion.names, motion.records, strict=True):
-        assert factors[name]["motion"] == motion.class_name(record.label)
+    for label in ("motion", "digit", "colour"):
+        listed = read_list(made / label / "test.csv")
+        for name, record in zip(listed.names, listed.records, strict=True):
+            assert factors[name][label] == listed.class_name(record.label)
 
 
 def test_splits_share_no_digit_image(made):

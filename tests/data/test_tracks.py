@@ -312,3 +312,21 @@ def test_names_of_files_of_tracks(tmp_path, name, start, end, expected):
 def test_tracks_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="12 frames"):
         replace(BOTH, scores=np.ones(11, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("frame", "box"),
+    [
+        (0, (5, 5, 5, 9)),
+        (0, (5, 9, 8, 5)),
+        (0, (np.nan, 1, 4, 4)),
+        (0, (1, 1, np.inf, 4)),
+        (-1, (1, 1, 4, 4)),
+    ],
+)
+def test_rows_that_show_nothing_are_no_tracks(frame, box, tmp_path):
+    path = tmp_path / "a.npz"
+    one = {"scores": np.ones(1, np.float32), "track": np.zeros(1, np.int32), "made_with": np.array("{}")}
+    np.savez(path, frames=np.array([frame]), boxes=np.array([box], np.float32), **one)
+    with pytest.raises(DataError, match=r"a.npz is no file of tracks .*a box has no area, or is not finite"):
+        read_tracks(path)

@@ -257,3 +257,22 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match=r"trained3\.pt nor the list names \{split\}"):
         invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
+    with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1,2,3"):
+        invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
+
+
+def test_there_is_no_mean_of_different_transformations():
+    def results(**scores):
+        numbers = {f"invariance_{name}": score for name, score in scores.items()}
+        told = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
+        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, **told}
+
+    clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
+    frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
+    lines = summary({"clips": clips, "frames": frames}).splitlines()
+    assert [line.split()[0] for line in lines[2:6]] == ["unchanged", "blur", "reverse", "shuffled"]
+    assert lines[6:] == [
+        "not measured of frames: reverse (one frame)",
+        "no mean: the networks were not measured with the same transformations",
+    ]
+    assert any(line.startswith("mean") for line in summary({"a": clips, "b": clips}).splitlines())

@@ -189,7 +189,7 @@ def test_too_few_views(views, key_views):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("key_views", [(), (-1,)])
+@pytest.mark.parametrize("key_views", [(), (-1,), (1, 1)])
 def test_key_views_that_cannot_be(name, key_views):
     with pytest.raises(ValueError, match="key_views"):
         METHODS[name].Config(key_views=key_views)

@@ -27,6 +27,9 @@ def read_mask(path: str, height: int, width: int) -> NDArray[np.uint8]:
         with Image.open(path, formats=("PNG",)) as image:
             if image.mode not in ("L", "P"):
                 raise DataError(f"mask {path} is a PNG of mode {image.mode}: write one channel of 8 bits")
+            # Pillow stretches 2 and 4 bits of gray to 0-255, which makes other numbers of them.
+            if image.mode == "L" and image.tile[0][3] != "L":
+                raise DataError(f"mask {path} is a PNG of fewer than 8 bits: write one channel of 8 bits")
             # The size is in the header: nothing large is decoded.
             if image.size != (width, height):
                 shown = "x".join(map(str, image.size))

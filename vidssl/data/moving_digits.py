@@ -67,7 +67,7 @@ class MovingDigits(Settings):
 def ensure(out: Path, settings: MovingDigits) -> bool:
     """Render the set into a folder, unless it is there already.
 
-    Writes `videos/{train,test}/00000.mp4`, the lists `{motion,digit}/{train,test}.csv` with `classes.txt` and
+    Writes `videos/{train,test}/00000.mp4`, the lists `{motion,digit,colour}/{train,test}.csv` with `classes.txt` and
     `root.txt`, `factors.csv` (everything that was drawn for a video), `boxes.csv` (the digit's box in each
     frame, xyxy in pixels, the far edges exclusive) and `settings.json`. With `masks` also `parts/`: of the
     middle frame of each video a square around the digit, `parts/{train,test}/00000.png`, its parts by
@@ -159,7 +159,7 @@ def _render(made: Path, out: Path, settings: MovingDigits) -> None:
             boxes.extend((path, t, *box) for t, box in enumerate(found))
             bar.update()
     bar.close()
-    for name, classes in {"motion": MOTIONS, "digit": DIGITS}.items():
+    for name, classes in {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}.items():
         labels = {path: classes.index(str(getattr(drawn, name))) for path, drawn in factors.items()}
         lists = {
             split: [(path, label) for path, label in labels.items() if path.startswith(f"videos/{split}/")]

@@ -29,7 +29,14 @@ class RunTracks:
 
     def __init__(self, run: Run, videos: VideoList) -> None:
         self._run, self._videos = run, videos
-        told = run.tracks
+        told, sampler = run.tracks, run.data.sampler.name
+        used = sampler == "tracked_pair" or getattr(run.method, "patch_weight", 0) > 0
+        if told is not None and not used and comm.is_main():
+            _log.warning(
+                "the run has tracks, the sampler %s draws without them, and the method has no patch_weight above 0: "
+                "tracks=null unless it uses their boxes in a way of its own",
+                sampler,
+            )
         self._given = None if told is None or told.folder is None else Path(told.folder)
         self._every = None
         if told is not None and told.refresh is not None:

@@ -130,6 +130,8 @@ def load_subject(options: Options) -> Subject:
                 f"--checkpoint {path} needs --cfg FILE: it names the backbone and the clips"
                 + ("" if random else ", which a checkpoint of another project does not bring")
             )
+        if any("{split}" in text for text in options.overrides):
+            raise ConfigError("the settings hold {split}; name the splits or seeds: --splits 1,2,3")
         # Not load_run: the lists that a config names, for one split or several, are not read here.
         run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
         torch.manual_seed(run.seed)

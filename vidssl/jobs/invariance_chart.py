@@ -36,11 +36,10 @@ def _means(results: Results) -> Results:
 
 
 def _measured(found: Mapping[str, Results]) -> list[str]:
-    """The groups of the chart, the lines of the table."""
-    names = [
-        name for name in TRANSFORMATIONS if any(f"invariance_{name}" in _means(r) for r in found.values())
-    ]
-    return [COMPARED[0], *names, "mean", COMPARED[1]]
+    """The groups of the chart, the lines of the table: the mean only where it is over the same for all networks."""
+    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in _means(r)] for r in found.values()]
+    names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
+    return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
 
 
 def summary(found: Mapping[str, Results]) -> str:
@@ -48,20 +47,28 @@ def summary(found: Mapping[str, Results]) -> str:
     first = next(iter(found.values()))
     names = _measured(found)
     width = max(map(len, names))
-    columns = [max(len(label), 6) for label in found]
     splits = list(first.get("splits", {}).values())
     videos = ", ".join(map(_count, splits)) or f"{_count(first)}, {first['num_samples']} clips"
+    cells = {
+        label: [label, *(_cell(results, f"invariance_{name}") for name in names)]
+        for label, results in found.items()
+    }
+    rows = zip(["", *names], *cells.values(), strict=True)
+    widths = [max(map(len, column)) for column in cells.values()]
     lines = [
         f"{videos}; the {first['measure']['top_k']} best of {first['num_units']} units; 1: a unit that ignores "
         f"the clip, {_means(first)['invariance_ceiling']:.4g}: perfect"
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""),
-        " " * width + "".join(f"  {label:>{n}}" for label, n in zip(found, columns, strict=True)),
+        *(
+            f"{name:<{width}}" + "".join(f"  {cell:>{n}}" for cell, n in zip(row, widths, strict=True))
+            for name, *row in rows
+        ),
     ]
-    for name in names:
-        shown = [_cell(results, f"invariance_{name}") for results in found.values()]
-        lines.append(f"{name:<{width}}" + "".join(f"  {c:>{n}}" for c, n in zip(shown, columns, strict=True)))
-    left_out = {name: why for results in found.values() for name, why in results["left_out"].items()}
-    lines += [f"not measured: {name} ({why})" for name, why in left_out.items()]
+    for label, results in found.items():
+        of = f" of {label}" if len(found) > 1 else ""
+        lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
+    if "mean" not in names:
+        lines.append("no mean: the networks were not measured with the same transformations")
     return "\n".join(lines)
 
 

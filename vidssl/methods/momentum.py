@@ -5,7 +5,7 @@ from itertools import product
 from typing import Annotated
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from vidssl import comm
@@ -18,7 +18,14 @@ from vidssl.models.heads import Head, mlp
 from vidssl.schedule import Schedule, Scheduled, constant
 from vidssl.types import Batch
 
-KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+def _different(views: tuple[int, ...]) -> tuple[int, ...]:
+    if len({*views}) < len(views):
+        raise ValueError("names a view twice: each of its keys would enter the queue twice")
+    return views
+
+
+KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_different)]
 
 
 class MomentumMethod(Method):

@@ -23,8 +23,10 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def add_options(parser: argparse.ArgumentParser, required: bool = True, several: bool = False) -> None:
-    """Add the arguments that choose a backbone, or several of them, and its clips."""
+def add_options(
+    parser: argparse.ArgumentParser, required: bool = True, several: bool = False, clips: bool = True
+) -> None:
+    """Add the arguments that choose a backbone, or several of them, and its clips unless there are none."""
     parser.add_argument(
         "--checkpoint",
         required=required,
@@ -38,15 +40,18 @@ def add_options(parser: argparse.ArgumentParser, required: bool = True, several:
         help="load a checkpoint that holds more than tensors and plain data; such a file can run any code",
     )
     parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
-    parser.add_argument(
-        "--clips", type=at_least(1), help="clips of each video (default: the run's evaluate.clips)"
-    )
-    parser.add_argument(
-        "--crops", type=at_least(1), help="crops of each clip, along the longer side (default: the run's)"
-    )
-    parser.add_argument("--size", type=at_least(1), help="side of the crops, pixels (default: the run's)")
-    parser.add_argument("--batch-size", type=at_least(1), help="videos at a time (default: the run's)")
-    parser.add_argument("--workers", type=at_least(0), help="processes that decode (default: the run's)")
+    workers = "one a CPU"
+    if clips:
+        workers = "the run's"
+        parser.add_argument(
+            "--clips", type=at_least(1), help="clips of each video (default: the run's evaluate.clips)"
+        )
+        parser.add_argument(
+            "--crops", type=at_least(1), help="crops of each clip, along the longer side (default: the run's)"
+        )
+        parser.add_argument("--size", type=at_least(1), help="side of the crops, pixels (default: the run's)")
+        parser.add_argument("--batch-size", type=at_least(1), help="videos at a time (default: the run's)")
+    parser.add_argument("--workers", type=at_least(0), help=f"processes that decode (default: {workers})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")

@@ -204,7 +204,7 @@ def track(arguments: Sequence[str] | None = None) -> None:
     """Track the regions of the videos of a list; exits with 1 if some videos cannot be read."""
     parser = argparse.ArgumentParser(prog="track_regions.py", description=track.__doc__)
     parser.add_argument("list", type=Path, help="list of videos")
-    add_options(parser)
+    add_options(parser, clips=False)
     parser.add_argument("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
     parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0")
     parser.add_argument(

@@ -51,8 +51,10 @@ def test_what_was_left_out_shows_in_the_exit_status(run):
 
 
 def test_a_mistake_is_one_line(run):
-    printed, status = run("--clips", "3")
-    assert status == 2 and printed.strip().splitlines()[-1].startswith("error: --clips: ")
+    printed, status = run("--shard", "2/2")
+    assert status == 2 and printed.strip().splitlines()[-1].startswith("error: ") and "2/2" in printed
+    printed, status = run("--clips", "3")  # of what is tracked there are none
+    assert status == 2 and "unrecognized arguments: --clips" in printed
 
 
 def test_the_tool_calls_it():

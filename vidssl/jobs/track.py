@@ -8,7 +8,7 @@ import numpy as np
 
 from vidssl.config import Tree, bind, override
 from vidssl.data.records import VideoList, read_list
-from vidssl.data.tracks import read_tracks, tracks_file, tracks_name
+from vidssl.data.tracks import read_tracks, tracks_name
 from vidssl.data.video import Reading, Video
 from vidssl.data.views import part_of
 from vidssl.errors import ConfigError
@@ -104,22 +104,15 @@ def _draw(
     count: int,
     left_out: dict[str, str],
 ) -> None:
-    files = {
-        tracks_file(out, name, record): record
-        for name, record in zip(listed.names, listed.records, strict=True)
+    records = {
+        tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)
     }
-    lost = {
-        tracks_file(out, name, record)
-        for name, record in zip(listed.names, listed.records, strict=True)
-        if tracks_name(name, record) in left_out
-    }
-    chosen = [each for each in list(files.items())[part[0] :: part[1]] if each[0] not in lost][:count]
-    for file, record in progress(chosen, title="overlays", unit="video", disable=not chosen):
-        tracks, _ = read_tracks(file)
+    mine = list(records)[part[0] :: part[1]]
+    chosen = [name for name in mine if name not in left_out][:count]
+    for name in progress(chosen, title="overlays", unit="video", disable=not chosen):
+        tracks, _ = read_tracks(out / "tracks" / f"{name}.npz")
         if len(tracks.frames):
-            target = (out / "overlays" / file.relative_to(out / "tracks")).with_suffix("")  # without .npz
-            if target.suffix != ".mp4":
-                target = target.with_name(f"{target.name}.mp4")
+            target, record = out / "overlays" / f"{name.removesuffix('.mp4')}.mp4", records[name]
             _write(target, record, tracks, reading)
 
 

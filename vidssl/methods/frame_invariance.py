@@ -46,7 +46,7 @@ class FrameInvariance(MomentumMethod):
             scalars["tracked"] = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
         return scalars
 
-    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None) -> list[Tensor]:
+    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """See the whole view, and the region: RoI pooling of layer 3, then layer 4 for both."""
         if len(self.weights) == 1:
             return [backbone(clips)]

@@ -2,7 +2,7 @@
 
 import copy
 from itertools import product
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from pydantic import AfterValidator, Field
@@ -65,14 +65,13 @@ class MomentumMethod(Method):
     @property
     def target_backbone(self) -> Backbone:
         """The slowly moving average of the backbone."""
-        backbone: Backbone = self.target[0]  # type: ignore[assignment]
-        return backbone
+        return cast(Backbone, self.target[0])
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""
         raise NotImplementedError
 
-    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None) -> list[Tensor]:
+    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Give what of a view is compared, each (B, dim): its clips, and whatever a method sees in them besides.
 
         Args:
@@ -111,15 +110,14 @@ class MomentumMethod(Method):
         self.queue.hold(torch.cat([keys[k] for k in key_views], dim=1))
         return scalars
 
-    def _encode(self, backbone: nn.Module, head: nn.Module, clips: Tensor, *boxes: Tensor) -> Tensor:
+    def _encode(self, backbone: Backbone, head: nn.Module, *inputs: Tensor) -> Tensor:
         """Encode all that is compared of a view: (B, len(weights), d)."""
-        seen = self.look(backbone, clips, *boxes or (None,))  # type: ignore[arg-type]
-        return torch.stack([head(x) for x in seen], dim=1)
+        return torch.stack([head(x) for x in self.look(backbone, *inputs)], dim=1)
 
     @torch.inference_mode()
     def _encode_key(self, *inputs: Tensor) -> Tensor:
         def encoder(*rows: Tensor) -> Tensor:
-            return self._encode(self.target[0], self.target[1], *rows)
+            return self._encode(self.target_backbone, self.target[1], *rows)
 
         return shuffled(encoder, *inputs) if self.shuffle else encoder(*inputs)
 

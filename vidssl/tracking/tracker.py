@@ -40,9 +40,8 @@ class TrackerSettings(Settings):
     max_step: float | None = Field(default=0.1, gt=0)
     threshold: float = Field(default=0.5, ge=0, le=1)  # of the score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
-    overlap: float | None = Field(
-        default=0.5, gt=0, lt=1
-    )  # IoU above which two regions are one thing to start from
+    # IoU above which two regions are one thing to start from.
+    overlap: float | None = Field(default=0.5, gt=0, lt=1)
     starts: int = Field(default=32, ge=1)  # regions of the first frame from which best paths are sought
 
     @model_validator(mode="after")

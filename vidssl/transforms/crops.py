@@ -59,7 +59,8 @@ class Window(NamedTuple):
         low = np.maximum(boxes[:, :2], [self.x, self.y])
         high = np.minimum(boxes[:, 2:], [self.x + self.w, self.y + self.h])
         area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1, dtype=np.float64)
-        return np.prod(np.maximum(high - low, 0), axis=1) / np.maximum(area, 1e-9)  # type: ignore[no-any-return]
+        shares: NDArray[np.float64] = np.prod(np.maximum(high - low, 0), axis=1) / np.maximum(area, 1e-9)
+        return shares
 
 
 class View(NamedTuple):

@@ -21,6 +21,7 @@ from vidssl.jobs.backbones import Options
 from vidssl.jobs.parts import _Counts, segment_parts, table
 from vidssl.methods.part_segmentation import PartSegmentation
 from vidssl.models import build_backbone
+from vidssl.randomness import generator
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
 
@@ -116,7 +117,7 @@ def test_numbers_are_those_of_a_plain_count(run, digits32, found):
 
 
 def test_counts_against_loops():
-    source = np.random.default_rng(0)  # noqa: TID251
+    source = generator(0)
     counts, parts, size = _Counts.none(4, 5), 4, 5
     truths, saids, kept = [], [], []
     for _ in range(6):

@@ -145,7 +145,8 @@ def load_subject(options: Options) -> Subject:
             ):  # what else the config says of this very file
                 initial = run.init
             origin["matched"] = str(load_initial(backbone, initial, options.trust_checkpoint))
-    method = _classifier(run, backbone, content, str(path)) if is_checkpoint(content) else None
+    classifies = is_checkpoint(content) and METHODS[run.method.name].classifies
+    method = load_method(run, backbone, content, str(path)) if classifies else None
     render(run)
     told = {name: getattr(options, name) for name in ("clips", "crops", "size", "batch_size", "workers")}
     test = TestClips(
@@ -167,10 +168,12 @@ def load_subject(options: Options) -> Subject:
     )
 
 
-def _classifier(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method | None:
-    """Build the method around the backbone, where it has a classifier and its weights are there."""
-    if not METHODS[run.method.name].classifies:
-        return None
+def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
+    """Build the method of a run around its backbone, with the weights of a checkpoint.
+
+    Raises:
+        CheckpointError: The weights do not fit.
+    """
     method: Method = build(METHODS, run.method, backbone)
     load_state(method, content["method"], source)
     return method

@@ -13,17 +13,15 @@ import torch
 from torch import Tensor
 
 from vidssl import comm
-from vidssl.config import build
 from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.records import VideoList, read_list, read_text
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.files import check_folder, write_json, write_whole
-from vidssl.jobs.backbones import Options, Subject, load_subject
-from vidssl.methods import METHODS
+from vidssl.jobs.backbones import Options, Subject, load_method, load_subject
 from vidssl.methods.part_segmentation import PartSegmentation, counted_pixels
-from vidssl.models.weights import load_state, read_anything
+from vidssl.models.weights import read_anything
 from vidssl.progress import progress
 from vidssl.viz import PartCrop, parts_picture
 
@@ -140,9 +138,9 @@ def _decoder(subject: Subject, options: Options) -> PartSegmentation:
             f"--checkpoint {options.checkpoint} has no decoder of parts ({name}): give the checkpoint of a run of "
             "part_segmentation, configs/parts/"
         )
-    method: PartSegmentation = build(METHODS, subject.run.method, subject.backbone)
     content = read_anything(Path(options.checkpoint), options.trust_checkpoint)
-    load_state(method, content["method"], options.checkpoint)
+    method = load_method(subject.run, subject.backbone, content, options.checkpoint)
+    assert isinstance(method, PartSegmentation)  # by its name
     return method.to(subject.device).eval()
 
 

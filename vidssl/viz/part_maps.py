@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
@@ -109,7 +110,7 @@ def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> Figure:
 
 def _colours(parts: int) -> list[tuple[float, float, float]]:
     """One colour a part: gray for the background, then those that are told apart best, then paler ones."""
-    table = colormaps["tab20"].colors  # type: ignore[attr-defined]
+    table = [to_rgb(colormaps["tab20"](n)) for n in range(20)]
     order = [*range(0, 20, 2), *range(1, 20, 2)]
     order = [n for n in order if n not in (14, 15)]  # its grays
     return [_GROUND, *(table[order[n % len(order)]] for n in range(parts - 1))]

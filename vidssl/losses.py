@@ -39,9 +39,47 @@ def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) 
     Returns:
         Scalar, the mean over the queries.
     """
+    return margin_nce(query, key, negatives, temperature, margin=0.0)
+
+
+def margin_nce(
+    query: Tensor,
+    key: Tensor,
+    negatives: Tensor,
+    temperature: float,
+    margin: float,
+    picks: Tensor | None = None,
+) -> Tensor:
+    """Find each query's key among the negatives by a margin (InterCLR, Eq. 5); with margin 0 it is InfoNCE.
+
+    Args:
+        query: (N, d).
+        key: (N, d), row n is the positive of query n.
+        negatives: (M, d).
+        temperature: tau.
+        margin: m, taken from the cosine of query and key: above 0 it asks for more than to be nearest, below for less.
+        picks: (N, K) int64, which rows of `negatives` each query has; None: all of them.
+
+    Returns:
+        Scalar, the mean over the queries.
+    """
     query = query / temperature
-    log_sum, _ = _attend(query, negatives)
-    return (_with_positive(log_sum, query, key) - _dot(query, key)).mean()
+    log_sum = _attend(query, negatives)[0] if picks is None else _Picked.apply(query, negatives, picks)
+    positive = _dot(query, key) - margin / temperature
+    return (torch.logaddexp(log_sum, positive) - positive).mean()
+
+
+def squared_distance(query: Tensor, key: Tensor) -> Tensor:
+    """Bring each query to its key, without negatives (BYOL, Eq. 2).
+
+    Args:
+        query: (N, d).
+        key: (N, d).
+
+    Returns:
+        Scalar in [0, 4], the mean over the queries.
+    """
+    return (2 - 2 * _dot(query, key)).mean()
 
 
 def ressl(
@@ -107,6 +145,34 @@ def sce(
 def relations(key: Tensor, negatives: Tensor, temperature: float) -> Tensor:
     """Give the distribution (N, K) of each key's similarity over the negatives (SCE, Eq. 5)."""
     return torch.softmax(key @ negatives.T / temperature, dim=1)
+
+
+def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
+    """Find the rows of one's own group among all others (Khosla et al., 2020, Eq. 2, L_out).
+
+    Where each video is a group this is NT-Xent, for any number of views (Chen et al., 2020, Eq. 1). A row that is alone
+    in its group is a negative only, no anchor. Gradients flow to all rows.
+
+    Args:
+        embedding: (R, d), the rows of all processes.
+        group: (R,), rows of equal number are one another's positives.
+        temperature: tau.
+        anchors: The rows of this process; the mean of the processes' losses is the mean over all anchors.
+
+    Returns:
+        Scalar; 0 where no row has a positive.
+    """
+    number = torch.arange(len(group), device=group.device)
+    itself = number[anchors, None] == number
+    positive = (group[anchors, None] == group) & ~itself
+    positives = (group[:, None] == group).sum(dim=1) - 1  # (R,), of each row
+    similarity = embedding[anchors] / temperature @ embedding.T
+    # Finite, not -inf: a row that is all alone has a gradient of 0 then.
+    log_sum = torch.logsumexp(similarity.masked_fill(itself, torch.finfo(similarity.dtype).min), dim=1)
+    count = positives[anchors]
+    loss = log_sum - (similarity * positive).sum(dim=1) / count.clamp(min=1)
+    share = (positives > 0).sum().clamp(min=1) * (len(count) / len(group))
+    return (loss * (count > 0)).sum() / share
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
@@ -184,3 +250,29 @@ class _Streamed(torch.autograd.Function):
     def backward(ctx: Any, log_sum_gradient: Tensor, _: Tensor) -> tuple[Tensor, None]:
         (mean,) = ctx.saved_tensors
         return log_sum_gradient.unsqueeze(1) * mean, None
+
+
+class _Picked(torch.autograd.Function):
+    """log Σ_k exp(row·z_k) (M,) over negatives that each row has for itself; gradients flow to the rows only.
+
+    The negatives of a few rows are held at a time: (M, K, d) numbers would be gigabytes.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, negatives: Tensor, picks: Tensor) -> Tensor:
+        held = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // (picks.shape[1] * rows.shape[1])
+        parts = []
+        for some, chosen in zip(rows.split(max(1, held)), picks.split(max(1, held)), strict=True):
+            z = negatives[chosen]  # (m, K, d)
+            similarity = torch.bmm(z, some.unsqueeze(2)).squeeze(2)
+            log_sum = torch.logsumexp(similarity, dim=1, keepdim=True)
+            parts.append((log_sum, torch.bmm((similarity - log_sum).exp_().unsqueeze(1), z)))
+        log_sums, means = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(means.squeeze(1))
+        return log_sums.squeeze(1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (mean,) = ctx.saved_tensors
+        return gradient.unsqueeze(1) * mean, None, None

@@ -89,7 +89,9 @@ def train(run: Run, until: int | None = None) -> Path:
         stop = steps if until is None else min(until, steps)
 
         torch.manual_seed(run.seed)
-        method: Method = build(METHODS, run.method, _start_backbone(run)).to(device)
+        method: Method = build(METHODS, run.method, _start_backbone(run))
+        method.see_list(len(videos.records))
+        method.to(device)
         _channels_last(method)
         method, norm = set_batch_norm(method, run.sync_bn, device)
         optimizer = build_optimizer(run.optimizer, method)

@@ -13,12 +13,13 @@ from vidssl.types import Batch
 class Method(nn.Module):
     """An objective around a backbone.
 
-    Built as `METHODS[name](config, backbone)`. All state that training changes is in parameters, buffers or
-    `progress`, so that `state_dict()` is the whole of it.
+    Built as `METHODS[name](config, backbone)`. All state that training changes is in parameters, buffers,
+    `progress` or `step`, so that `state_dict()` is the whole of it.
 
     Attributes:
         backbone: What is learned, saved and evaluated.
         progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
+        step: Optimizer steps that lie behind.
         watched: Whether this step's scalars are logged; where not, `loss` alone is needed.
         classifies: Whether the method has a classifier on the backbone, which tests can ask: then its config has
             `classes`, and it has `classify`.
@@ -34,12 +35,16 @@ class Method(nn.Module):
         super().__init__()
         self.backbone = backbone
         self.progress = 0.0
+        self.step = 0
         self.watched = True
 
     @property
     def target_backbone(self) -> Backbone:
         """The backbone that a run's tracks are made anew with: of a method with a target network, the target's."""
         return self.backbone
+
+    def see_list(self, num_records: int) -> None:
+        """Learn how many records the run trains on, before a state is loaded: to make room for what is kept of each."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
@@ -52,14 +57,15 @@ class Method(nn.Module):
     def after_step(self, progress: float) -> None:
         """Do what follows an optimizer step; `progress` in [0, 1] includes that step."""
         self.progress = progress
+        self.step += 1
 
     def get_extra_state(self) -> dict[str, float]:
         """Save the progress with the weights: the first step after a resume needs it."""
-        return {"progress": self.progress}
+        return {"progress": self.progress, "step": self.step}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Take the progress back."""
-        self.progress = float(state["progress"])
+        self.progress, self.step = float(state["progress"]), int(state.get("step", 0))
 
 
 METHODS: Registry[type[Method]] = Registry("method", "vidssl.methods")

@@ -6,7 +6,7 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import KeyViews, MomentumMethod
+from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
@@ -21,7 +21,7 @@ class FrameInvariance(MomentumMethod):
     The far frames come from the sampler (`pair`, `tracked_pair`), the regions from the run's `tracks`. (Algorithm 1.)
     """
 
-    class Config(MomentumMethod.Config):
+    class Config(MomentumMethod.Config, Queued):
         """Settings of the method: those of MoCo v2 on images."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
@@ -30,6 +30,8 @@ class FrameInvariance(MomentumMethod):
         key_views: KeyViews = (1,)
         # Of the patch pairs in the loss, the frame pairs have the rest: 0.5 in the paper with tracks, 0 without.
         patch_weight: float = Field(default=0.0, ge=0, le=1)
+
+    config: Config
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(config, backbone)

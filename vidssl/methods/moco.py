@@ -4,7 +4,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum import MomentumMethod, Queued
 from vidssl.models.heads import Head
 from vidssl.schedule import Schedule, Scheduled
 
@@ -16,12 +16,16 @@ class MoCo(MomentumMethod):
     Defaults are those of the large-scale study on video: head 2048-128, temperature 0.1, momentum 0.994 → 1.
     """
 
-    class Config(MomentumMethod.Config):
+    class Config(MomentumMethod.Config, Queued):
         """Settings of MoCo."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: Scheduled = Schedule(start=0.994, end=1.0)
+        margin: float = 0.0  # m of MarginNCE (InterCLR, Eq. 5), of the cosine; 0 is InfoNCE
+
+    config: Config
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """InfoNCE with the queue as negatives."""
-        return losses.info_nce(query, key, self.queue.keys, self.config.temperature.at(self.progress))
+        tau = self.config.temperature.at(self.progress)
+        return losses.margin_nce(query, key, self.queue.keys, tau, self.config.margin)

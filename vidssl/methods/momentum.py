@@ -1,17 +1,22 @@
 """Methods that compare queries of an online network with keys of its slowly moving average."""
 
 import copy
+from functools import partial
 from itertools import product
+from math import log
 from typing import Annotated, cast
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from vidssl import comm
+from vidssl import comm, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import Method
+from vidssl.methods.inter import Inter, InterBranch
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.parts import KeyQueue, full_precision, key_statistics, move_towards, shuffled, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
@@ -28,10 +33,18 @@ def _different(views: tuple[int, ...]) -> tuple[int, ...]:
 KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_different)]
 
 
+class Queued(Settings):
+    """What settings of a method have whose negatives wait in a queue."""
+
+    queue: int = Field(default=65536, ge=1)  # K
+    temperature: Scheduled = constant(0.1)  # tau
+
+
 class MomentumMethod(Method):
-    """Online network, target network, queue of keys. A method adds `pair_loss`.
+    """Online network, target network and, where settings are `Queued`, a queue of keys. A method adds `pair_loss`.
 
     Attributes:
+        queue: Of keys; of size 0 without `Queued`.
         shuffle: Whether keys are encoded in batches that are shuffled over the processes.
         weights: In the loss, of each thing that `look` gives.
     """
@@ -41,11 +54,11 @@ class MomentumMethod(Method):
 
         projector: Head = Head()
         predictor: Head | None = None  # on the online branch only
-        queue: int = Field(default=65536, ge=1)  # K
         momentum: Scheduled = Schedule(start=0.99, end=1.0)  # of the target
-        temperature: Scheduled = constant(0.1)  # tau
         # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
         key_views: KeyViews = (0, 1)
+        jigsaw: Jigsaw | None = None  # PIRL's branch
+        inter: Inter | None = None  # InterCLR's branch
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
@@ -58,7 +71,12 @@ class MomentumMethod(Method):
             )
         self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
-        self.queue = KeyQueue(config.queue, out)
+        self.queue = KeyQueue(config.queue if isinstance(config, Queued) else 0, out)
+        self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
+        self.bank = MemoryBank(
+            out, omega=1.0
+        )  # of the target's newest keys, one for each video; for InterCLR's branch
+        self.inter = None if config.inter is None else InterBranch(config.inter, out)
         self.shuffle = False
         self.weights: tuple[float, ...] = (1.0,)
 
@@ -66,6 +84,12 @@ class MomentumMethod(Method):
     def target_backbone(self) -> Backbone:
         """The slowly moving average of the backbone."""
         return cast(Backbone, self.target[0])
+
+    def see_list(self, num_records: int) -> None:
+        """Make room in the bank, where there is one."""
+        if self.inter is not None:
+            self.bank.see_list(num_records)
+            self.inter.clusters.see_list(num_records)
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""
@@ -91,23 +115,77 @@ class MomentumMethod(Method):
         pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
         with torch.no_grad():
             keys = {k: unit(self._encode_key(*_inputs(batch, k))) for k in key_views}
-        online = nn.Sequential(self.projector, self.predictor)
-        queries = {
-            q: unit(self._encode(self.backbone, online, *_inputs(batch, q))) for q in {q for q, _ in pairs}
-        }
+        queries = self._queries(batch, sorted({q for q, _ in pairs}))
+        shuffled = self._shuffled(batch, list(queries))
         with full_precision(batch.label.device):
-            loss = torch.zeros((), device=batch.label.device)
-            for n, weight in enumerate(self.weights):
-                compared = [self.pair_loss(queries[q][:, n], keys[k][:, n]) for q, k in pairs]
-                loss = loss + weight * torch.stack(compared).mean()
+            loss = self._compare(queries, keys, pairs, self.weights)
+            if self.config.jigsaw is not None:
+                share = self.config.jigsaw.weight
+                loss = (1 - share) * loss + share * self._compare(shuffled, keys, pairs, (1.0,))
             scalars = {"loss": loss}
+            if self.inter is not None:
+                whole = [query[:, 0] for query in queries.values()]
+                index, bank = batch.index, self.bank
+                scalars = self.inter.mix(loss, whole, index, bank, self.step, self.progress)
+                newest = torch.stack([key[:, 0] for key in keys.values()]).mean(dim=0)
+                bank.hold(index, unit(newest))
             if self.watched:
-                every_query, every_key = (
-                    comm.gather(torch.cat(rows).flatten(0, 1))
-                    for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
-                )
-                scalars.update(key_statistics(every_query, every_key, self.queue.keys))
+                scalars.update(self._watch(queries, keys, pairs))
         self.queue.hold(torch.cat([keys[k] for k in key_views], dim=1))
+        return scalars
+
+    def _queries(self, batch: Batch, numbers: list[int]) -> dict[int, Tensor]:
+        """Encode views by the online network: (B, len(weights), d) each.
+
+        Views of one size that are no keys go through together: local views of multi-crop. A key view goes alone, as its
+        key does: batch norm then sees both of them alike.
+        """
+        online = nn.Sequential(self.projector, self.predictor)
+        groups: dict[object, list[int]] = {}
+        for q in numbers:
+            groups.setdefault(q if q in self.config.key_views else batch.views[q].shape, []).append(q)
+        queries = {}
+        for group in groups.values():
+            inputs = zip(*(_inputs(batch, q) for q in group), strict=True)
+            joined = (x[0] if len(x) == 1 else torch.cat(x) for x in inputs)
+            encoded = unit(self._encode(self.backbone, online, *joined))
+            queries.update(zip(group, encoded.chunk(len(group)), strict=True))
+        return queries
+
+    def _shuffled(self, batch: Batch, numbers: list[int]) -> dict[int, Tensor]:
+        """Encode views cut into patches: (B, 1, d) each; nothing without the JigSaw branch."""
+        if self.jigsaw is None:
+            return {}
+        embed = partial(self.jigsaw, self.backbone)
+        return {q: unit(embed(batch.views[q], batch.index, self.step, q)).unsqueeze(1) for q in numbers}
+
+    def _compare(
+        self,
+        queries: dict[int, Tensor],
+        keys: dict[int, Tensor],
+        pairs: list[tuple[int, int]],
+        weights: tuple[float, ...],
+    ) -> Tensor:
+        parts = []
+        for n, weight in enumerate(weights):
+            compared = [self.pair_loss(queries[q][:, n], keys[k][:, n]) for q, k in pairs]
+            parts.append(weight * torch.stack(compared).mean())
+        return torch.stack(parts).sum()
+
+    @torch.no_grad()
+    def _watch(
+        self, queries: dict[int, Tensor], keys: dict[int, Tensor], pairs: list[tuple[int, int]]
+    ) -> dict[str, Tensor]:
+        """Measure the keys of all processes, and of methods with negatives how much a query tells of its key."""
+        every_query, every_key = (
+            comm.gather(torch.cat(rows).flatten(0, 1))
+            for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
+        )
+        scalars = key_statistics(every_query, every_key, self.queue.keys)
+        if isinstance(self.config, Queued):
+            tau = self.config.temperature.at(self.progress)
+            found = losses.info_nce(every_query, every_key, self.queue.keys, tau)
+            scalars["i_nce"] = log(len(self.queue.keys) + 1) - found
         return scalars
 
     def _encode(self, backbone: Backbone, head: nn.Module, *inputs: Tensor) -> Tensor:
@@ -122,12 +200,14 @@ class MomentumMethod(Method):
         return shuffled(encoder, *inputs) if self.shuffle else encoder(*inputs)
 
     def after_step(self, progress: float) -> None:
-        """Move the target, then let the step's keys into the queue."""
+        """Move the target, then let the step's keys into the queue and the bank."""
         super().after_step(progress)
         move_towards(
             self.target, nn.Sequential(self.backbone, self.projector), self.config.momentum.at(progress)
         )
         self.queue.enqueue()
+        if self.inter is not None:
+            self.inter.after_step(self.bank, self.step)
 
 
 def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:

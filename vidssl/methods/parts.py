@@ -32,7 +32,7 @@ class KeyQueue(nn.Module):
     """The last K keys of all processes, unit rows; the same on every process, and saved with the weights.
 
     Keys are held while a step's micro-batches run and enter together when it ends. Any batch fits any queue:
-    writing wraps around.
+    writing wraps around. A queue of size 0 takes nothing.
     """
 
     keys: Tensor  # (K, d)
@@ -46,11 +46,14 @@ class KeyQueue(nn.Module):
 
     def hold(self, keys: Tensor) -> None:
         """Keep keys (N, …, d), of N samples of this process, for the end of the step; they travel meanwhile."""
-        self._held.append(comm.gather_later(keys.detach()))
+        if len(self.keys):
+            self._held.append(comm.gather_later(keys.detach()))
 
     @torch.no_grad()
     def enqueue(self) -> None:
         """Write the held keys of all processes over the oldest ones, in the order of the step's global batch."""
+        if not len(self.keys):
+            return
         held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
         self._held = []
         keys = held.flatten(0, -2)[-len(self.keys) :]
@@ -81,7 +84,7 @@ def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, T
     Args:
         query: (N, d).
         key: (N, d), the positives.
-        negatives: (K, d); the first 4,096 are looked at.
+        negatives: (K, d); the first 4,096 are looked at. With none, the other keys of the batch are the negatives.
 
     Returns:
         `positive_similarity`, mean of query · key; `negative_similarity` and `negative_spread`, mean and
@@ -89,7 +92,9 @@ def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, T
         the entropy of their normalised singular values, from 1 (all on one line) to min(N, d) (Roy &
         Vetterli, 2007).
     """
-    similarity = key @ negatives[:4096].T
+    similarity = key @ (negatives[:4096] if len(negatives) else key).T
+    if not len(negatives):
+        similarity = similarity[~torch.eye(len(key), dtype=torch.bool, device=key.device)]
     # What is not a number is for the loss to tell: on it svdvals fails without a word on steps and videos.
     share = torch.linalg.svdvals(torch.nan_to_num(key))
     share = share / share.sum()

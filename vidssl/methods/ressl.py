@@ -4,7 +4,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import KeyViews, MomentumMethod
+from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
 from vidssl.models.heads import Head
 from vidssl.schedule import Scheduled, constant
 
@@ -16,7 +16,7 @@ class ReSSL(MomentumMethod):
     Views: the first is the query's, strong; the second the key's, weak.
     """
 
-    class Config(MomentumMethod.Config):
+    class Config(MomentumMethod.Config, Queued):
         """Settings of ReSSL."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")

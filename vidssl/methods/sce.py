@@ -4,7 +4,7 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.momentum import MomentumMethod, Queued
 from vidssl.models.heads import Head
 from vidssl.schedule import Scheduled, constant
 
@@ -16,7 +16,7 @@ class SCE(MomentumMethod):
     Defaults are the paper's best on video: Tables 17 and 24, section D.3.
     """
 
-    class Config(MomentumMethod.Config):
+    class Config(MomentumMethod.Config, Queued):
         """Settings of SCE."""
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")

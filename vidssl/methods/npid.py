@@ -1,0 +1,109 @@
+"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2)."""
+
+from math import log
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from vidssl import comm, losses
+from vidssl.config import Settings
+from vidssl.errors import ConfigError
+from vidssl.methods.bank import MemoryBank, others
+from vidssl.methods.base import METHODS, Method
+from vidssl.methods.inter import Inter, InterBranch
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.parts import full_precision, key_statistics, unit
+from vidssl.models.backbones import Backbone
+from vidssl.models.heads import Head, mlp
+from vidssl.randomness import generator
+from vidssl.schedule import Scheduled, constant
+from vidssl.types import Batch
+
+_DRAWS = 3  # the draws of a record in a step, beside those of other parts
+
+
+@METHODS.register("npid")
+class NPID(Method):
+    """Contrast a video with what the bank remembers of it, and of others. One view is enough.
+
+    Defaults are those of NPIDv2 (Xie et al., 2021, supplement A). With `jigsaw` it is PIRL.
+    """
+
+    class Config(Settings):
+        """Settings of NPID."""
+
+        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
+        negatives: int = Field(default=16384, ge=1)  # K
+        bank_momentum: float = Field(default=0.5, gt=0, le=1)  # omega
+        temperature: Scheduled = constant(0.1)  # tau
+        margin: float = 0.0  # m of MarginNCE (InterCLR, Eq. 5), of the cosine; 0 is InfoNCE
+        jigsaw: Jigsaw | None = None  # PIRL's branch
+        inter: Inter | None = None  # InterCLR's branch
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self.config = config
+        self.projector = mlp(backbone.dim, config.projector)
+        out = config.projector.out
+        self.bank = MemoryBank(out, config.bank_momentum)
+        self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
+        self.inter = None if config.inter is None else InterBranch(config.inter, out)
+        self._seed = torch.initial_seed()  # that of the run, when it is built
+
+    def see_list(self, num_records: int) -> None:
+        """Make room for one row of each record."""
+        if num_records < 2:
+            raise ConfigError("npid compares a video with others: the list has only one")
+        self.bank.see_list(num_records)
+        if self.inter is not None:
+            self.inter.clusters.see_list(num_records)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Average the loss over all views (InterCLR, Eq. 1 and 5)."""
+        index, bank, step = batch.index, self.bank, self.step
+        queries = [unit(self.projector(self.backbone(view))) for view in batch.views]
+        shuffled = []
+        if self.jigsaw is not None:
+            numbered = enumerate(batch.views)
+            shuffled = [unit(self.jigsaw(self.backbone, view, index, step, n)) for n, view in numbered]
+        with full_precision(index.device):
+            picks = self._picks(index)
+            own = loss = self._compare(queries, index, picks)
+            if self.config.jigsaw is not None:
+                share = self.config.jigsaw.weight
+                loss = (1 - share) * loss + share * self._compare(shuffled, index, picks)
+            scalars = {"loss": loss}
+            if self.inter is not None:
+                scalars = self.inter.mix(loss, queries, index, bank, step, self.progress)
+            if self.watched:
+                key = bank.rows[index].repeat(len(queries), 1)
+                every_query, every_key = (comm.gather(rows) for rows in (torch.cat(queries).detach(), key))
+                scalars.update(key_statistics(every_query, every_key, bank.rows))
+                scalars["i_nce"] = log(self.config.negatives + 1) - own.detach()
+        bank.hold(index, unit(torch.stack(queries).mean(dim=0)))
+        return scalars
+
+    def _compare(self, queries: list[Tensor], index: Tensor, picks: Tensor) -> Tensor:
+        tau, margin, rows = self.config.temperature.at(self.progress), self.config.margin, self.bank.rows
+        compared = [losses.margin_nce(query, rows[index], rows, tau, margin, picks) for query in queries]
+        return torch.stack(compared).mean()
+
+    def _picks(self, index: Tensor) -> Tensor:
+        """Draw negatives (N, K) for each record: any others."""
+        count, records = self.config.negatives, len(self.bank.rows)
+        sources = [generator(self._seed, self.step, record, _DRAWS) for record in index.tolist()]
+        drawn = [
+            others([record], records, count, source)
+            for record, source in zip(index.tolist(), sources, strict=True)
+        ]
+        return torch.from_numpy(np.stack(drawn)).to(index.device)
+
+    def after_step(self, progress: float) -> None:
+        """Write the step's embeddings into the bank, and bring the clusters up to date."""
+        super().after_step(progress)
+        if self.inter is None:
+            self.bank.write()
+        else:
+            self.inter.after_step(self.bank, self.step)

@@ -3,7 +3,7 @@
 One process, one thread, milliseconds for a view, mean over strong_alpha and strong_beta. All pipelines run in
 turn in each round (A B C A B C ...), so that a slow moment of the machine hits all of them; printed are
 medians, and the median of the ratios within rounds. All get the same frames in their own memory layout and do
-the same operations, in the same order, by the same amounts.
+the same operations, in the same order, by the same amounts. A second table has the recipes of vidssl, one by one.
 """
 
 import argparse
@@ -19,17 +19,18 @@ import numpy as np
 import torch
 import torchvision.transforms.functional as F1
 import torchvision.transforms.v2.functional as F
-from measure import finish, one_thread, table
+from measure import finish, one_thread, paired, table
 from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 from torch import Tensor
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, Box, crop_resize, random_box
+from vidssl.transforms import RECIPES, Box, Recipe, crop_resize, random_box
 from vidssl.transforms.recipes import ViewRecipe
 from vidssl.types import Frames
 
 NAMES = ("strong_alpha", "strong_beta")
+COMPARED = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma", "infomin")
 CLIPS = {"8 x 224": (8, 224), "16 x 112": (16, 112)}  # frames, side; from 340x256
 
 
@@ -151,11 +152,29 @@ PIPELINES: dict[str, Callable[..., Any] | None] = {
 }
 
 
-def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
-    """Time all pipelines: milliseconds a view, (rounds, pipelines)."""
+def pictures(length: int) -> Frames:
+    """Smooth frames of 340x256."""
     small = generator(0).integers(0, 256, (length, 32, 43, 3), dtype=np.uint8)
     images = np.stack([cv2.resize(image, (340, 256), interpolation=cv2.INTER_CUBIC) for image in small])
-    frames = images.transpose(0, 3, 1, 2)
+    return images.transpose(0, 3, 1, 2)
+
+
+def compare(length: int, size: int, rounds: int) -> dict[str, float]:
+    """Time the recipes: milliseconds of CPU time a view, the mean over rounds, for they draw much or little to do."""
+    frames = pictures(length)
+    recipes = {name: RECIPES[name](RECIPES[name].Config(size=size)) for name in COMPARED}
+    actions = {name: partial(one_view, recipe, frames) for name, recipe in recipes.items()}
+    return {name: float(times.mean()) for name, times in paired(actions, rounds).items()}
+
+
+def one_view(recipe: Recipe, frames: Frames, key: int) -> None:
+    """Make the view that belongs to a key."""
+    recipe(frames, generator(1, key))
+
+
+def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
+    """Time all pipelines: milliseconds a view, (rounds, pipelines)."""
+    frames = pictures(length)
     planes = torch.from_numpy(np.ascontiguousarray(frames))
     recipes = [RECIPES[name](RECIPES[name].Config(size=size)) for name in NAMES]
     seconds = np.zeros((rounds + 2, len(PIPELINES)))
@@ -189,7 +208,11 @@ def main() -> None:
             figures[f"{clip}, {pipeline}"] = {"ms": float(median[n]), "to_vidssl": float(ratio[n])}
             rows.append([clip, pipeline, f"{median[n]:.2f}", f"{ratio[n]:.2f}"])
     print(table(["clip", "pipeline", "ms a view", "times vidssl"], rows))
-    finish({"rounds": arguments.rounds, "augment": figures}, arguments.json)
+    rounds = 10 * arguments.rounds
+    recipes = {clip: compare(*clip_size, rounds) for clip, clip_size in CLIPS.items()}
+    rows = [[name, *(f"{times[name]:.2f}" for times in recipes.values())] for name in COMPARED]
+    print(table(["recipe", *(f"{clip}, CPU ms a view" for clip in CLIPS)], rows))
+    finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -15,9 +15,13 @@ from vidssl.transforms import (
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
+    adjust_sharpness,
+    auto_contrast,
     color_jitter,
+    equalize,
     gaussian_blur,
     grayscale,
+    posterize,
     solarize,
 )
 from vidssl.transforms import color as color_module
@@ -81,6 +85,32 @@ for _sigma in (0.1, 0.5, 1.0, 1.5, 2.0):
             lambda x, s=_sigma: F.gaussian_blur(x, [23, 23], [s, s]),
         )
     )
+for _bits in (0, 1, 4, 7, 8):
+    CASES.append(
+        (f"posterize {_bits}", lambda x, b=_bits: posterize(x, b), lambda x, b=_bits: F.posterize(x, b))
+    )
+for _factor in (0.0, 0.1, 0.7, 1.0, 1.3, 1.9):
+    CASES.append(
+        (
+            f"sharpness {_factor}",
+            lambda x, f=_factor: adjust_sharpness(x, f),
+            lambda x, f=_factor: F.adjust_sharpness(x, f),
+        )
+    )
+
+
+def _together(operation: Reference) -> Reference:
+    """What torchvision makes of one high picture of all frames."""
+
+    def reference(x: Tensor) -> Tensor:
+        length, height = len(x), x.shape[2]
+        return operation(x.transpose(0, 1).flatten(1, 2)).unflatten(1, (length, height)).transpose(0, 1)
+
+    return reference
+
+
+CASES.append(("equalize", equalize, _together(F.equalize)))
+CASES.append(("contrast_of_itself", auto_contrast, _together(F.autocontrast)))
 CASES.append(("blur 5", lambda x: gaussian_blur(x, 5, 2.0), lambda x: F.gaussian_blur(x, [5, 5], [2.0, 2.0])))
 
 
@@ -94,10 +124,21 @@ LIMITS = {
     "saturation": (2, 0.85),
     "hue": (2, 0.2),
     "blur": (1, 0.01),
+    "sharpness": (1, 0.6),
+    "posterize": (0, 0.0),
+    "equalize": (0, 0.0),
+    "contrast_of_itself": (1, 0.6),
 }
 
 
-@pytest.mark.parametrize("picture", [noise, smooth, extremes])
+def flat() -> Frames:
+    """Little contrast: red in few values, green in one, blue in two."""
+    red, _, blue = noise().transpose(1, 0, 2, 3)
+    channels = [red // 9 + 100, np.full_like(red, 77), np.where(blue > 250, 201, 200).astype(np.uint8)]
+    return np.stack(channels, axis=-1).transpose(0, 3, 1, 2)
+
+
+@pytest.mark.parametrize("picture", [noise, smooth, extremes, flat])
 @pytest.mark.parametrize(("name", "ours", "theirs"), CASES, ids=[case[0] for case in CASES])
 def test_parity_with_torchvision(
     name: str, ours: Operation, theirs: Reference, picture: Callable[[], Frames]
@@ -153,6 +194,19 @@ def test_contrast_uses_the_mean_of_each_frame() -> None:
     frames = np.stack([np.full((3, 8, 8), 40), np.full((3, 8, 8), 200)]).astype(np.uint8)
     out = adjust_contrast(frames, 0.5)
     assert np.abs(out.astype(int) - frames).max() <= 1
+
+
+@pytest.mark.parametrize("operation", [auto_contrast, equalize])
+def test_a_clip_that_grows_lighter_still_does(operation: Operation) -> None:
+    """Each frame by itself would come out alike: what changes from frame to frame would be lost."""
+    levels = operation(smooth() // 2 + 20).mean((1, 2, 3))
+    assert levels[0] + 10 < levels[1] and levels[1] + 10 < levels[2]
+
+
+def test_clips_of_one_value_stay() -> None:
+    gray = np.full((2, 3, 5, 7), 90, np.uint8)
+    for operation in (auto_contrast, equalize, lambda x: adjust_sharpness(x, 1.9)):
+        assert np.array_equal(operation(gray), gray)
 
 
 def test_other_memory_layouts_give_the_same() -> None:

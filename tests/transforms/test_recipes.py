@@ -8,7 +8,17 @@ import pytest
 from pydantic import ValidationError
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, View, Window, color, color_jitter, crops, random_box, recipes
+from vidssl.transforms import (
+    RECIPES,
+    View,
+    Window,
+    color,
+    color_jitter,
+    crops,
+    rand_augment,
+    random_box,
+    recipes,
+)
 from vidssl.types import Frames
 
 VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")
@@ -41,7 +51,7 @@ def small(name: str) -> recipes.Recipe:
 
 
 def test_the_names() -> None:
-    assert set(RECIPES) == {*VIEWS, "train_crop", "center_crop", "uniform_crops"}
+    assert set(RECIPES) == {*VIEWS, "infomin", "train_crop", "center_crop", "uniform_crops"}
 
 
 def test_configs_at_half_strength_are_table_1_of_the_paper() -> None:
@@ -75,7 +85,7 @@ def test_defaults_of_the_paper_and_its_code() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*VIEWS, "train_crop", "center_crop", "uniform_crops"])
+@pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop", "center_crop", "uniform_crops"])
 def test_every_recipe_keeps_the_contract(name: str) -> None:
     recipe, frames = small(name), clip()
     before = frames.copy()
@@ -95,7 +105,7 @@ def test_every_recipe_keeps_the_contract(name: str) -> None:
     assert len(set(others)) == (1 if name in ("center_crop", "uniform_crops") else 6)
 
 
-@pytest.mark.parametrize("name", [*VIEWS, "train_crop"])
+@pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop"])
 def test_all_frames_of_a_clip_get_the_same(name: str) -> None:
     recipe, frames = small(name), np.repeat(clip(1), 3, axis=0)
     for key in range(20):
@@ -103,7 +113,7 @@ def test_all_frames_of_a_clip_get_the_same(name: str) -> None:
         assert np.all(view == view[:1])
 
 
-@pytest.mark.parametrize("name", [*VIEWS, "train_crop"])
+@pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop"])
 def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     spied = [
@@ -113,6 +123,7 @@ def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         (color, "grayscale"),
         (color, "gaussian_blur"),
         (color, "solarize"),
+        (recipes, "rand_augment"),
         (crops, "flip"),
     ]
     for module, function in spied:
@@ -132,12 +143,13 @@ def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         for function in calls:
             counts[function] += 1
     expected = {
-        "random_resized_crop": float(name in VIEWS),
-        "random_crop": float(name not in VIEWS),
+        "random_resized_crop": float(name != "train_crop"),
+        "random_crop": float(name == "train_crop"),
         "color_jitter": config.jitter_probability,
         "grayscale": config.gray_probability,
         "gaussian_blur": getattr(config, "blur_probability", 0.0),
         "solarize": getattr(config, "solarize_probability", 0.0),
+        "rand_augment": float(name == "infomin"),
         "flip": config.flip_probability,
     }
     for function, probability in expected.items():
@@ -156,6 +168,35 @@ def test_a_view_is_the_operations_one_after_the_other() -> None:
     rng.random(2)
     expected = crops.flip(color.gaussian_blur(expected, 23, rng.uniform(0.1, 2.0)))
     assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0].frames, expected)
+
+
+def test_infomin_is_strong_of_other_crops_with_randaugment() -> None:
+    ours, strong = RECIPES["infomin"].Config().model_dump(), RECIPES["strong"].Config().model_dump()
+    assert {key: value for key, value in ours.items() if value != strong[key]} == {
+        "area": (0.2, 1.0),
+        "operations": 2,
+    }
+    assert (ours["magnitude"], ours["geometry"], strong["operations"]) == (10, True, 0)
+    plain = {"jitter_probability": 0.0, "gray_probability": 0.0, "blur_probability": 0.0}
+    config = recipes.InfoMin.Config(size=24, flip_probability=1.0, **plain)
+    for key in range(5):
+        frames, rng = clip(), generator(12, key)
+        expected = crops.crop_resize(frames, random_box(40, 52, config.area, config.ratio, rng), 24, 24)
+        rng.random(4)  # jitter, gray, blur, solarisation
+        expected = crops.flip(rand_augment(expected, 2, 10, True, rng))
+        assert np.array_equal(recipes.InfoMin(config)(frames, generator(12, key))[0].frames, expected)
+
+
+def test_any_view_can_have_randaugment_and_none_draws_for_it_otherwise() -> None:
+    for name in VIEWS:
+        recipe, frames = RECIPES[name], clip()
+        off, on = (recipe(recipe.Config(size=24, operations=n, magnitude=30)) for n in (0, 3))
+        magnitude = recipe(recipe.Config(size=24, magnitude=7, geometry=False))
+        pairs = [(off(frames, generator(13, k))[0], on(frames, generator(13, k))[0]) for k in range(10)]
+        assert sum(not np.array_equal(a.frames, b.frames) for a, b in pairs) >= 8
+        for key, (view, _) in enumerate(pairs):
+            other = magnitude(frames, generator(13, key))[0]
+            assert np.array_equal(view.frames, other.frames) and view.window == other.window
 
 
 def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +224,8 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("strong", {"jitter": (-0.1, 0.0, 0.0, 0.0)}, "greater than or equal to 0"),
         ("strong", {"size": 224.0}, "integer"),
         ("strong", {"colour": 1.0}, "not permitted"),
+        ("infomin", {"operations": -1}, "greater than or equal to 0"),
+        ("infomin", {"magnitude": 31}, "less than or equal to 30"),
         ("train_crop", {"size": 300}, "size 300 or more"),
         ("train_crop", {"short_side": (320, 256)}, "must rise"),
         ("center_crop", {"size": -1}, "greater than or equal to 1"),

@@ -4,9 +4,15 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.records import read_list
+from vidssl.data.samplers import Center, TrackedPair
+from vidssl.data.tracks import tracks_file, write_tracks
+from vidssl.errors import ConfigError
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, Window
-from vidssl.transforms.crops import View
+from vidssl.transforms import RECIPES, Window, mirrored
+from vidssl.transforms.crops import View, shown_of
+from vidssl.types import Tracks
 
 SIZE = 24
 PLAIN = {
@@ -14,6 +20,7 @@ PLAIN = {
     "gray_probability": 0.0,
     "blur_probability": 0.0,
     "solarize_probability": 0.0,
+    "operations": 0,
 }
 
 
@@ -121,6 +128,65 @@ def test_a_mask_lies_over_its_view(name):
         mask = window.cut(disc.astype(np.uint8), SIZE)
         clear = (view[0, 0] < 64) | (view[0, 0] > 191)
         assert np.array_equal(mask[clear] == 1, view[0, 0][clear] > 127) and clear.mean() > 0.7
+
+
+def test_a_view_that_is_turned_and_sheared_has_no_window():
+    """Whatever is drawn: one that is only moved, or stays, has none either."""
+    frames = smooth(40, 52)
+    for operations, geometry, there in [
+        (0, True, True),
+        (1, True, False),
+        (2, False, True),
+        (2, True, False),
+    ]:
+        config = RECIPES["infomin"].Config(size=SIZE, operations=operations, geometry=geometry)
+        for key in range(8):
+            (view,) = RECIPES["infomin"](config)(frames, generator(16, key))
+            assert (view.window is not None) == there
+    (view,) = RECIPES["infomin"](config)(frames, generator(16, 0))
+    assert mirrored(view).window is None and shown_of(view, frames[:, :, ::2], frames).window is None
+
+
+def test_colour_operations_leave_boxes_and_masks_in_place(digits):
+    """The window of a view with RandAugment of colours is that of the same view without."""
+    plain, colored = (
+        masked_set(digits, RECIPES["infomin"].Config(size=SIZE, operations=count, geometry=False))[0, 0]
+        for count in (0, 2)
+    )
+    assert np.array_equal(plain.mask, colored.mask) and not np.array_equal(plain.views[0], colored.views[0])
+
+
+def masked_set(digits, config):
+    """Pictures with masks; the flip takes its number last, so it is left out."""
+    config = config.model_copy(update={"flip_probability": 0.0, "magnitude": 30})
+    sampler = Center(Center.Config(frames=1, sampling_rate=1))
+    return ClipDataset(read_list(digits / "parts/train.csv"), sampler, [RECIPES["infomin"](config)])
+
+
+def test_masks_cannot_follow_what_is_turned(digits):
+    with pytest.raises(
+        ConfigError, match=r"^masks cannot follow into view 0, .* InfoMin .* set geometry: false"
+    ):
+        masked_set(digits, RECIPES["infomin"].Config(size=SIZE))[0, 0]
+
+
+def test_tracks_cannot_follow_what_is_turned(digits, tmp_path):
+    videos = read_list(digits / "motion/train.csv")
+    corners = np.repeat(np.array([[10, 10, 30, 30]], np.float32), 24, axis=0)
+    tracks = Tracks(np.arange(24), corners, np.ones(24, np.float32), np.zeros(24, np.int64))
+    write_tracks(tracks_file(tmp_path, videos.names[3], videos.records[3]), tracks, {"by": "hand"})
+    sampler = TrackedPair(TrackedPair.Config(frames=1, sampling_rate=1, min_gap=5))
+    for geometry in (False, True):
+        names = {"weak": {}, "infomin": {"geometry": geometry}}
+        recipes = [RECIPES[name](RECIPES[name].Config(size=SIZE, **more)) for name, more in names.items()]
+        dataset = ClipDataset(videos, sampler, recipes, replace=2, tracks=tmp_path)
+        if not geometry:
+            assert dataset[0, 3].boxes.shape == (2, 4)
+            continue
+        with pytest.raises(
+            ConfigError, match=r"^tracks cannot follow into view 1, .* InfoMin .* geometry: false"
+        ):
+            dataset[0, 3]
 
 
 def test_boxes_by_hand():

@@ -16,7 +16,7 @@ from vidssl.data.video import Reading
 from vidssl.data.views import Fetched, fetch, part_of
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
-from vidssl.transforms import Recipe
+from vidssl.transforms import Recipe, View, Window
 from vidssl.types import Sample, Tracks, VideoMeta
 from vidssl.workers import Desk
 
@@ -74,7 +74,7 @@ class ClipDataset:
 
         Raises:
             DataError: The video, and `replace` more after it, cannot be used.
-            ConfigError: Its tracks are missing, damaged, or of other frames.
+            ConfigError: Its tracks are missing, damaged, or of other frames; or tracks or masks cannot follow a recipe.
         """
         epoch, index = key
         broken: list[tuple[str, str]] = []
@@ -119,8 +119,8 @@ class ClipDataset:
             boxes = self._boxes(meta, made, record.path, last)
         mask = None
         if record.mask is not None:
-            first = made.views[0]
-            mask = first.window.cut(read_mask(record.mask, made.height, made.width), first.frames.shape[-1])
+            picture = read_mask(record.mask, made.height, made.width)
+            mask = self._window(made.views, 0, "masks").cut(picture, made.views[0].frames.shape[-1])
         return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)
 
     def _tracks_of(self, index: int) -> Tracks:
@@ -131,9 +131,18 @@ class ClipDataset:
         except DataError as error:  # no broken video: none of them takes its place
             raise ConfigError(f"{error}, or take the video out of the list") from None
 
-    @staticmethod
+    def _window(self, views: Sequence[View], number: int, what: str) -> Window:
+        window = views[number].window
+        if window is None:
+            recipe = type(self._recipes[min(number, len(self._recipes) - 1)]).__name__
+            raise ConfigError(
+                f"{what} cannot follow into view {number}, which its recipe {recipe} rotates and shears: set geometry: "
+                f"false or operations: 0 there, or go without {what}"
+            )
+        return window
+
     def _boxes(
-        meta: VideoMeta, made: Fetched, path: str, generator: np.random.Generator
+        self, meta: VideoMeta, made: Fetched, path: str, generator: np.random.Generator
     ) -> NDArray[np.float32]:
         tracks = meta.tracks
         assert tracks is not None
@@ -149,5 +158,6 @@ class ClipDataset:
                 f"the tracks of {path} reach {edges[0]:.0f}x{edges[1]:.0f}, its frames are {made.width}x{made.height}: "
                 "make them again, with tools/track_regions.py"
             )
-        windows, sizes = zip(*((view.window, view.frames.shape[-1]) for view in made.views), strict=True)
+        windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
+        sizes = [view.frames.shape[-1] for view in made.views]
         return sample_track(tracks, made.moments, windows, sizes, generator)

@@ -10,9 +10,13 @@ from vidssl.transforms.color import (
     adjust_contrast,
     adjust_hue,
     adjust_saturation,
+    adjust_sharpness,
+    auto_contrast,
     color_jitter,
+    equalize,
     gaussian_blur,
     grayscale,
+    posterize,
     solarize,
 )
 from vidssl.transforms.crops import (
@@ -22,13 +26,17 @@ from vidssl.transforms.crops import (
     center_crop,
     crop_resize,
     flip,
+    mirrored,
     random_box,
     random_crop,
     random_resized_crop,
+    rotate,
     short_side,
     uniform_crops,
+    warp,
 )
 from vidssl.transforms.motion import difference_pairs, rgb_difference
+from vidssl.transforms.randaugment import rand_augment
 from vidssl.transforms.recipes import RECIPES, Recipe
 
 __all__ = [
@@ -41,18 +49,26 @@ __all__ = [
     "adjust_contrast",
     "adjust_hue",
     "adjust_saturation",
+    "adjust_sharpness",
+    "auto_contrast",
     "center_crop",
     "color_jitter",
     "crop_resize",
     "difference_pairs",
+    "equalize",
     "flip",
     "gaussian_blur",
     "grayscale",
+    "mirrored",
+    "posterize",
+    "rand_augment",
     "random_box",
     "random_crop",
     "random_resized_crop",
     "rgb_difference",
+    "rotate",
     "short_side",
     "solarize",
     "uniform_crops",
+    "warp",
 ]

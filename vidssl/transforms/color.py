@@ -1,13 +1,14 @@
-"""Colour, blur and solarisation of clips, with the meaning of torchvision's functions of the same names.
+"""Colour, blur, sharpness and solarisation of clips, with the meaning of torchvision's functions of the same names.
 
 All take uint8 frames (T, 3, H, W). Largest and mean difference from torchvision's results on the same bytes,
-of 255, for the worst amounts: hue 2 and 0.2, contrast and saturation 2 and 1.0, brightness 1 and 1.0, gray 1
-and 0.5, blur 1 and 0.004, solarisation 0. Ours are mostly the brighter: OpenCV rounds to the nearest value where
-torchvision's uint8 functions cut off.
+of 255, for the worst amounts: hue 2 and 0.2, contrast and saturation 2 and 1.0, brightness, sharpness and automatic
+contrast 1 and 1.0, gray 1 and 0.5, blur 1 and 0.004, solarisation, posterisation and equalisation 0. Ours are mostly
+the brighter: OpenCV rounds to the nearest value where torchvision's uint8 functions cut off.
 """
 
 import math
 from functools import partial
+from typing import Any
 
 import cv2
 import numpy as np
@@ -91,6 +92,57 @@ def solarize(frames: Frames, threshold: int = 128) -> Frames:
     return _frames(out, frames)
 
 
+def posterize(frames: Frames, bits: int) -> Frames:
+    """Keep the highest `bits` (0-8) of each value; the others become 0."""
+    return _frames(_tall(frames) & np.uint8(256 - 2 ** (8 - bits) & 255), frames)
+
+
+def auto_contrast(frames: Frames) -> Frames:
+    """Stretch each channel to 0-255; one that is all of one value stays.
+
+    Smallest and largest value are those of the whole clip: frames by themselves would flicker.
+    """
+    values = np.arange(256)
+    tables = []
+    for histogram in _histograms(frames):
+        low, high = np.flatnonzero(histogram)[[0, -1]]
+        tables.append(np.rint((values - low) * (255 / (high - low))) if high > low else values)
+    return _look_up(frames, np.column_stack(tables).clip(0, 255))
+
+
+def equalize(frames: Frames) -> Frames:
+    """Spread the values of each channel so that all are about equally frequent in the clip.
+
+    The histogram is that of the whole clip, as in `auto_contrast`.
+    """
+    tables = []
+    for histogram in _histograms(frames):
+        # As PIL does it: the pixels of the largest value do not count.
+        step = (histogram.sum() - histogram[np.flatnonzero(histogram)[-1]]) // 255
+        below = np.cumsum(histogram) - histogram
+        tables.append((below + step // 2) // step if step else np.arange(256))
+    return _look_up(frames, np.column_stack(tables).clip(0, 255))
+
+
+def adjust_sharpness(frames: Frames, factor: float) -> Frames:
+    """Move all pixels away from the smoothed frame by `factor` >= 0: 0 gives it, 1 changes nothing.
+
+    A smoothed pixel is the mean of itself five times and its eight neighbours. Pixels at the border stay.
+    """
+    smooth = np.ones((3, 3))
+    smooth[1, 1] = 5
+    kernel = (1 - factor) / 13 * smooth
+    kernel[1, 1] += factor
+    tall = _tall(frames)
+    filtered = np.empty_like(tall)
+    cv2.filter2D(tall, -1, kernel, dst=filtered)
+    out = _frames(filtered, frames)
+    # Frames that lie on top of each other mix at their borders only, and those stay.
+    for border in (np.s_[..., :1, :], np.s_[..., -1:, :], np.s_[..., :1], np.s_[..., -1:]):
+        out[border] = frames[border]
+    return out
+
+
 def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     """Blur every frame, mirrored at its border (without repeating the border pixel).
 
@@ -137,6 +189,20 @@ def _transform(frames: Frames, matrix: NDArray[np.float64]) -> Frames:
     tall = _tall(frames)
     out = np.empty_like(tall)
     cv2.transform(tall, matrix, dst=out)
+    return _frames(out, frames)
+
+
+def _histograms(frames: Frames) -> list[NDArray[np.int64]]:
+    """How often each value occurs in the clip, for each channel."""
+    tall = _tall(frames)
+    return [cv2.calcHist([tall], [n], None, [256], [0, 256]).ravel().astype(np.int64) for n in range(3)]
+
+
+def _look_up(frames: Frames, table: NDArray[Any]) -> Frames:
+    """Exchange values by a table (256, 3)."""
+    tall = _tall(frames)
+    out = np.empty_like(tall)
+    cv2.LUT(tall, table.astype(np.uint8)[None], dst=out)
     return _frames(out, frames)
 
 

@@ -9,11 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import cv2
-import numpy as np
-
-from vidssl.transforms import color
-from vidssl.transforms.crops import Box, crop_resize
+from vidssl.transforms import color, crops
 from vidssl.types import Frames
 
 GRAY = 128
@@ -33,19 +29,12 @@ def zoom(frames: Frames, amount: tuple[float, float, float]) -> Frames:
     share, x, y = amount
     size = frames.shape[3]
     left, top, side = _square(size, share, x, y)
-    return crop_resize(frames, Box(left, top, side, side), size, size)
+    return crops.crop_resize(frames, crops.Box(left, top, side, side), size, size)
 
 
 def rotate(frames: Frames, degrees: float) -> Frames:
     """Turn about the centre, anticlockwise; what comes in at the corners is mirrored."""
-    size = frames.shape[3]
-    turn = cv2.getRotationMatrix2D(((size - 1) / 2, (size - 1) / 2), degrees, 1.0)
-    out = np.empty((len(frames), size, size, 3), np.uint8)
-    for image, target in zip(frames.transpose(0, 2, 3, 1), out, strict=True):
-        cv2.warpAffine(
-            np.ascontiguousarray(image), turn, (size, size), dst=target, borderMode=cv2.BORDER_REFLECT_101
-        )
-    return out.transpose(0, 3, 1, 2)
+    return crops.rotate(frames, degrees, fill=None)
 
 
 def blur(frames: Frames, share: float) -> Frames:

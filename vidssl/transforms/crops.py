@@ -1,7 +1,7 @@
-"""Where a view looks: boxes, crops, resizing and mirroring, the same for all frames of a clip."""
+"""Where a view looks: boxes, crops, resizing, mirroring and affine maps, the same for all frames of a clip."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -67,7 +67,7 @@ class View(NamedTuple):
     """What a recipe makes of a clip, and which part of its frames that is."""
 
     frames: Frames  # (T, 3, S, S)
-    window: Window
+    window: Window | None  # None: turned or sheared, so that it is no window of them; boxes cannot follow
 
 
 def random_box(
@@ -191,7 +191,7 @@ def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[View]:
 def shown_of(view: View, resized: Frames, frames: Frames) -> View:
     """Say which part of `frames` a view shows that was cut out of `resized`, the same frames at another size."""
     (height, width), (high, wide) = frames.shape[2:], resized.shape[2:]
-    return View(view.frames, view.window.scaled(width / wide, height / high))
+    return View(view.frames, view.window and view.window.scaled(width / wide, height / high))
 
 
 def flip(frames: Frames) -> Frames:
@@ -200,6 +200,34 @@ def flip(frames: Frames) -> Frames:
     out = np.empty_like(images)
     # One call: the frames stacked on top of each other are one high image.
     cv2.flip(_stack(images), 1, dst=_stack(out))
+    return out.transpose(0, 3, 1, 2)
+
+
+def mirrored(view: View) -> View:
+    """Mirror a view, and say so."""
+    return View(flip(view.frames), view.window and view.window._replace(flipped=True))
+
+
+def rotate(frames: Frames, degrees: float, fill: int | None) -> Frames:
+    """Turn all frames (T, C, H, W) about their centre, anticlockwise; `fill` as in `warp`."""
+    height, width = frames.shape[2:]
+    return warp(frames, cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), degrees, 1.0), fill)
+
+
+def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
+    """Move all pixels of frames (T, C, H, W) by an affine map, bilinear.
+
+    Args:
+        frames: Of any size, which stays.
+        matrix: (2, 3), of the source to the result, in pixels with centres at whole numbers.
+        fill: Value of what comes in from outside; None: mirrored, without repeating the border pixel.
+    """
+    border = cv2.BORDER_REFLECT_101 if fill is None else cv2.BORDER_CONSTANT
+    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
+    out = np.empty_like(images)
+    for image, target in zip(images, out, strict=True):
+        size = image.shape[1::-1]
+        cv2.warpAffine(image, matrix, size, dst=target, borderMode=border, borderValue=[fill or 0] * 3)
     return out.transpose(0, 3, 1, 2)
 
 

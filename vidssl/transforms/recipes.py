@@ -9,6 +9,7 @@ from vidssl.config import Settings
 from vidssl.registry import Registry
 from vidssl.transforms import color, crops
 from vidssl.transforms.crops import View
+from vidssl.transforms.randaugment import LARGEST, rand_augment
 from vidssl.types import Frames
 
 
@@ -31,7 +32,7 @@ class Recipe(Protocol):
 
         Returns:
             Views (T, 3, size, size) uint8, channels last in memory, each with the part of the given frames that it
-            shows: one, but for `uniform_crops`.
+            shows, or None where it is no window of them: one, but for `uniform_crops`.
         """
         ...
 
@@ -88,9 +89,10 @@ class _ColorSettings(Settings):
 
 
 class ViewRecipe:
-    """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, flip.
+    """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, RandAugment, flip.
 
-    The named ones differ in their defaults only, which are those of Table 1 of SCE (Denize et al., 2023).
+    The named ones differ in their defaults only, which are those of Table 1 of SCE (Denize et al., 2023), without
+    RandAugment, and those of InfoMin.
     """
 
     class Config(_ColorSettings):
@@ -104,6 +106,10 @@ class ViewRecipe:
         blur_kernel: Annotated[Side, AfterValidator(_odd)] = 23
         sigma: Range = (0.1, 2.0)  # of the blur, pixels
         solarize_probability: Probability = 0.0
+        # RandAugment: operations (0: without), their strength, and whether to rotate, shear and translate too.
+        operations: Annotated[int, Field(ge=0)] = 0
+        magnitude: Annotated[int, Field(ge=0, le=LARGEST)] = 10
+        geometry: bool = True
         difference: Probability = 0.0
 
     def __init__(self, config: Config) -> None:
@@ -126,9 +132,12 @@ class ViewRecipe:
             frames = color.gaussian_blur(frames, config.blur_kernel, generator.uniform(*config.sigma))
         if generator.random() < config.solarize_probability:
             frames = color.solarize(frames)
-        if generator.random() < config.flip_probability:
-            frames, window = crops.flip(frames), window._replace(flipped=True)
-        return [View(frames, window)]
+        if config.operations:
+            frames = rand_augment(frames, config.operations, config.magnitude, config.geometry, generator)
+            # Whatever was drawn: that boxes can follow must not be a matter of chance.
+            window = None if config.geometry else window
+        view = View(frames, window)
+        return [crops.mirrored(view) if generator.random() < config.flip_probability else view]
 
 
 # Table 1 of SCE, at strength 1. The paper lists half of these intensities: color 0.5 gives its table, and
@@ -171,6 +180,17 @@ StrongBeta = _column("strong_beta")
 StrongGamma = _column("strong_gamma")
 
 
+@RECIPES.register("infomin")
+class InfoMin(ViewRecipe):
+    """The view of InfoMin (Tian et al., 2020): `strong` of other crops, with RandAugment."""
+
+    class Config(ViewRecipe.Config):
+        """Crop and jitter are the best of Figures 5 and 6; RandAugment is as docs/methods/infomin.md says."""
+
+        area: Annotated[Range, AfterValidator(_share)] = (0.2, 1.0)
+        operations: Annotated[int, Field(ge=0)] = 2
+
+
 @RECIPES.register("train_crop")
 class TrainCrop:
     """The view of supervised training: shorter side to a random length, random square, maybe colour, flip.
@@ -211,9 +231,8 @@ class TrainCrop:
             frames = color.color_jitter(frames, config.ranges, generator)
         if generator.random() < config.gray_probability:
             frames = color.grayscale(frames)
-        if generator.random() < config.flip_probability:
-            frames, window = crops.flip(frames), window._replace(flipped=True)
-        return [View(frames, window)]
+        view = View(frames, window)
+        return [crops.mirrored(view) if generator.random() < config.flip_probability else view]
 
 
 @RECIPES.register("center_crop")

@@ -5,6 +5,8 @@ r"""Write the lists of a folder of videos: train.csv, test.csv, classes.txt and 
         --group-column source_id
     python datasets/prepare_folder.py /data/unlabelled --out lists/unlabelled --test 0
     python datasets/prepare_folder.py /data/pictures --out lists/pictures --images
+    python datasets/prepare_folder.py /data/imagenet/train --out lists/imagenet100 --test 0 --images \
+        --classes datasets/imagenet100.txt
 
 The folder holds <class>/<file>, or files without classes. Clips of one group (a person, a camera) land on one
 side.
@@ -37,6 +39,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides which groups are tested (default 0)")
     parser.add_argument(
         "--images", action="store_true", help="list image files: each is a video of one frame"
+    )
+    parser.add_argument(
+        "--classes", type=Path, metavar="FILE", help="classes to keep, one a line (default: all)"
     )
     options = vars(parser.parse_args())
     out = options["out"]

@@ -1,16 +1,19 @@
 """The objectives against formulas written as loops, number by number, and what the formulas say of each other."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from vidssl import losses
 from vidssl.errors import ConfigError
-from vidssl.losses import info_nce, relations, ressl, sce
+from vidssl.losses import info_nce, margin_nce, relations, ressl, sce, squared_distance
 
-TAU, TAU_M, LAMBDA = 0.1, 0.05, 0.3
+TAU, TAU_M, LAMBDA, MARGIN = 0.1, 0.05, 0.3, 0.15
 
 
 @pytest.fixture
@@ -48,6 +51,15 @@ def s(anchor, key, negatives, i, k, tau):  # Eq. (4) with a query, Eq. (5) with 
 
 def info_nce_loop(query, key, negatives, tau):  # Eq. (3)
     return -sum(math.log(p(query, key, negatives, i, 0, tau)) for i in range(len(query))) / len(query)
+
+
+def margin_nce_loop(query, key, negatives, tau, margin, picks=None):  # InterCLR, Eq. (5)
+    total = 0.0
+    for i in range(len(query)):
+        own = negatives if picks is None else [negatives[k] for k in picks[i]]
+        top = math.exp((dot(query[i], key[i]) - margin) / tau)
+        total += math.log(top / (top + sum(math.exp(dot(query[i], z) / tau) for z in own)))
+    return -total / len(query)
 
 
 def ressl_loop(query, key, negatives, tau, tau_m):  # Eq. (6)
@@ -88,6 +100,14 @@ def ceil_loop(query, key, negatives, tau):  # of Proposition 1
 
 LOSSES = {
     "info_nce": (lambda *v: info_nce(*v, TAU), lambda *v: info_nce_loop(*v, TAU)),
+    "margin_nce": (
+        lambda *v: margin_nce(*v, TAU, MARGIN),
+        lambda *v: margin_nce_loop(*v, TAU, MARGIN),
+    ),
+    "margin_nce, looser": (
+        lambda *v: margin_nce(*v, TAU, -0.5),
+        lambda *v: margin_nce_loop(*v, TAU, -0.5),
+    ),
     "ressl": (lambda *v: ressl(*v, TAU, TAU_M), lambda *v: ressl_loop(*v, TAU, TAU_M)),
     "sce": (lambda *v: sce(*v, TAU, TAU_M, LAMBDA), lambda *v: sce_loop(*v, TAU, TAU_M, LAMBDA)),
     "sce, Algorithm 1": (
@@ -282,3 +302,114 @@ def test_gradients_of_gradients_are_refused():
     )
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+# Negatives that each query has for itself.
+
+
+def picked(rows=5, records=30, count=12, dtype=torch.float64):
+    """Queries, keys, a bank and picks: some rows of the bank, with repetition."""
+    query, key, bank = batch(records, dtype, rows)
+    source = torch.Generator().manual_seed(count)
+    return query, key, bank, torch.randint(records, (rows, count), generator=source)
+
+
+@pytest.mark.parametrize("margin", [-0.5, 0.0, 0.2])
+@pytest.mark.parametrize("block", [0, 2 * 12 * 6, 2**20])  # one query at a time, two, and all at once
+def test_own_negatives_are_those_of_the_formula(margin, block, monkeypatch):
+    monkeypatch.setitem(losses._BLOCK, "cpu", block)
+    query, key, bank, picks = picked()
+    expected = margin_nce_loop(*(x.tolist() for x in (query, key, bank)), TAU, margin, picks.tolist())
+    assert margin_nce(query, key, bank, TAU, margin, picks).item() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("block", [0, 2 * 12 * 6, 2**20])
+def test_gradient_with_own_negatives_is_that_of_the_values(block, monkeypatch):
+    monkeypatch.setitem(losses._BLOCK, "cpu", block)
+    query, key, bank, picks = picked()
+    query.requires_grad_()
+    key.requires_grad_()
+    assert torch.autograd.gradcheck(lambda q, k: margin_nce(q, k, bank, TAU, -0.5, picks), (query, key))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2])
+def test_own_negatives_that_are_all_rows_are_shared_ones(margin):
+    query, key, bank, _ = picked()
+    source = torch.Generator().manual_seed(0)
+    every = torch.stack([torch.randperm(len(bank), generator=source) for _ in query])
+    own = value_and_gradient(lambda *v: margin_nce(*v, TAU, margin, every), query, key, bank)
+    shared = value_and_gradient(lambda *v: margin_nce(*v, TAU, margin), query, key, bank)
+    for one, other in zip(own, shared, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_margin_0_is_info_nce(dtype, vectors):
+    query, key, negatives = (v.to(dtype) for v in vectors)
+    assert torch.equal(margin_nce(query, key, negatives, TAU, 0.0), info_nce(query, key, negatives, TAU))
+    every = torch.arange(len(negatives)).expand(len(query), -1)
+    torch.testing.assert_close(
+        margin_nce(query, key, negatives, TAU, 0.0, every), info_nce(query, key, negatives, TAU)
+    )
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_larger_margin_is_a_larger_loss(own):
+    query, key, bank, picks = picked()
+    found = [margin_nce(query, key, bank, TAU, m, picks if own else None) for m in (-0.5, -0.1, 0, 0.1, 0.5)]
+    assert all(a < b for a, b in pairwise(found))
+
+
+def test_own_negatives_are_neither_kept_for_backward_nor_held_all_at_once(monkeypatch):
+    rows, count, dim = 40, 50, 6
+    query, key, bank, picks = picked(rows, 300, count)
+
+    class Largest(TorchDispatchMode):
+        numel = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            self.numel = max(
+                [self.numel, *(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor))]
+            )
+            return out
+
+    def largest(block):
+        monkeypatch.setitem(losses._BLOCK, "cpu", block)
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
+            with Largest() as held:
+                margin_nce(query.requires_grad_(), key, bank, TAU, -0.5, picks)
+        assert max(kept) <= rows * dim
+        return held.numel
+
+    assert largest(3 * count * dim) <= max(3 * count * dim, bank.numel(), picks.numel())
+    assert largest(2**20) >= rows * count * dim  # what this test looks for is seen
+
+
+@pytest.mark.parametrize("tau", [1.0, 1e-2, 1e-4])
+def test_own_negatives_in_float32_are_right_at_any_temperature(tau):
+    query, key, bank, picks = picked()
+
+    def ours(*vectors):
+        return margin_nce(*vectors, tau, -0.5, picks)
+
+    expected = value_and_gradient(ours, query, key, bank)
+    found = value_and_gradient(ours, query.float(), key.float(), bank.float())
+    for one, other in zip(found, expected, strict=True):
+        assert torch.isfinite(one).all()
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=1e-5 * other.abs().max().item())
+
+
+def test_squared_distance_is_that_of_unit_vectors(vectors):
+    query, key, _ = vectors
+    expected = sum(
+        (a - b) ** 2
+        for q, k in zip(query.tolist(), key.tolist(), strict=True)
+        for a, b in zip(q, k, strict=True)
+    ) / len(query)
+    assert squared_distance(query, key).item() == pytest.approx(expected, rel=1e-12)
+    assert squared_distance(query, query).item() == pytest.approx(0, abs=1e-12)
+    assert squared_distance(query, -query).item() == pytest.approx(4, rel=1e-12)
+    gradient = torch.autograd.grad(squared_distance(query.requires_grad_(), key), query)[0]
+    torch.testing.assert_close(gradient, -2 * key / len(query))

@@ -58,7 +58,8 @@ def margin_nce(
         negatives: (M, d).
         temperature: tau.
         margin: m, taken from the cosine of query and key: above 0 it asks for more than to be nearest, below for less.
-        picks: (N, K) int64, which rows of `negatives` each query has; None: all of them.
+        picks: (N, K) int64, which rows of `negatives` each query has; None: all of them. With picks no gradient flows
+            to the negatives.
 
     Returns:
         Scalar, the mean over the queries.
@@ -260,9 +261,9 @@ class _Picked(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, negatives: Tensor, picks: Tensor) -> Tensor:
-        held = _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // (picks.shape[1] * rows.shape[1])
+        size = max(1, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // (picks.shape[1] * rows.shape[1]))
         parts = []
-        for some, chosen in zip(rows.split(max(1, held)), picks.split(max(1, held)), strict=True):
+        for some, chosen in zip(torch.split(rows, size), torch.split(picks, size), strict=True):
             z = negatives[chosen]  # (m, K, d)
             similarity = torch.bmm(z, some.unsqueeze(2)).squeeze(2)
             log_sum = torch.logsumexp(similarity, dim=1, keepdim=True)

@@ -200,6 +200,33 @@ def test_labels_csv(actions, tmp_path):
         )
 
 
+@pytest.mark.parametrize("labelled", [False, True])
+def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
+    touch(actions, "jump/person00_a.mp4", "jump/person01_a.mp4")
+    (tmp_path / "classes.txt").write_text("walk\njump\n", encoding="utf-8")
+    labels = None
+    if labelled:
+        rows = [f"{c}/person{p:02d}_a.mp4,{c}" for c in ("walk", "run", "jump") for p in range(2)]
+        labels = labels_csv(tmp_path / "labels.csv", rows, "path,label")
+    made = prepare_folder(
+        actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt"
+    )
+    found = read_list(tmp_path / "lists" / "train.csv")
+    assert found.classes == made.classes == ("jump", "walk")
+    assert {name.split("/")[0] for name in found.names} == {"jump", "walk"}
+    assert len(found.names) == (4 if labelled else 20)
+    assert all(
+        found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
+    )
+
+
+def test_a_class_that_is_named_must_be_there(actions, tmp_path):
+    (tmp_path / "classes.txt").write_text("walk\nswim\nfly\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes have nothing in .*: 'fly', 'swim'$"):
+        prepare_folder(actions, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    assert not (tmp_path / "lists").exists()
+
+
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import runpy
 import sys
 import threading
 import time
@@ -20,8 +21,8 @@ from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
 
-TOY = Path(__file__).parents[2] / "configs" / "toy"
-TOYS = [*METHODS, "frame_invariance_tracks"]  # each method has a toy of its name; one has a second
+PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
+TOYS = PLACES["TOYS"]
 train_module = importlib.import_module("vidssl.engine.train")
 feed_module = importlib.import_module("vidssl.engine.feed")
 features_module = importlib.import_module("vidssl.evaluation.features")
@@ -29,15 +30,8 @@ checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
 
 
 def toy(name, data, output, overrides):
-    listed = "parts" if name == "part_segmentation" else "motion"
-    where = [
-        f"data.moving_digits.out={data}",
-        f"data.train={data}/{listed}/train.csv",
-        f"output={output}",
-        "device=cpu",
-        "data.workers=0",
-    ]
-    return load_run(TOY / f"{name}.yaml", [*where, *overrides])
+    where = PLACES["placed"](name, data, output)
+    return load_run(PLACES["CONFIGS"] / f"{name}.yaml", [*where, *overrides])
 
 
 def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=False):

@@ -14,6 +14,21 @@ train_toy = RUNS["train_toy"]
 STILL = ("optimizer={name: sgd, lr: 0.02}", "checkpoint.every=20")
 
 
+@pytest.fixture(scope="module")
+def alone(run_world, toy_data, tmp_path_factory):
+    """Gradients of a run of one process, and its folder, made once for each kind."""
+    made = {}
+
+    def run(name, overrides):
+        if (name, overrides) not in made:
+            output = tmp_path_factory.mktemp("one")
+            (gradients,) = run_world(1, train_toy, name, toy_data, output, overrides, None, False, True)
+            made[name, overrides] = gradients, output
+        return made[name, overrides]
+
+    return run
+
+
 def state(output, rank=0, step=20):
     return torch.load(output / f"rank-{rank}-step-{step}.pt", weights_only=True)
 
@@ -40,21 +55,20 @@ def agree(found, expected):
 
 
 # On a CPU gradients are averaged after the backward pass, on a GPU by torch's DDP while it runs.
+LONG = [
+    *((name, 20, ddp) for name in ("sce", "moco") for ddp in (True, False)),
+    *((name, 4, True) for name in RUNS["TOYS"] if name not in ("sce", "moco")),
+]
+
+
 @pytest.mark.parametrize(
     ("name", "steps", "ddp"),
-    [
-        ("sce", 3, False),
-        *(
-            pytest.param(name, 20, ddp, marks=pytest.mark.long)
-            for name in RUNS["TOYS"]
-            for ddp in (True, False)
-        ),
-    ],
+    [("sce", 3, False), *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)],
 )
-def test_two_processes_are_one(name, steps, ddp, run_world, toy_data, tmp_path):
-    overrides = (f"steps={steps}", *STILL, *(("method.dropout=0.0",) if name == "supervised" else ()))
-    one, two = tmp_path / "one", tmp_path / "two"
-    (single,) = run_world(1, train_toy, name, toy_data, one, overrides, None, ddp, True)
+def test_two_processes_are_one(name, steps, ddp, alone, run_world, toy_data, tmp_path):
+    has_dropout = hasattr(RUNS["toy"](name, toy_data, tmp_path, ()).method, "dropout")
+    overrides = (f"steps={steps}", *STILL, *(("method.dropout=0.0",) if has_dropout else ()))
+    (single, one), two = alone(name, overrides), tmp_path
     both = run_world(2, train_toy, name, toy_data, two, overrides, None, ddp, True)
     for step, gradient in enumerate(single):
         for other in both:

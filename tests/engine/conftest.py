@@ -1,6 +1,7 @@
 """One small rendered set for all tests of the engine, and runs on it."""
 
 import json
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.engine.run import load_run
 
-CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
+TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 
 
 @pytest.fixture(scope="session")
@@ -25,15 +26,8 @@ def toy_run(toy_folder, tmp_path):
     data = toy_folder / "data"
 
     def bind(name, output, *overrides):
-        listed = "parts" if name == "part_segmentation" else "motion"
-        where = [
-            f"data.moving_digits.out={data}",
-            f"data.train={data}/{listed}/train.csv",
-            f"output={tmp_path / output}",
-            "device=cpu",
-            "data.workers=0",
-        ]
-        return load_run(CONFIGS / f"{name}.yaml", [*where, *overrides])
+        where = TOYS["placed"](name, data, tmp_path / output)
+        return load_run(TOYS["CONFIGS"] / f"{name}.yaml", [*where, *overrides])
 
     return bind
 

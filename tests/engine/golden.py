@@ -4,6 +4,7 @@ Renew them where a change is meant to change numbers, and say so in the change.
 """
 
 import json
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -14,7 +15,8 @@ from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 
 ROOT = Path(__file__).parents[2]
-TOYS = sorted(path.stem for path in (ROOT / "configs" / "toy").glob("*.yaml"))
+PLACES = runpy.run_path(str(ROOT / "tests" / "toys.py"))
+TOYS = PLACES["TOYS"]
 
 
 def golden_file(name: str) -> Path:
@@ -24,18 +26,8 @@ def golden_file(name: str) -> Path:
 
 def losses(name: str, folder: Path) -> list[float]:
     """Train a toy config in a folder and give the loss of each step; data that lie there are used again."""
-    data = folder / "data"
-    listed = "parts" if name == "part_segmentation" else "motion"
-    overrides = [
-        f"output={folder / 'golden' / name}",
-        f"data.moving_digits.out={data}",
-        f"data.train={data}/{listed}/train.csv",
-        "data.workers=0",
-        "device=cpu",
-        "seed=0",
-        "log_every=1",
-    ]
-    run = load_run(ROOT / "configs" / "toy" / f"{name}.yaml", overrides)
+    where = PLACES["placed"](name, folder / "data", folder / "golden" / name)
+    run = load_run(PLACES["CONFIGS"] / f"{name}.yaml", [*where, "seed=0", "log_every=1"])
     train(run)
     lines = (Path(run.output) / "metrics.jsonl").read_text().splitlines()
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]

@@ -1,10 +1,14 @@
 """What only a GPU can show; skipped where there is none."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 import torch
 
 from vidssl.engine.train import train
-from vidssl.methods import METHODS
+
+TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +24,7 @@ def as_before():
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", [*METHODS, "frame_invariance_tracks"])
+@pytest.mark.parametrize("name", TOYS)
 def test_fault_19_resume_is_exact_on_a_gpu(name, precision, toy_run, metrics, as_before):
     more = ("device=cuda", "deterministic=true", f"precision={precision}", "micro_batch_size=4")
     straight = torch.load(train(toy_run(name, "straight", *more)), weights_only=True)
@@ -32,7 +36,7 @@ def test_fault_19_resume_is_exact_on_a_gpu(name, precision, toy_run, metrics, as
     assert metrics("parts") == metrics("straight")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", TOYS)
 def test_a_gpu_computes_what_a_cpu_does(name, toy_run, metrics):
     for device in ("cpu", "cuda"):
         train(toy_run(name, device, "steps=3", f"device={device}", "optimizer={name: sgd, lr: 0.01}"))

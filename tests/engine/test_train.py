@@ -23,6 +23,7 @@ from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
+TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
 same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 
 
@@ -32,9 +33,15 @@ def state(path):
     return {key: value for key, value in content.items() if key not in ("config", "evaluated")}
 
 
-# 40 videos in batches of 8: 5 steps are an epoch.
-@pytest.mark.parametrize("more", [(), ("micro_batch_size=4",)], ids=["whole", "accumulated"])
-@pytest.mark.parametrize("name", [*METHODS, "frame_invariance_tracks"])
+# 40 videos in batches of 8: 5 steps are an epoch. Two processes accumulate with every toy: tests/distributed.
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, ()) for name in TOYS),
+        ("sce", ("micro_batch_size=4",)),
+        ("supervised", ("micro_batch_size=4",)),
+    ],
+)
 def test_fault_19_an_interrupted_run_is_a_straight_one(name, more, toy_run, metrics):
     straight = train(toy_run(name, "straight", *more))
     parts = toy_run(name, "parts", *more)

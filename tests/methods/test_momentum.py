@@ -1,6 +1,7 @@
 """Methods with a target and a queue: which pairs they average, when keys enter, what follows a step."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -27,8 +28,10 @@ class Tiny(Backbone):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3 * 2, 8), nn.BatchNorm1d(8))
+        self.passes = []  # clips and side of each pass
 
     def forward(self, x):
+        self.passes.append((len(x), x.shape[-1]))
         return self.layers(x.mean(dim=(3, 4)).flatten(1))
 
 
@@ -214,3 +217,108 @@ def test_losses_are_float32_under_autocast(name):
     method.after_step(0.5)
     assert method.queue.keys.dtype == torch.float32
     torch.testing.assert_close(method.queue.keys.norm(dim=1), torch.ones(11))
+
+
+# Views of several sizes: local views of multi-crop.
+
+
+def crops(sides, size=6):
+    source = torch.Generator().manual_seed(7)
+    clips = tuple(torch.randn(size, 3, 2, side, side, generator=source) for side in sides)
+    return Batch(clips, torch.zeros(size, dtype=torch.int64), torch.arange(size))
+
+
+@pytest.mark.parametrize(
+    ("sides", "key_views", "queries", "keys"),
+    [
+        ((4, 4), (0, 1), [(6, 4), (6, 4)], 2),
+        ((4, 4, 4), (0, 1), [(6, 4), (6, 4), (6, 4)], 2),  # a key view goes alone, of whatever size it is
+        ((4, 4, 3, 3, 3), (0, 1), [(6, 4), (6, 4), (18, 3)], 2),
+        ((4, 4, 3, 2, 3, 2), (0, 1), [(6, 4), (6, 4), (12, 3), (12, 2)], 2),
+        ((4, 4, 4, 3), (1,), [(12, 4), (6, 3)], 1),  # view 1, the only key, is no query
+        ((3, 4, 3), (1, 2), [(6, 3), (6, 4), (6, 3)], 2),
+    ],
+)
+def test_local_views_of_one_size_go_through_together_and_key_views_alone(sides, key_views, queries, keys):
+    method = make("sce", key_views=key_views)
+    method(crops(sides))
+    assert method.backbone.passes == queries
+    assert method.target_backbone.passes == [(6, sides[k]) for k in key_views] and len(key_views) == keys
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("sides", "key_views", "together"),
+    [
+        ((4, 4, 3, 2, 3, 2), (0, 1), [(0,), (1,), (2, 4), (3, 5)]),
+        ((4, 4, 4, 3, 2), (1,), [(0, 2), (3,), (4,)]),
+        ((3, 4, 4), (2,), [(0,), (1,)]),
+    ],
+)
+def test_loss_is_the_mean_over_pairs_of_all_sizes(name, sides, key_views, together):
+    method, data = make(name, key_views=key_views), crops(sides)
+    twin = copy.deepcopy(method)
+    keys = {k: normalize(twin.target(data.views[k]), dim=1) for k in key_views}
+    queries = {}
+    for group in together:  # a batch norm sees those that go together
+        rows = torch.cat([data.views[q] for q in group])
+        encoded = normalize(twin.predictor(twin.projector(twin.backbone.layers(rows_mean(rows)))), dim=1)
+        queries.update(zip(group, encoded.split(6), strict=True))
+    pairs = [(q, k) for q in sorted(queries) for k in key_views if q != k]
+    expected = sum(pair_loss(name, queries[q], keys[k], method.queue.keys) for q, k in pairs) / len(pairs)
+    scalars = method(data)
+    torch.testing.assert_close(scalars["loss"], expected, rtol=1e-5, atol=1e-6)
+    similarity = sum((queries[q] * keys[k]).sum(dim=1).mean() for q, k in pairs) / len(pairs)
+    torch.testing.assert_close(scalars["positive_similarity"], similarity, rtol=1e-4, atol=1e-6)
+
+
+def rows_mean(x):
+    """Mean colours of each frame (N, 6), of clips."""
+    return torch.stack([clip.mean(dim=(2, 3)).flatten() for clip in x])
+
+
+# What a query tells of its key, and the count of steps.
+
+
+@pytest.mark.parametrize("name", [*NAMES, "frame_invariance"])
+def test_i_nce_is_the_bound_that_info_nce_gives(name):
+    settings = {"margin": 0.2} if name == "moco" else {}  # the bound knows no margin
+    method, data = make(name, temperature=Schedule(start=0.3, end=0.1), **settings), batch(3)
+    queries, keys = queries_and_keys(method, data.views)
+    queue, tau = method.queue.keys.double(), 0.2
+    method.progress = 0.5
+    total = []
+    for q, k in [(0, 1), (1, 0), (2, 0), (2, 1)]:
+        for query, key in zip(queries[q].detach().double(), keys[k].detach().double(), strict=True):
+            terms = [math.exp(float(query @ z) / tau) for z in (key, *queue)]
+            total.append(-math.log(terms[0] / sum(terms)))
+    found = method(data)["i_nce"]
+    assert found.item() == pytest.approx(math.log(len(queue) + 1) - sum(total) / len(total), abs=1e-5)
+    assert not found.requires_grad
+    method.watched = False
+    assert set(method(data)) == {"loss"}
+
+
+def test_a_margin_is_taken_from_the_positive():
+    data, loose, plain = batch(), make("moco", margin=-0.5), make("moco")
+    plain.load_state_dict(loose.state_dict())
+    queries, keys = queries_and_keys(loose, data.views)
+    expected = sum(
+        losses.margin_nce(queries[q], keys[k], loose.queue.keys, 0.1, -0.5) for q, k in [(0, 1), (1, 0)]
+    )
+    found = loose(data)["loss"]
+    torch.testing.assert_close(found, expected / 2, rtol=1e-5, atol=1e-6)
+    assert found < plain(data)["loss"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_are_counted_and_saved(name):
+    method, other, data = make(name), make(name), batch()
+    for step in range(3):
+        assert method.step == step
+        method(data)
+        assert method.step == step
+        method.after_step((step + 1) / 10)
+    assert method.get_extra_state() == {"progress": 0.3, "step": 3}
+    other.load_state_dict(method.state_dict())
+    assert (other.step, other.progress) == (3, 0.3)

@@ -1,6 +1,7 @@
 """The scripts that write lists from official files: each as a command, and its mistakes in one line."""
 
 import json
+import math
 import os
 import runpy
 import shutil
@@ -134,3 +135,23 @@ def test_scripts_fail_in_one_line(here, folder, name):
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1
     assert "empty" in err and not (folder / "none").exists()
+
+
+def test_digits_of_torchvision_become_pictures_and_lists(here, folder):
+    for name, count in (("train", 3), ("t10k", 2)):
+        for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
+            header = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
+            path = folder / "torchvision" / "MNIST" / "raw" / f"{name}-{kind}-ubyte"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(header + bytes(7 for _ in range(math.prod(shape))))
+    arguments = ["MNIST", "--root", "torchvision", "--out", "lists/mnist", "--images", "pictures"]
+    status, out, _ = here("torchvision", *arguments)
+    assert status == 0 and out == (
+        "train: 3 images\ntest: 2 images\n5 files written, 0 were there already\n10 classes\n"
+        "lists written to lists/mnist\n"
+    )
+    assert [record.label for record in read_list(folder / "lists" / "mnist" / "test.csv").records] == [7, 7]
+    assert len(list((folder / "pictures" / "MNIST").glob("*/7/*.png"))) == 5
+    status, out, err = here("torchvision", "MNITS", *arguments[1:])
+    assert (status, out) == (2, "") and err.startswith("error: torchvision has no image set 'MNITS' (did you")
+    assert err.count("\n") == 1

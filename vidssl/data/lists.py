@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl.data.frame_folder import IMAGE_SUFFIXES
+from vidssl.data.official.listing import classes_of, shown
 from vidssl.data.records import write_lists
 from vidssl.data.tree import VIDEO_SUFFIXES, check_name, scan
 from vidssl.errors import ConfigError, DataError
@@ -53,6 +54,7 @@ def prepare_folder(
     group_column: str | None = None,
     seed: int = 0,
     images: bool = False,
+    classes: Path | None = None,
 ) -> Prepared:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for a folder of videos.
 
@@ -70,11 +72,13 @@ def prepare_folder(
         group_column: Column of `labels` that names the group.
         seed: Decides which groups are tested.
         images: List image files, each a video of one frame, instead of videos.
+        classes: File with the names of the classes to keep, one a line; None: all. Folders of others are not looked
+            into.
 
     Raises:
         ConfigError: Options that contradict each other, a share outside [0, 1), a pattern that is none.
-        DataError: No videos, missing files, a file outside of the folder or without a group, or lists of
-            another kind in `out`.
+        DataError: No videos, missing files, a class to keep that has none, a file outside of the folder or without a
+            group, or lists of another kind in `out`.
     """
     if not 0 <= test < 1:
         raise ConfigError(f"share of test groups is {test}, it must be in [0, 1)")
@@ -85,13 +89,22 @@ def prepare_folder(
             "a group column needs a labels file and excludes a group pattern: give one of the two"
         )
     suffixes = IMAGE_SUFFIXES if images else VIDEO_SUFFIXES
-    tree = scan(root, suffixes=suffixes)
+    wanted = None if classes is None else set(classes_of(classes))
+    tree = scan(root, folders=wanted if labels is None else None, suffixes=suffixes)
     ignored = tree.ignored
     if labels is None:
         clips = _classes_from_folders(root, tree.videos)
     else:
         clips = _read_labels(root, labels, group_column)
         ignored += len(set(tree.videos) - {clip.path for clip in clips})
+    if wanted is not None:
+        lacking = sorted(wanted - {clip.label for clip in clips if clip.label is not None})
+        if lacking:
+            raise DataError(
+                f"{classes}: {len(lacking)} of {len(wanted)} classes have nothing in {root}: {shown(lacking)}"
+            )
+        ignored += sum(clip.label not in wanted for clip in clips)
+        clips = [clip for clip in clips if clip.label in wanted]
     if not clips:
         raise DataError(
             f"no {'images' if images else 'videos'} in {root} ({ignored} other files); known are "
@@ -103,9 +116,9 @@ def prepare_folder(
     if group is not None:
         clips = _group_by_pattern(clips, group)
     train, tested = _split(clips, test, seed)
-    classes = tuple(sorted({clip.label for clip in clips if clip.label is not None}))
+    names = tuple(sorted({clip.label for clip in clips if clip.label is not None}))
     sides = {"train": train, "test": tested} if test else {"train": train}
-    written = {f"{side}.csv" for side in sides} | ({"classes.txt"} if classes else set())
+    written = {f"{side}.csv" for side in sides} | ({"classes.txt"} if names else set())
     stale = [
         name
         for name in ("train.csv", "test.csv", "classes.txt")
@@ -115,13 +128,13 @@ def prepare_folder(
         raise DataError(
             f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another folder"
         )
-    numbers = {name: n for n, name in enumerate(classes)}
+    numbers = {name: n for n, name in enumerate(names)}
     rows = {
         side: [(clip.path, -1 if clip.label is None else numbers[clip.label]) for clip in chosen]
         for side, chosen in sides.items()
     }
-    write_lists(out, root, rows, classes)
-    return Prepared(tuple(train), tuple(tested), classes, ignored)
+    write_lists(out, root, rows, names)
+    return Prepared(tuple(train), tuple(tested), names, ignored)
 
 
 def _classes_from_folders(root: Path, paths: Sequence[str]) -> list[Clip]:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,7 +39,8 @@ class MemoryBank(nn.Module):
 
     def see_list(self, num_records: int) -> None:
         """Make room for the records of a list."""
-        self.rows = unit(torch.randn(num_records, self.rows.shape[1]))
+        with torch.random.fork_rng(devices=[]):  # a run with a bank draws what one without draws
+            self.rows = unit(torch.randn(num_records, self.rows.shape[1]))
         self.seen = torch.zeros(num_records, dtype=torch.bool)
 
     def hold(self, index: Tensor, rows: Tensor) -> None:
@@ -92,10 +94,9 @@ class OnlineKMeans(nn.Module):
         self.register_buffer("labels", torch.empty(0, dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(clusters, dim, dtype=torch.float64))
         self.register_buffer("counts", torch.zeros(clusters, dtype=torch.int64))
-        self._lists: list[
-            list[int]
-        ] = []  # the members of each cluster, made from the labels when they are needed
-        self.register_load_state_dict_post_hook(lambda *_: self._lists.clear())
+        # The members of each cluster, made from the labels when they are needed.
+        self._lists: list[list[int]] = []
+        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     def see_list(self, num_records: int) -> None:
         """Make room for the records of a list.
@@ -118,7 +119,7 @@ class OnlineKMeans(nn.Module):
         """Give the cluster (N,) whose centroid is nearest to each row (N, d)."""
         centroids = self.centroids.to(rows.dtype)
         size = (centroids * centroids).sum(dim=1)
-        blocks = rows.split(max(1, _BLOCK // len(centroids)))
+        blocks = torch.split(rows, max(1, _BLOCK // len(centroids)))
         return torch.cat([torch.addmm(size, x, centroids.T, alpha=-2).argmin(dim=1) for x in blocks])
 
     @torch.no_grad()
@@ -137,15 +138,16 @@ class OnlineKMeans(nn.Module):
         self.sums.copy_(bank.rows[index[torch.from_numpy(first).to(index.device)]])
         self.counts.fill_(1)
         self.labels.fill_(-1)
+        blocks = torch.split(index, _BLOCK // 64)  # the bank is not copied
         for _ in range(self.iterations):
             before = self.labels[index]
-            self.labels[index] = label = self.nearest(bank.rows[index])
+            self.labels[index] = label = torch.cat([self.nearest(bank.rows[some]) for some in blocks])
             if torch.equal(label, before):
                 break
             self.counts.copy_(torch.bincount(label, minlength=len(self.counts)))
             self.sums.zero_()
-            for some, where in zip(index.split(_BLOCK // 64), label.split(_BLOCK // 64), strict=True):
-                self.sums.index_add_(0, where, bank.rows[some].double())
+            for some in blocks:
+                self.sums.index_add_(0, self.labels[some], bank.rows[some].double())
             self._lists.clear()
             self._fill_empty(bank)
         # On a GPU the order of sums may differ between processes, and with it what is nearest.
@@ -203,6 +205,10 @@ class OnlineKMeans(nn.Module):
             self.counts[empty] = 1
             self.labels[members[far]] = empty
             _move(self._members(), members[far], largest, empty)
+
+
+def _forget(clusters: OnlineKMeans, _: Any) -> None:
+    clusters._lists.clear()
 
 
 def _move(lists: list[list[int]], record: int, left: int, joined: int) -> None:

@@ -51,7 +51,7 @@ class InterBranch(nn.Module):
         self.config = config
         self.clusters = OnlineKMeans(config.clusters, dim, config.iterations)
         self._seed = torch.initial_seed()  # that of the run, when it is built
-        self._taken = 0  # records, with repetition
+        self._taken = 0  # records, each once in a step
         self._fits = 0  # global k-means
 
     def mix(
@@ -138,10 +138,11 @@ class InterBranch(nn.Module):
             picks = torch.from_numpy(np.stack(drawn)).to(query.device)
         elif self.config.sampling is not None:
             size = max(1, _BLOCK // len(bank.rows))
-            blocks = zip(query.split(size), labels.split(size), strict=True)
-            pools = [pool for some, label in blocks for pool in self._pools(some, label, bank)]
-            drawn = [self._some(pool, source) for pool, source in zip(pools, sources, strict=True)]
-            picks = torch.stack(drawn)
+            blocks = zip(torch.split(query, size), torch.split(labels, size), strict=True)
+            pools = (pool for some, label in blocks for pool in self._pools(some, label, bank))
+            picks = torch.stack(
+                [self._some(pool, source) for pool, source in zip(pools, sources, strict=True)]
+            )
         return torch.tensor(positives, device=query.device), picks
 
     def _pools(self, query: Tensor, label: Tensor, bank: MemoryBank) -> list[Tensor]:

@@ -144,7 +144,7 @@ class MomentumMethod(Method):
         groups: dict[object, list[int]] = {}
         for q in numbers:
             groups.setdefault(q if q in self.config.key_views else batch.views[q].shape, []).append(q)
-        queries = {}
+        queries: dict[int, Tensor] = {}
         for group in groups.values():
             inputs = zip(*(_inputs(batch, q) for q in group), strict=True)
             joined = (x[0] if len(x) == 1 else torch.cat(x) for x in inputs)

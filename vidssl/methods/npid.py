@@ -70,30 +70,32 @@ class NPID(Method):
             shuffled = [unit(self.jigsaw(self.backbone, view, index, step, n)) for n, view in numbered]
         with full_precision(index.device):
             picks = self._picks(index)
-            own = loss = self._compare(queries, index, picks)
+            margin = self.config.margin
+            loss = self._compare(queries, index, picks, margin)
             if self.config.jigsaw is not None:
                 share = self.config.jigsaw.weight
-                loss = (1 - share) * loss + share * self._compare(shuffled, index, picks)
+                loss = (1 - share) * loss + share * self._compare(shuffled, index, picks, margin)
             scalars = {"loss": loss}
             if self.inter is not None:
                 scalars = self.inter.mix(loss, queries, index, bank, step, self.progress)
             if self.watched:
                 key = bank.rows[index].repeat(len(queries), 1)
-                every_query, every_key = (comm.gather(rows) for rows in (torch.cat(queries).detach(), key))
+                seen = [query.detach() for query in queries]
+                every_query, every_key = (comm.gather(rows) for rows in (torch.cat(seen), key))
                 scalars.update(key_statistics(every_query, every_key, bank.rows))
-                scalars["i_nce"] = log(self.config.negatives + 1) - own.detach()
+                scalars["i_nce"] = log(self.config.negatives + 1) - self._compare(seen, index, picks, 0.0)
         bank.hold(index, unit(torch.stack(queries).mean(dim=0)))
         return scalars
 
-    def _compare(self, queries: list[Tensor], index: Tensor, picks: Tensor) -> Tensor:
-        tau, margin, rows = self.config.temperature.at(self.progress), self.config.margin, self.bank.rows
+    def _compare(self, queries: list[Tensor], index: Tensor, picks: Tensor, margin: float) -> Tensor:
+        tau, rows = self.config.temperature.at(self.progress), self.bank.rows
         compared = [losses.margin_nce(query, rows[index], rows, tau, margin, picks) for query in queries]
         return torch.stack(compared).mean()
 
     def _picks(self, index: Tensor) -> Tensor:
         """Draw negatives (N, K) for each record: any others."""
         count, records = self.config.negatives, len(self.bank.rows)
-        sources = [generator(self._seed, self.step, record, _DRAWS) for record in index.tolist()]
+        sources = [generator(self._seed, self.step, record, 0, _DRAWS) for record in index.tolist()]
         drawn = [
             others([record], records, count, source)
             for record, source in zip(index.tolist(), sources, strict=True)

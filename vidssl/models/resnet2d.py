@@ -1,5 +1,7 @@
 """ResNets for pictures, applied frame by frame: He et al. (2016), by torchvision."""
 
+from typing import Literal
+
 import torchvision
 from torch import Tensor, nn
 
@@ -19,6 +21,9 @@ class ResNet2D(Backbone):
         name: str
         # Start the last batch norm of each residual block from gamma 0 (torchvision: zero_init_residual).
         zero_init: bool = False
+        # cifar: for images of 32 to 96 pixels, a first convolution 3x3 of stride 1 and no first pooling (SimCLR,
+        # section B.9; SCE, section D.1). All maps are four times as high and as wide.
+        stem: Literal["imagenet", "cifar"] = "imagenet"
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -27,13 +32,17 @@ class ResNet2D(Backbone):
         )
         self.dim = self.net.fc.in_features
         self.net.fc = nn.Identity()
+        if config.stem == "cifar":
+            self.net.conv1 = nn.Conv2d(3, self.net.conv1.out_channels, 3, padding=1, bias=False)
+            nn.init.kaiming_normal_(self.net.conv1.weight, mode="fan_out", nonlinearity="relu")
+            self.net.maxpool = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) to (B, dim)."""
         return self.layer4(self.layer3(x))
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T, H / 16, W / 16)."""
+        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T, H / 16, W / 16); `cifar`: H / 4."""
         net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
         maps: Tensor = net.maxpool(net.relu(net.bn1(net.conv1(frames.flatten(0, 1)))))
         maps = net.layer3(net.layer2(net.layer1(maps)))

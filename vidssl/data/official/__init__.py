@@ -6,6 +6,7 @@ from vidssl.data.official.listing import Counts, Report
 from vidssl.data.official.pascal_parts import prepare_pascal_parts
 from vidssl.data.official.projects import FORMS, prepare_list
 from vidssl.data.official.ssv2 import prepare_ssv2
+from vidssl.data.official.torchvision_sets import prepare_torchvision
 from vidssl.data.official.trackingnet import prepare_trackingnet
 from vidssl.data.official.ucf101 import prepare_ucf101
 
@@ -18,6 +19,7 @@ __all__ = [
     "prepare_list",
     "prepare_pascal_parts",
     "prepare_ssv2",
+    "prepare_torchvision",
     "prepare_trackingnet",
     "prepare_ucf101",
 ]

@@ -1,0 +1,474 @@
+"""The memory of all videos: rows against Eq. 2 in loops, clusters against Lloyd's algorithm and recomputation."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from sklearn.cluster import KMeans
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from vidssl import comm
+from vidssl.errors import ConfigError
+from vidssl.losses import margin_nce
+from vidssl.methods.bank import MemoryBank, OnlineKMeans, others
+from vidssl.randomness import generator
+
+CPU = torch.device("cpu")
+DIM = 4
+
+
+def unit_rows(count, source, dim=DIM):
+    return normalize(torch.randn(count, dim, generator=source), dim=1)
+
+
+def bank_of(records, omega=0.5, dim=DIM):
+    torch.manual_seed(0)
+    bank = MemoryBank(dim, omega)
+    bank.see_list(records)
+    return bank
+
+
+def write(bank, index, rows):
+    bank.hold(torch.as_tensor(index), rows)
+    return bank.write()
+
+
+# The bank.
+
+
+@pytest.mark.parametrize("omega", [0.5, 0.1, 1.0])
+def test_rows_follow_eq_2(omega):
+    source = torch.Generator().manual_seed(1)
+    bank = bank_of(9, omega)
+    start, expected = bank.rows.clone(), {}
+    for index in ([3, 0, 7], [7, 3], [3], [8, 0, 3, 1], [3, 8]):
+        rows, old = unit_rows(len(index), source), bank.rows.clone()
+        written, before = write(bank, index, rows)
+        assert written.tolist() == sorted(index) and torch.equal(before, old[written])
+        for record, v in zip(index, rows.double().tolist(), strict=True):
+            mixed = v  # the first row of a record is taken as it is
+            if record in expected:
+                mixed = [(1 - omega) * a + omega * b for a, b in zip(expected[record], v, strict=True)]
+            length = math.sqrt(sum(x * x for x in mixed))
+            expected[record] = [x / length for x in mixed]
+        for record in range(9):
+            row = bank.rows[record]
+            if record in expected:
+                assert row.tolist() == pytest.approx(expected[record], rel=1e-4, abs=1e-6)
+            else:
+                assert torch.equal(row, start[record])
+        assert torch.nonzero(bank.seen).flatten().tolist() == sorted(expected)
+
+
+def test_rows_of_unseen_records_are_different_unit_rows():
+    bank = bank_of(200, dim=16)
+    torch.testing.assert_close(bank.rows.norm(dim=1), torch.ones(200))
+    assert bank.rows.mean(dim=0).norm() < 0.3 and len(torch.unique(bank.rows, dim=0)) == 200
+    assert not bank.seen.any()
+
+
+def test_a_bank_changes_no_random_number_that_comes_after_it():
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    bank_of(200)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_held_rows_are_written_at_the_end_of_the_step_only():
+    source = torch.Generator().manual_seed(2)
+    bank = bank_of(9, 1.0)
+    before, rows = bank.rows.clone(), unit_rows(5, source)
+    for index, part in (([4, 1], rows[:2]), ([0, 8, 2], rows[2:])):  # micro-batches
+        bank.hold(torch.tensor(index), part)
+        assert torch.equal(bank.rows, before) and not bank.seen.any()
+    written, _ = bank.write()
+    assert written.tolist() == [0, 1, 2, 4, 8]
+    torch.testing.assert_close(bank.rows[[4, 1, 0, 8, 2]], rows)
+    written, _ = write(bank, [3], unit_rows(1, source))  # what was held is gone
+    assert written.tolist() == [3]
+
+
+@pytest.mark.parametrize("omega", [0.5, 1.0])
+def test_of_a_record_that_a_step_has_twice_the_later_row_counts(omega):
+    source = torch.Generator().manual_seed(3)
+    bank, plain = bank_of(6, omega), bank_of(6, omega)
+    for _ in range(2):  # of records that are new, and of records that are not
+        rows = unit_rows(5, source)
+        old = bank.rows.clone()
+        bank.hold(torch.tensor([2, 5, 2]), rows[:3])
+        bank.hold(torch.tensor([0, 5]), rows[3:])
+        written, before = bank.write()
+        assert written.tolist() == [0, 2, 5] and torch.equal(before, old[[0, 2, 5]])
+        write(plain, [2, 0, 5], rows[[2, 3, 4]])
+        assert torch.equal(bank.rows, plain.rows)
+
+
+def test_a_bank_is_saved_and_is_no_parameter():
+    source = torch.Generator().manual_seed(4)
+    bank, other = bank_of(7), MemoryBank(DIM, 0.5)
+    write(bank, [1, 3], unit_rows(2, source))
+    other.see_list(7)
+    assert set(bank.state_dict()) == {"rows", "seen"} and not list(bank.parameters())
+    other.load_state_dict(bank.state_dict())
+    rows = unit_rows(2, source)
+    for each in (bank, other):
+        write(each, [3, 4], rows)
+    assert torch.equal(bank.rows, other.rows) and torch.equal(bank.seen, other.seen)
+
+
+def test_a_bank_lets_no_gradient_in_and_spares_the_graph_of_the_step():
+    source = torch.Generator().manual_seed(5)
+    query, index = unit_rows(3, source), torch.tensor([0, 4, 2])
+    picks = torch.tensor([[1, 3], [1, 0], [4, 5]])
+
+    def gradient(written):
+        bank, leaf = bank_of(6), query.clone().requires_grad_()
+        loss = margin_nce(leaf, bank.rows[index], bank.rows, 0.1, -0.5, picks)
+        if written:
+            write(bank, index, leaf * 1.0)
+            assert not bank.rows.requires_grad
+        return torch.autograd.grad(loss, leaf)[0]
+
+    assert torch.equal(gradient(True), gradient(False))
+
+
+def written_rows(steps, records):
+    """Banks after each step of two micro-batches; of one process with the rows of all of them in order."""
+    with comm.joined(CPU):
+        source = torch.Generator().manual_seed(6)
+        bank, found = bank_of(records), []
+        for size in steps:
+            index = torch.randint(
+                records, (2, 2, size), generator=source
+            )  # rank, micro-batch: some records twice
+            rows = normalize(torch.randn(2, 2, size, DIM, generator=source), dim=-1)
+            mine = [comm.rank()] if comm.world() == 2 else [0, 1]
+            for rank in mine:
+                for micro in range(2):
+                    bank.hold(index[rank, micro], rows[rank, micro])
+            written, before = bank.write()
+            found.append((written, before, bank.rows.clone(), bank.seen.clone()))
+        return found
+
+
+def test_the_bank_of_two_processes_is_that_of_one(run_world):
+    steps = (3, 1, 5, 4)  # any batch fits any bank
+    alone = written_rows(steps, 11)
+    assert any(len(written) < 4 * size for (written, *_), size in zip(alone, steps, strict=True))
+    for found in run_world(2, written_rows, steps, 11):
+        for ours, expected in zip(found, alone, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(ours, expected, strict=True))
+
+
+# The clusters.
+
+
+def seen_bank(records, seed=0, unseen=(), dim=DIM):
+    bank = bank_of(records, 1.0, dim)
+    index = [n for n in range(records) if n not in unseen]
+    write(bank, index, unit_rows(len(index), torch.Generator().manual_seed(seed), dim))
+    return bank
+
+
+def clusters_of(bank, clusters, iterations=100, seed=0):
+    found = OnlineKMeans(clusters, bank.rows.shape[1], iterations)
+    found.see_list(len(bank.rows))
+    found.fit(bank, generator(seed))
+    return found
+
+
+def squares(x, centroids):
+    """Squared distances (N, k), float64."""
+    return ((x[:, None].astype(np.float64) - centroids[None]) ** 2).sum(axis=2)
+
+
+def lloyd(x, centroids, iterations):
+    labels = np.full(len(x), -1)
+    for _ in range(iterations):
+        new = squares(x, centroids).argmin(axis=1)
+        if (new == labels).all():
+            break
+        labels = new
+        centroids = np.stack([x[labels == c].mean(axis=0) for c in range(len(centroids))])
+    return labels, centroids
+
+
+def check(clusters, bank, rounding=1e-12):
+    """Sums, counts, centroids and members are those of the labels and rows; no cluster is empty."""
+    labels, x = clusters.labels.numpy(), bank.rows.double().numpy()
+    for c in range(len(clusters.counts)):
+        own = np.flatnonzero(labels == c)
+        assert len(own) == clusters.counts[c] >= 1
+        assert clusters.members(c) == own.tolist()
+        np.testing.assert_allclose(clusters.sums[c], x[own].sum(axis=0), rtol=0, atol=rounding)
+        np.testing.assert_allclose(clusters.centroids[c], x[own].mean(axis=0), rtol=0, atol=rounding)
+    assert clusters.members(-1) == np.flatnonzero(labels == -1).tolist()
+
+
+@pytest.mark.parametrize("block", [1, 100, 2**23])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nearest_is_that_of_an_exhaustive_search(block, dtype, monkeypatch):
+    bank = seen_bank(80)
+    clusters = clusters_of(bank, 9, iterations=2)
+    monkeypatch.setattr("vidssl.methods.bank._BLOCK", block)
+    rows = unit_rows(300, torch.Generator().manual_seed(9)).to(dtype)
+    distance = squares(rows.numpy(), clusters.centroids.numpy())
+    found = clusters.nearest(rows)
+    assert found.shape == (300,) and len(set(found.tolist())) == 9
+    if dtype == torch.float64:
+        assert found.tolist() == distance.argmin(axis=1).tolist()
+    assert np.all(distance[np.arange(300), found] - distance.min(axis=1) < 1e-6)
+
+
+@pytest.mark.parametrize("block", [64 * 7, 2**23])  # seven rows at a time, and all at once
+@pytest.mark.parametrize("iterations", [1, 2, 3, 100])
+@pytest.mark.parametrize("clusters", [2, 7])
+def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
+    monkeypatch.setattr("vidssl.methods.bank._BLOCK", block)
+    bank = seen_bank(90)
+    x = bank.rows.numpy()
+    first = generator(5).choice(90, clusters, replace=False)
+    labels, centroids = lloyd(x, x[first], iterations)
+    found = clusters_of(bank, clusters, iterations, seed=5)
+    assert found.labels.tolist() == labels.tolist()
+    np.testing.assert_allclose(found.centroids, centroids, rtol=0, atol=1e-6)
+    check(found, bank)
+    if iterations == 100:
+        peer = KMeans(clusters, init=x[first], n_init=1, max_iter=300, tol=0, algorithm="lloyd").fit(x)
+        assert found.labels.tolist() == peer.labels_.tolist()
+        assert found.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
+
+
+def test_fit_is_of_the_records_that_were_seen():
+    unseen = (0, 4, 17, 29)
+    bank = seen_bank(30, unseen=unseen)
+    index = np.setdiff1d(np.arange(30), unseen)
+    alone = seen_bank(26)
+    alone.rows.copy_(bank.rows[torch.from_numpy(index)])
+    bank.rows[list(unseen)] = torch.nan
+    found, expected = clusters_of(bank, 4), clusters_of(alone, 4)
+    assert found.labels[list(unseen)].tolist() == [-1] * 4 == [-1] * len(found.members(-1))
+    assert found.labels[torch.from_numpy(index)].tolist() == expected.labels.tolist()
+    assert torch.equal(found.sums, expected.sums)
+
+
+def test_fit_begins_anew_and_differs_between_sources_only():
+    bank = seen_bank(60)
+    found, again = clusters_of(bank, 6, seed=1), clusters_of(bank, 6, seed=2)
+    assert found.labels.tolist() != again.labels.tolist()
+    again.fit(bank, generator(1))
+    assert torch.equal(found.labels, again.labels) and torch.equal(found.sums, again.sums)
+    check(again, bank)
+
+
+def walk(clusters, bank, steps, seed=0, size=5):
+    """Random updates; yields the records, and labels and centroids as they were before each."""
+    source, records = np.random.Generator(np.random.Philox(seed)), len(bank.rows)
+    for step in range(steps):
+        index = source.choice(records, min(size, records), replace=False)
+        rows = unit_rows(len(index), torch.Generator().manual_seed(1000 * seed + step), bank.rows.shape[1])
+        labels, centroids = clusters.labels.clone(), clusters.centroids.clone()
+        index, before = write(bank, index, rows)
+        clusters.update(bank, index, before)
+        yield index, labels, centroids
+
+
+@pytest.mark.parametrize(
+    ("records", "k", "unseen"), [(60, 7, ()), (60, 7, (3, 20, 59)), (30, 2, ()), (12, 12, ()), (13, 10, (0,))]
+)
+def test_centroids_are_the_means_of_their_members_after_every_update(records, k, unseen):
+    bank = seen_bank(records, unseen=unseen)
+    clusters = clusters_of(bank, k)
+    filled = 0
+    for index, labels, centroids in walk(clusters, bank, 200):
+        check(clusters, bank, rounding=1e-11)
+        labels[index] = torch.from_numpy(squares(bank.rows[index].numpy(), centroids.numpy()).argmin(axis=1))
+        moved = int((labels != clusters.labels).sum())
+        empty = k - len(set(labels.tolist()) - {-1})
+        assert moved == empty  # of all others the label is the nearest cluster, or what it was
+        filled += empty
+    assert clusters.labels.min() >= 0  # the unseen have been seen
+    assert filled or records > 20
+
+
+def test_a_cluster_that_is_empty_takes_the_farthest_member_of_the_largest():
+    angles = torch.tensor([0.0, 0.1, 0.2, 0.5, 2.0, 2.1, 4.0])
+    bank = bank_of(7, 1.0, 2)
+    write(bank, range(7), torch.stack([angles.cos(), angles.sin()], dim=1))
+    clusters = OnlineKMeans(3, 2, 10)
+    clusters.see_list(7)
+    clusters.labels.copy_(torch.tensor([0, 0, 0, 0, 1, 1, 2]))
+    clusters.counts.copy_(torch.tensor([4, 2, 1]))
+    clusters.sums.index_add_(0, clusters.labels, bank.rows.double())
+    index, before = write(bank, [6], bank.rows[4:5])  # the only one of cluster 2 goes over to cluster 1
+    clusters.update(bank, index, before)
+    assert clusters.labels.tolist() == [0, 0, 0, 2, 1, 1, 1]
+    check(clusters, bank)
+
+
+@pytest.mark.parametrize("k", [2, 6])
+def test_records_that_are_alike_leave_no_cluster_empty(k):
+    bank = bank_of(12, 1.0)
+    write(bank, range(12), unit_rows(1, torch.Generator().manual_seed(1)).expand(12, -1))
+    clusters = clusters_of(bank, k, iterations=4)
+    check(clusters, bank)
+    for index in ([0, 1], range(12), [5]):
+        index, before = write(bank, index, bank.rows[list(index)])
+        clusters.update(bank, index, before)
+        check(clusters, bank)
+
+
+def test_as_many_clusters_as_records_have_one_each():
+    bank = seen_bank(9)
+    clusters = clusters_of(bank, 9)
+    assert sorted(clusters.labels.tolist()) == list(range(9))
+    check(clusters, bank)
+
+
+@pytest.mark.parametrize("k", [2, 8])
+def test_updates_of_frozen_rows_change_no_label_where_k_means_has_converged(k):
+    bank = seen_bank(80)
+    clusters = clusters_of(bank, k)
+    labels, centroids = clusters.labels.clone(), clusters.centroids.clone()
+    source = np.random.Generator(np.random.Philox(1))
+    for _ in range(100):
+        index = torch.from_numpy(np.sort(source.choice(80, 9, replace=False)))
+        clusters.update(bank, index, bank.rows[index])
+        assert torch.equal(clusters.labels, labels)
+    torch.testing.assert_close(clusters.centroids, centroids, rtol=0, atol=1e-12)
+
+
+def test_an_update_of_all_frozen_rows_is_an_iteration_of_lloyd():
+    bank = seen_bank(90)
+    clusters, every = clusters_of(bank, 7, iterations=1), torch.arange(90)
+    for iterations in range(2, 8):
+        clusters.update(bank, every, bank.rows.clone())
+        expected = clusters_of(bank, 7, iterations)
+        assert torch.equal(clusters.labels, expected.labels)
+        torch.testing.assert_close(clusters.sums, expected.sums, rtol=0, atol=1e-11)
+
+
+# With batches the order of the records counts: the end is one of Lloyd's, not always the one from the same start.
+@pytest.mark.parametrize("seed", range(5))
+def test_updates_of_frozen_rows_come_to_an_end_of_lloyds_algorithm(seed):
+    bank = seen_bank(80)
+    x, source = bank.rows.numpy(), np.random.Generator(np.random.Philox(seed))
+    clusters = clusters_of(bank, 6, iterations=1, seed=seed)
+
+    def spread():
+        return squares(x, clusters.centroids.numpy())[np.arange(80), clusters.labels].sum()
+
+    spreads = [spread()]
+    for _ in range(30):
+        for index in torch.from_numpy(source.permutation(80)).split(10):
+            clusters.update(bank, index, bank.rows[index])
+            spreads.append(spread())
+    assert np.all(np.diff(spreads) < 1e-9) and spreads[0] - spreads[-1] > 1
+    check(clusters, bank)
+    labels, _ = lloyd(x, clusters.centroids.numpy(), 10)
+    assert labels.tolist() == clusters.labels.tolist()
+
+
+def same(clusters, other):
+    assert all(torch.equal(a, b) for a, b in zip(clusters.buffers(), other.buffers(), strict=True))
+    assert all(clusters.members(c) == other.members(c) for c in range(-1, len(clusters.counts)))
+
+
+@pytest.mark.parametrize("how", ["new", "copy"])
+def test_clusters_that_were_restored_go_on_as_the_first_ones(how):
+    bank = seen_bank(40, unseen=(3,))
+    clusters = clusters_of(bank, 5)
+    other = copy.deepcopy(clusters) if how == "copy" else clusters_of(bank, 5, seed=9)
+    assert other.members(0)  # lists that are wrong after a state is loaded
+    for _ in walk(clusters, bank, 20):
+        pass
+    other.load_state_dict(copy.deepcopy(clusters.state_dict()))
+    twin = copy.deepcopy(bank)
+    same(other, clusters)
+    ours, theirs = walk(clusters, bank, 30, seed=1), walk(other, twin, 30, seed=1)
+    for _ in zip(ours, theirs, strict=True):
+        same(other, clusters)
+    for each, rows in ((clusters, bank), (other, twin)):
+        each.fit(rows, generator(4))
+    same(other, clusters)
+
+
+class Largest(TorchDispatchMode):
+    """The largest tensor that operations make, less those that lie in the given ones."""
+
+    def __init__(self, *given):
+        super().__init__()
+        self.given, self.numel = {x.untyped_storage().data_ptr() for x in given}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            if isinstance(x, torch.Tensor) and x.untyped_storage().data_ptr() not in self.given:
+                self.numel = max(self.numel, x.numel())
+        return out
+
+
+def test_an_update_is_of_the_size_of_its_batch():
+    bank = seen_bank(3000)
+    clusters = clusters_of(bank, 5, iterations=3)
+    for _ in walk(clusters, bank, 1):  # makes the lists of members, once
+        pass
+    with Largest(bank.rows, bank.seen, clusters.labels) as made:
+        for _ in range(20):
+            index, before = write(bank, range(10), unit_rows(10, torch.Generator().manual_seed(1)))
+            clusters.update(bank, index, before)
+    assert made.numel <= 10 * 10 * DIM
+    with Largest(bank.rows, bank.seen, clusters.labels) as made:
+        clusters.fit(bank, generator(0))
+    assert made.numel >= 3000  # what this test looks for is seen
+
+
+def test_an_update_reads_rows_of_its_batch_only():
+    bank = seen_bank(60)
+    clusters, clean = clusters_of(bank, 4), seen_bank(60)
+    expected = copy.deepcopy(clusters)
+    bank.rows[20:] = torch.nan
+    for step in range(50):
+        index, rows = torch.arange(step % 10, 20, 3), unit_rows(20, torch.Generator().manual_seed(step))
+        for each, state in ((bank, clusters), (clean, expected)):
+            written, before = write(each, index, rows[: len(index)])
+            state.update(each, written, before)
+        assert torch.equal(clusters.sums, expected.sums)
+    same(clusters, expected)
+    check(expected, clean)
+
+
+@pytest.mark.parametrize(("records", "clusters"), [(3, 4), (9999, 10000)])
+def test_more_clusters_than_records_are_refused(records, clusters):
+    with pytest.raises(
+        ConfigError, match=rf"^clusters {clusters} is more than the {records} records of the list: lower it$"
+    ):
+        OnlineKMeans(clusters, DIM, 5).see_list(records)
+
+
+def test_more_clusters_than_records_that_could_be_read_are_refused():
+    bank, clusters = seen_bank(6, unseen=(0, 2)), OnlineKMeans(5, DIM, 5)
+    clusters.see_list(6)
+    with pytest.raises(
+        ConfigError, match=r"^clusters 5 is more than the 4 records that could be read: lower it$"
+    ):
+        clusters.fit(bank, generator(0))
+
+
+# Numbers that are not excluded.
+
+
+@pytest.mark.parametrize(
+    "excluded", [[], [0], [9], [4], [0, 1, 2], [2, 3, 5, 9], [0, 9], [0, 1, 2, 3, 4, 6, 7, 8, 9]]
+)
+def test_others_are_all_others_equally_often(excluded):
+    found = others(excluded, 10, 20_000, generator(3))
+    counts = np.bincount(found, minlength=10)
+    allowed = np.setdiff1d(np.arange(10), excluded)
+    assert found.dtype == np.int64 and counts[excluded].sum() == 0 and len(counts) == 10
+    assert len(allowed) == 1 or chisquare(counts[allowed]).pvalue > 1e-3

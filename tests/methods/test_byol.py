@@ -1,0 +1,165 @@
+"""BYOL: the loss against loops, a predictor on one side only, and no negatives anywhere."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl import comm
+from vidssl.methods import METHODS
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.schedule import constant
+from vidssl.types import Batch
+
+HEAD = Head(layers=2, hidden=12, out=5, norm="hidden")
+
+
+class Tiny(Backbone):
+    """The mean colour of each frame through a linear layer and a batch norm."""
+
+    dim = 8
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3 * 2, 8), nn.BatchNorm1d(8))
+
+    def forward(self, x):
+        return self.layers(x.mean(dim=(3, 4)).flatten(1))
+
+
+def make(**settings):
+    torch.manual_seed(0)
+    told = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
+    method = METHODS["byol"](METHODS["byol"].Config(**told), Tiny())
+    with torch.no_grad():  # a target that is not the online network, as in the middle of a run
+        for p in method.target.parameters():
+            p.add_(torch.randn_like(p), alpha=0.3)
+    return method.double().train()
+
+
+def batch(views=2, size=6):
+    source = torch.Generator().manual_seed(7)
+    clips = tuple(torch.randn(size, 3, 2, 4, 4, generator=source, dtype=torch.float64) for _ in range(views))
+    return Batch(clips, torch.zeros(size, dtype=torch.int64), torch.arange(size))
+
+
+def encoded(method, views):
+    """Queries and keys of each view, from copies: batch norms count."""
+    method = copy.deepcopy(method)
+    with torch.no_grad():
+        online = [method.predictor(method.projector(method.backbone(view))) for view in views]
+        target = [method.target[1](method.target[0](view)) for view in views]
+    return [normalize(x, dim=1) for x in online], [normalize(x, dim=1) for x in target]
+
+
+def distance_loop(query, key):  # Eq. (2)
+    rows = zip(query.tolist(), key.tolist(), strict=True)
+    return sum(sum((a - b) ** 2 for a, b in zip(q, k, strict=True)) for q, k in rows) / len(query)
+
+
+@pytest.mark.parametrize(
+    ("views", "key_views", "pairs"),
+    [
+        (2, (0, 1), [(0, 1), (1, 0)]),
+        (2, (1,), [(0, 1)]),
+        (4, (0, 1, 2, 3), [(q, k) for q in range(4) for k in range(4) if q != k]),
+    ],
+)
+def test_the_loss_is_that_of_loops(views, key_views, pairs):
+    method, data = make(key_views=key_views), batch(views)
+    queries, keys = encoded(method, data.views)
+    expected = sum(distance_loop(queries[q], keys[k]) for q, k in pairs) / len(pairs)
+    assert method(data)["loss"].item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_symmetric_loss_does_not_know_which_view_is_first():
+    method, data = make(), batch()
+    turned = Batch(data.views[::-1], data.label, data.index)
+    other = copy.deepcopy(method)
+    torch.testing.assert_close(method(data)["loss"], other(turned)["loss"], rtol=1e-12, atol=0)
+
+
+def test_the_predictor_is_on_the_online_branch_only():
+    method, data = make(), batch()
+    assert {name.split(".")[0] for name, _ in method.target.named_parameters()} == {"0", "1"}
+    assert len(list(method.target.parameters())) == len(
+        [*method.backbone.parameters(), *method.projector.parameters()]
+    )
+    before = method(data)
+    before["loss"].backward()
+    assert all(p.grad is not None for p in method.predictor.parameters())
+    assert all(p.grad is None for p in method.target.parameters())
+    other = make(predictor=None)
+    queries, keys = encoded(other, data.views)  # without one: identity
+    expected = (distance_loop(queries[0], keys[1]) + distance_loop(queries[1], keys[0])) / 2
+    found = other(data)["loss"].item()
+    assert found == pytest.approx(expected, rel=1e-9) and abs(found - before["loss"].item()) > 1e-3
+
+
+def test_the_target_moves_and_the_predictor_is_no_part_of_it():
+    method = make()
+    before = [p.clone() for p in method.target.parameters()]
+    online = [*method.backbone.parameters(), *method.projector.parameters()]
+    method(batch())
+    method.after_step(0.1)
+    for p, old, new in zip(method.target.parameters(), before, online, strict=True):
+        torch.testing.assert_close(p, 0.9 * old + 0.1 * new.detach())
+
+
+def test_a_queue_of_size_0_keeps_nothing_and_sends_nothing(monkeypatch):
+    method, data = make(), batch()
+    method.watched = False
+
+    def send(x):
+        raise AssertionError("sent")
+
+    monkeypatch.setattr(comm, "gather_later", send)
+    for _ in range(3):
+        assert set(method(data)) == {"loss"}
+        assert method.queue.keys.shape == (0, 5) and not method.queue._held
+        method.after_step(0.1)
+    assert method.queue.keys.shape == (0, 5) and method.queue.pointer == 0
+    method.watched = True
+    with pytest.raises(AssertionError, match="sent"):  # what this test looks for is seen
+        method(data)
+
+
+def test_statistics_are_of_the_other_keys_of_the_batch():
+    method, data = make(), batch()
+    queries, keys = encoded(method, data.views)
+    scalars = method(data)
+    query, key = (torch.cat(pair).tolist() for pair in (queries, keys[::-1]))
+
+    def dot(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True))
+
+    others = [dot(a, b) for i, a in enumerate(key) for j, b in enumerate(key) if i != j]
+    positive = [dot(a, b) for a, b in zip(query, key, strict=True)]
+    values = np.linalg.svd(np.array(key), compute_uv=False)
+    shares = values / values.sum()
+    assert {name: value.item() for name, value in scalars.items() if name != "loss"} == {
+        "positive_similarity": pytest.approx(sum(positive) / 12, rel=1e-9),
+        "negative_similarity": pytest.approx(sum(others) / 132, rel=1e-9),
+        "negative_spread": pytest.approx(np.std(others, ddof=1), rel=1e-9),
+        "key_rank": pytest.approx(math.exp(-sum(x * math.log(x) for x in shares)), rel=1e-6),
+    }  # and no i_nce, which is a bound of methods with negatives
+
+
+def test_a_state_that_was_saved_goes_on():
+    method, other, data = make(), make(), batch()
+    method(data)
+    method.after_step(0.3)
+    other.load_state_dict(method.state_dict())
+    assert (other.step, other.progress) == (1, 0.3)
+    assert torch.equal(other(data)["loss"], method(data)["loss"])
+
+
+def test_a_queue_or_a_temperature_is_no_setting_of_byol():
+    for name in ("queue", "temperature", "margin"):
+        with pytest.raises(ValueError, match=name):
+            METHODS["byol"].Config(**{name: 1})

@@ -1,0 +1,262 @@
+"""What every method keeps to, asked of every toy config: a new method is covered by its toy, without a test."""
+
+import ast
+import io
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from vidssl.config import build
+from vidssl.engine.run import load_run
+from vidssl.engine.train import build_backbone
+from vidssl.methods import METHODS
+from vidssl.types import Batch
+
+ROOT = Path(__file__).parents[2]
+PLACES = runpy.run_path(str(ROOT / "tests" / "toys.py"))
+TOYS = PLACES["TOYS"]
+same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
+NUM_RECORDS = 40
+STEPS = 12
+
+toys = pytest.mark.parametrize("name", TOYS)
+
+
+def make(name):
+    """A toy's method as a run makes it."""
+    run = load_run(PLACES["CONFIGS"] / f"{name}.yaml")
+    torch.manual_seed(run.seed)
+    method = build(METHODS, run.method, build_backbone(run))
+    method.see_list(NUM_RECORDS)
+    return run, method.train()
+
+
+def batch_of(run, seed):
+    """Noise of the shapes that the run's loader gives."""
+    source = torch.Generator().manual_seed(seed)
+    size, frames = run.batch_size, run.data.sampler.frames
+    sides = [view.size for view in run.data.views]
+    views = tuple(torch.randn(size, 3, frames, side, side, generator=source) for side in sides)
+    boxes = None
+    if run.tracks is not None:
+        corners = torch.tensor([[0.1 * side, 0.2 * side, 0.7 * side, 0.9 * side] for side in sides])
+        boxes = corners.expand(size, -1, -1)
+    mask = None
+    if run.data.moving_digits.masks:
+        mask = torch.randint(0, 3, (size, sides[0], sides[0]), generator=source)
+    label = torch.arange(size) % 4
+    index = torch.randperm(NUM_RECORDS, generator=source)[:size]
+    return Batch(views, label, index, boxes=boxes, mask=mask)
+
+
+def step(method, run, number, bfloat16=False):
+    """One step of the loop; give the scalars and the gradients."""
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.01)
+    torch.manual_seed(number)  # the loop's random numbers are in the checkpoint
+    with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+        scalars = method(batch_of(run, number))
+    scalars["loss"].backward()
+    gradients = [p.grad.clone() for p in method.parameters() if p.grad is not None]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    method.after_step(number / STEPS)
+    return {key: value.detach() for key, value in scalars.items()}, gradients
+
+
+def types(state):
+    return {key: value.dtype for key, value in state.items() if isinstance(value, torch.Tensor)}
+
+
+@toys
+def test_half_precision_stays_inside_the_networks(name, monkeypatch):
+    # oneDNN writes beyond its memory where a bfloat16 convolution of stride 2 meets a map of one pixel.
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    (run, exact), (_, half) = make(name), make(name)
+    before, features = types(half.state_dict()), []
+    layers = [layer for layer in half.backbone.modules() if isinstance(layer, torch.nn.Conv3d)]
+    layers[-1].register_forward_hook(lambda layer, inputs, output: features.append(output.dtype))
+    (expected, _), (found, gradients) = step(exact, run, 1), step(half, run, 1, bfloat16=True)
+    assert found.keys() == expected.keys()
+    for key, value in found.items():
+        assert value.dtype == torch.float32 and value.ndim == 0 and torch.isfinite(value), key
+        torch.testing.assert_close(
+            value, expected[key], rtol=0.05, atol=0.05, msg=lambda text, key=key: f"{key}: {text}"
+        )
+    assert {*features} == {torch.bfloat16}
+    assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert types(half.state_dict()) == before
+    assert not {torch.bfloat16, torch.float16} & {*before.values()}
+
+
+@toys
+def test_what_is_saved_is_the_whole_state(name):
+    run, method = make(name)
+    for number in (1, 2):
+        step(method, run, number)
+    file = io.BytesIO()
+    torch.save(method.state_dict(), file)
+    file.seek(0)
+    _, other = make(name)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    same(other.state_dict(), method.state_dict())
+    for number in (3, 4):
+        expected, found = step(method, run, number), step(other, run, number)
+        same(found, expected, f"step {number}")
+        same(other.state_dict(), method.state_dict())
+
+
+@toys
+def test_only_the_loss_is_needed_where_nobody_watches(name):
+    (run, watched), (_, other) = make(name), make(name)
+    other.watched = False
+    expected, found = step(watched, run, 1)[0], step(other, run, 1)[0]
+    assert torch.equal(found["loss"], expected["loss"]) and found.keys() <= expected.keys()
+    same(other.state_dict(), watched.state_dict())
+
+
+def registered():
+    """The modules of `vidssl.methods` that register a method, with what they register and import."""
+    found = {}
+    for path in sorted((ROOT / "vidssl" / "methods").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [
+            node.args[0].value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "METHODS.register"
+        ]
+        imported = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        if names:
+            found[path.stem] = names, imported
+    return found
+
+
+def test_all_methods_are_in_files_of_the_room():
+    assert sorted(name for names, _ in registered().values() for name in names) == [*METHODS]
+
+
+def test_a_method_is_a_screen_or_two():
+    lengths = {
+        stem: len((ROOT / "vidssl" / "methods" / f"{stem}.py").read_text(encoding="utf-8").splitlines())
+        for stem in registered()
+    }
+    assert {stem: length for stem, length in lengths.items() if length > 140} == {}
+
+
+def test_no_method_imports_another():
+    found = registered()
+    modules = {f"vidssl.methods.{stem}" for stem in found}
+    assert {stem: imported & modules for stem, (_, imported) in found.items() if imported & modules} == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_a_page_a_row_and_a_golden(name):
+    index = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    (row,) = [line for line in index.splitlines() if line.startswith(f"| `{name}` |")]
+    page = row[row.rindex("](") + 2 : row.rindex(")")]
+    text = (ROOT / "docs" / "methods" / page).read_text(encoding="utf-8")
+    assert f"name: {name}" in text, f"{page} does not show the settings"
+    assert f"configs/toy/{name}.yaml" in text, f"{page} does not say how the toy is run"
+    assert (ROOT / "tests" / "golden" / f"{name}.json").exists()
+
+
+OUTSIDE = '''
+"""Embeddings of the two views of a video should be equal, and spread over the sphere (Wang & Isola, 2020)."""
+
+import torch
+
+from vidssl.methods.base import METHODS, Method
+from vidssl.methods.parts import full_precision, unit
+
+
+@METHODS.register("alignment_of_ones_own")
+class Alignment(Method):
+    class Config(Method.Config):
+        weight: float = 1.0
+
+    def __init__(self, config, backbone):
+        super().__init__(backbone)
+        self.config = config
+        self.head = torch.nn.Linear(backbone.dim, 8)
+        self.register_buffer("centre", torch.zeros(8))  # state of its own: without it the loss is another one
+
+    def forward(self, batch):
+        x, y = (unit(self.head(self.backbone(view))) for view in batch.views)
+        with full_precision(batch.label.device):
+            alignment = (x - y).square().sum(dim=1).mean()
+            spread = (x - self.centre).square().sum(dim=1).mean()
+            self.mean = x.detach().mean(dim=0)
+        return {"loss": alignment - self.config.weight * spread, "spread": spread.detach()}
+
+    def after_step(self, progress):
+        super().after_step(progress)
+        self.centre.lerp_(self.mean, 0.5)
+'''
+OUTSIDE_TOY = """
+imports: [package_of_ones_own.alignment]
+output: OUT
+steps: 6
+batch_size: 8
+data:
+  train: DATA/motion/train.csv
+  sampler: {name: random, frames: 4, seconds: 0.6}
+  views:
+    - {name: strong, size: 32}
+    - {name: weak, size: 32}
+  workers: 0
+backbone: {name: resnet3d18, width: 8}
+method: {name: alignment_of_ones_own, weight: 0.5}
+optimizer: {name: sgd, lr: 0.01}
+evaluate: {clips: 1, crops: 1}
+checkpoint: {every: 2}
+log_every: 1
+"""
+
+
+def use_outside(folder, data):
+    """Train, resume and test a method of a package elsewhere; in a process of its own, which it stays registered in."""
+    from vidssl import cli
+    from vidssl.engine.train import train
+
+    sys.path.insert(0, str(folder))
+    kept = []
+    for name, parts in (("straight", (None,)), ("parts", (3, None))):
+        toy = folder / f"{name}.yaml"
+        toy.write_text(OUTSIDE_TOY.replace("OUT", str(folder / name)).replace("DATA", str(data)))
+        for until in parts:
+            last = train(load_run(toy), until)
+        kept.append(torch.load(last, weights_only=True))
+    lists = ["--gallery", f"{data}/motion/train.csv", "--query", f"{data}/motion/test.csv"]
+    told = [
+        "--checkpoint",
+        str(last),
+        *lists,
+        "--workers",
+        "0",
+        "--page-queries",
+        "1",
+        "--out",
+        str(folder / "r"),
+    ]
+    cli.retrieval(told)
+    return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
+
+
+def test_a_method_of_ones_own_package_trains_resumes_and_is_tested(digits, tmp_path, run_world):
+    package = tmp_path / "package_of_ones_own"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "alignment.py").write_text(OUTSIDE)
+    ((straight, parts),) = run_world(1, use_outside, tmp_path, digits)
+    same(parts, straight)
+    assert straight["step"] == 6 and straight["method"]["centre"].abs().sum() > 0
+    results = json.loads((tmp_path / "r" / "results.json").read_text())
+    assert 0 <= results["plain"]["R@1"] <= 1 if "plain" in results else results

@@ -1,0 +1,196 @@
+"""Contrast within the batch: NT-Xent and L_out against loops, and the two methods that use them."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl.errors import ConfigError
+from vidssl.losses import nt_xent
+from vidssl.methods import METHODS
+from vidssl.methods.in_batch import group_statistics
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.types import Batch
+
+TAU = 0.2
+HEAD = Head(layers=2, hidden=16, out=5, norm="none")
+
+
+def rows(count, seed=3):
+    source = torch.Generator().manual_seed(seed)
+    return normalize(torch.randn(count, 6, generator=source, dtype=torch.float64), dim=1)
+
+
+def dot(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def anchor_loss(z, group, i):
+    """Khosla et al., 2020, Eq. 2, of one anchor; None where it has no positive."""
+    others = [a for a in range(len(z)) if a != i]
+    positives = [p for p in others if group[p] == group[i]]
+    total = sum(math.exp(dot(z[i], z[a]) / TAU) for a in others)
+    terms = [math.log(math.exp(dot(z[i], z[p]) / TAU) / total) for p in positives]
+    return -sum(terms) / len(positives) if positives else None
+
+
+def loop(z, group, anchors=None):
+    found = [anchor_loss(z.tolist(), group, i) for i in (anchors or range(len(z)))]
+    found = [loss for loss in found if loss is not None]
+    return sum(found) / len(found) if found else 0.0
+
+
+GROUPS = {
+    "pairs": [0, 1, 2, 3, 0, 1, 2, 3],
+    "four views": [5, 5, 5, 5, 2, 2, 2, 2],
+    "classes of all sizes": [7, 7, 7, 1, 1, 4, 0, 0],
+    "one class": [1] * 8,
+    "nobody has a positive": list(range(8)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_value_is_that_of_the_formula(name):
+    z, group = rows(8), GROUPS[name]
+    assert nt_xent(z, torch.tensor(group), TAU).item() == pytest.approx(loop(z, group), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_gradient_is_that_of_the_formula(name):
+    z, group = rows(8), GROUPS[name]
+    leaf = z.clone().requires_grad_()
+    nt_xent(leaf, torch.tensor(group), TAU).backward()
+    numeric = torch.empty_like(z)
+    for i in range(len(z)):
+        for j in range(z.shape[1]):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = z.clone()
+                moved[i, j] += step
+                sides.append(loop(moved, group))
+            numeric[i, j] = (sides[0] - sides[1]) / 2e-6
+    torch.testing.assert_close(leaf.grad, numeric, rtol=1e-6, atol=1e-7)
+
+
+def test_two_views_are_simclr():
+    """Chen et al., 2020, Eq. 1 and Algorithm 1: views 2k-1 and 2k are a pair."""
+    z = rows(10)
+    total = 0.0
+    for k in range(5):
+        for i, j in ((2 * k, 2 * k + 1), (2 * k + 1, 2 * k)):
+            others = sum(math.exp(dot(z[i], z[a]) / TAU) for a in range(10) if a != i)
+            total -= math.log(math.exp(dot(z[i], z[j]) / TAU) / others)
+    group = torch.arange(5).repeat_interleave(2)
+    assert nt_xent(z, group, TAU).item() == pytest.approx(float(total) / 10, rel=1e-12)
+
+
+def test_equal_rows_are_told_apart_no_better_than_by_chance():
+    z = rows(1).expand(8, -1)
+    for group in (torch.arange(4).repeat(2), torch.zeros(8, dtype=torch.int64)):
+        assert nt_xent(z, group, TAU).item() == pytest.approx(math.log(7), rel=1e-12)
+
+
+def test_opposite_pairs_at_a_low_temperature_have_no_loss():
+    z = torch.cat([torch.eye(6), -torch.eye(6)]).double().repeat_interleave(2, dim=0)
+    assert nt_xent(z, torch.arange(12).repeat_interleave(2), 0.02).item() < 1e-12
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_losses_of_the_processes_average_to_that_of_all_anchors(name):
+    z, group = rows(8), torch.tensor(GROUPS[name])
+    parts = [nt_xent(z, group, TAU, slice(n, n + 4)) for n in (0, 4)]
+    torch.testing.assert_close(sum(parts) / 2, nt_xent(z, group, TAU), rtol=1e-12, atol=1e-12)
+
+
+def test_a_row_all_alone_has_no_loss_and_a_gradient():
+    z = rows(1).requires_grad_()
+    loss = nt_xent(z, torch.zeros(1, dtype=torch.int64), TAU)
+    loss.backward()
+    assert loss == 0 and torch.equal(z.grad, torch.zeros_like(z))
+
+
+def test_statistics_are_those_of_loops():
+    z, group = rows(7), [0, 0, 1, 1, 1, 2, 3]
+    pairs = [(i, j) for i in range(7) for j in range(7) if i != j]
+    positive = [float(dot(z[i], z[j])) for i, j in pairs if group[i] == group[j]]
+    negative = [float(dot(z[i], z[j])) for i, j in pairs if group[i] != group[j]]
+    mean = sum(negative) / len(negative)
+    found = group_statistics(z, torch.tensor(group))
+    assert found["positive_similarity"].item() == pytest.approx(sum(positive) / len(positive))
+    assert found["negative_similarity"].item() == pytest.approx(mean)
+    spread = math.sqrt(sum((x - mean) ** 2 for x in negative) / len(negative))
+    assert found["negative_spread"].item() == pytest.approx(spread)
+    assert 1 < found["key_rank"] <= 6
+    assert group_statistics(torch.eye(4), torch.arange(4))["key_rank"].item() == pytest.approx(4)
+
+
+@pytest.mark.parametrize("group", [[0, 0, 0], [0, 1, 2]])
+def test_statistics_of_pairs_that_are_not_there_are_0(group):
+    found = group_statistics(rows(3), torch.tensor(group))
+    missing = {0: "positive_similarity", 1: "negative_similarity"}[int(group[1] == 0)]
+    assert found[missing] == 0 and all(torch.isfinite(value) for value in found.values())
+
+
+class Tiny(Backbone):
+    """The mean colour of each frame, through a linear layer."""
+
+    dim = 8
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3 * 2, 8)
+
+    def forward(self, x):
+        return self.layer(x.mean(dim=(3, 4)).flatten(1))
+
+
+def make(name):
+    torch.manual_seed(0)
+    return METHODS[name](METHODS[name].Config(projector=HEAD, temperature=TAU), Tiny()).train()
+
+
+def batch(views, label=(0, 1, 1, 2), index=(4, 9, 2, 7)):
+    source = torch.Generator().manual_seed(7)
+    clips = tuple(torch.randn(len(label), 3, 2, 4, 4, generator=source) for _ in range(views))
+    return Batch(clips, torch.tensor(label), torch.tensor(index))
+
+
+@pytest.mark.parametrize(
+    ("name", "views"), [("supcon", 1), ("supcon", 2), ("supcon", 3), ("simclr", 2), ("simclr", 5)]
+)
+def test_all_views_of_all_samples_are_anchors(name, views):
+    method, data = make(name), batch(views)
+    with torch.no_grad():
+        z = torch.cat([method.projector(method.backbone(view)) for view in data.views])
+    group = (data.index if name == "simclr" else data.label).repeat(views).tolist()
+    scalars = method(data)
+    assert scalars["loss"].item() == pytest.approx(loop(normalize(z.double(), dim=1), group), rel=1e-5)
+    if name == "simclr":
+        assert scalars["i_nce"].item() == pytest.approx(
+            math.log(4 * views - 1) - scalars["loss"].item(), abs=1e-6
+        )
+    names = {"loss", "positive_similarity", "negative_similarity", "negative_spread", "key_rank"}
+    assert set(scalars) == names | ({"i_nce"} if name == "simclr" else set())
+    method.watched = False
+    assert set(method(data)) == {"loss"}
+
+
+def test_a_video_that_is_drawn_twice_is_not_its_own_negative():
+    method, data = make("simclr"), batch(2, index=(4, 9, 4, 7))
+    with torch.no_grad():
+        z = torch.cat([method.projector(method.backbone(view)) for view in data.views])
+    expected = loop(normalize(z.double(), dim=1), data.index.repeat(2).tolist())
+    assert method(data)["loss"].item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_simclr_needs_two_views():
+    with pytest.raises(ConfigError, match=r"^1 view gives no positives, the fewest are 2: data.views needs"):
+        make("simclr")(batch(1))
+
+
+def test_supcon_needs_labels():
+    with pytest.raises(ConfigError, match=r"^supcon contrasts classes, .* \(-1\): .*method.name=simclr$"):
+        make("supcon")(batch(2, label=(0, 1, -1, 2)))

@@ -1,0 +1,507 @@
+"""InterCLR's branch: who is drawn, from pools found by brute force, what the whole loss is, and when it begins."""
+
+import copy
+import math
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl import comm
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError
+from vidssl.methods import METHODS
+from vidssl.methods.bank import MemoryBank
+from vidssl.methods.inter import Inter, InterBranch
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.schedule import Schedule, constant
+from vidssl.types import Batch
+
+ENGINE = runpy.run_path(str(Path(__file__).parents[1] / "engine" / "conftest.py"))
+toy_folder, toy_run, metrics = ENGINE["toy_folder"], ENGINE["toy_run"], ENGINE["metrics"]
+equal = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
+
+CPU = torch.device("cpu")
+DIM, RECORDS = 5, 60
+HEAD = Head(layers=2, hidden=12, out=DIM, norm="none")
+NAMES = ("moco", "npid", "byol")
+
+
+def unit_rows(count, seed, dim=DIM):
+    return normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
+
+
+def begun(records=RECORDS, unseen=(), seed=0, **settings):
+    """A branch and a bank whose records were all seen, less some."""
+    torch.manual_seed(seed)
+    inter = InterBranch(Inter(**{"clusters": 4, "negatives": 30, "iterations": 5, **settings}), DIM)
+    bank = MemoryBank(DIM, 1.0)
+    bank.see_list(records)
+    inter.clusters.see_list(records)
+    index = torch.tensor([n for n in range(records) if n not in unseen])
+    for step in range(2 if unseen else 1):
+        bank.hold(index, unit_rows(len(index), 5))
+        inter.after_step(bank, step)
+    assert inter.get_extra_state()["fits"] == 1
+    return inter, bank
+
+
+def draws(inter, bank, query, index, steps, view=0):
+    """Positives (steps, N) and negatives (steps, N, K)."""
+    found = [inter._draw(query, index, bank, step, view) for step in range(steps)]
+    positives = torch.stack([positives for positives, _ in found]).numpy()
+    return positives, None if found[0][1] is None else torch.stack([picks for _, picks in found]).numpy()
+
+
+def pool(sampling, query, label, labels, rows):
+    """The records that a query's negatives may be (section 4.2), by brute force."""
+    allowed = [n for n in range(len(rows)) if labels[n] not in (label, -1)]
+    cosine = {n: float(sum(a * b for a, b in zip(query, rows[n], strict=True))) for n in allowed}
+    nearest = sorted(allowed, key=lambda n: -cosine[n])
+    tenth = math.ceil(len(allowed) / 10)
+    return {
+        "hard": nearest[:30],
+        "semihard": nearest[:tenth],
+        "random": nearest,
+        "semieasy": nearest[-tenth:],
+    }[sampling]
+
+
+@pytest.mark.parametrize("block", [1, 2**23])  # one query at a time, and all at once
+@pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
+def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, monkeypatch):
+    monkeypatch.setattr("vidssl.methods.inter._BLOCK", block)
+    unseen = (7, 30)
+    inter, bank = begun(unseen=unseen, sampling=sampling)
+    labels, rows = inter.clusters.labels.tolist(), bank.rows.double().tolist()
+    index, query = torch.tensor([3, 20, 41]), unit_rows(3, 8)
+    positives, picks = draws(inter, bank, query, index, 60)
+    assert picks.shape == (60, 3, 30)
+    for n, record in enumerate(index.tolist()):
+        expected = pool(sampling, query[n].double().tolist(), labels[record], labels, rows)
+        counts = np.bincount(picks[:, n].ravel(), minlength=RECORDS)
+        assert set(np.flatnonzero(counts)) == set(expected)
+        assert not {record, *unseen, *positives[:, n]} & set(expected)
+        if sampling == "hard":
+            assert len(expected) == 30 and (counts[expected] == 60).all()
+        else:
+            assert len(expected) > 2 and chisquare(counts[expected]).pvalue > 1e-3
+
+
+def test_hard_negatives_that_are_too_few_come_again():
+    inter, bank = begun(records=12, sampling="hard", clusters=2)
+    labels, index = inter.clusters.labels, torch.tensor([0])
+    _, picks = draws(inter, bank, unit_rows(1, 8), index, 1)
+    other = torch.nonzero(labels != labels[0]).flatten().tolist()
+    assert 1 < len(other) < 30
+    assert picks[0, 0].tolist() == (other * 30)[:30]
+
+
+def test_a_positive_is_any_other_member_equally_often():
+    inter, bank = begun(unseen=(7,))
+    index, labels = torch.tensor([0, 11, 33]), inter.clusters.labels
+    positives, _ = draws(inter, bank, unit_rows(3, 8), index, 1500)
+    for n, record in enumerate(index.tolist()):
+        members = [m for m in torch.nonzero(labels == labels[record]).flatten().tolist() if m != record]
+        counts = np.bincount(positives[:, n], minlength=RECORDS)
+        assert set(np.flatnonzero(counts)) == set(members) and len(members) > 3
+        assert chisquare(counts[members]).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy", None])
+def test_a_record_that_is_alone_is_its_own_positive(sampling):
+    inter, bank = begun(records=6, clusters=6, sampling=sampling)
+    positives, picks = draws(inter, bank, unit_rows(6, 8), torch.arange(6), 20)
+    assert (positives == np.arange(6)).all()
+    if sampling is not None:
+        assert (picks != np.arange(6)[:, None]).all()
+
+
+@pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
+def test_a_record_without_a_cluster_is_taken_as_of_the_nearest(sampling):
+    inter, bank = begun(unseen=(7, 30), sampling=sampling)
+    query, labels = unit_rows(2, 8), inter.clusters.labels.numpy()
+    distance = ((query.double()[:, None] - inter.clusters.centroids) ** 2).sum(dim=2)
+    positives, picks = draws(inter, bank, query, torch.tensor([7, 30]), 40)
+    for n in range(2):
+        assert set(labels[positives[:, n]]) == {int(distance[n].argmin())}
+        assert not {int(distance[n].argmin()), -1} & set(labels[picks[:, n].ravel()])
+
+
+@pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
+def test_draws_are_a_function_of_seed_step_record_and_view(sampling):
+    inter, bank = begun(sampling=sampling)
+    query, index = unit_rows(8, 8), torch.tensor([5, 9, 33, 2, 14, 50, 9, 21])
+    positives, picks = inter._draw(query, index, bank, 3, 1)
+    for size in (1, 3, 4):  # micro-batches, and shares of processes
+        parts = [
+            inter._draw(q, i, bank, 3, 1) for q, i in zip(query.split(size), index.split(size), strict=True)
+        ]
+        assert torch.equal(torch.cat([part[0] for part in parts]), positives)
+        assert torch.equal(torch.cat([part[1] for part in parts]), picks)
+    another, _ = begun(sampling=sampling, seed=1)
+    another.clusters.load_state_dict(inter.clusters.state_dict())
+    for other in (inter._draw(query, index, bank, 4, 1), inter._draw(query, index, bank, 3, 2)):
+        assert not torch.equal(other[0], positives)
+        assert torch.equal(other[1], picks) == (sampling == "hard")
+    assert not torch.equal(another._draw(query, index, bank, 3, 1)[0], positives)
+
+
+# When it begins, and goes on.
+
+
+def taken(inter, bank, batches):
+    """Steps with the given numbers of records, in order and then again from the first; yields after each."""
+    first, records = 0, len(bank.rows)
+    for step, size in enumerate(batches, start=1):
+        bank.hold(torch.arange(first, first + size) % records, unit_rows(size, 100 + step))
+        inter.after_step(bank, step)
+        first += size
+        yield inter.get_extra_state()["fits"]
+
+
+def silent(records=40, **settings):
+    torch.manual_seed(0)
+    inter = InterBranch(Inter(clusters=4, negatives=6, iterations=3, **settings), DIM)
+    bank = MemoryBank(DIM, 1.0)
+    for each in (bank, inter.clusters):
+        each.see_list(records)
+    return inter, bank
+
+
+@pytest.mark.parametrize(("size", "epoch"), [(8, 5), (16, 3), (40, 1), (39, 2)])
+def test_the_branch_is_silent_until_every_record_was_seen(size, epoch):
+    inter, bank = silent()
+    query, index, intra = unit_rows(3, 1), torch.arange(3), torch.tensor(2.0)
+    for step, fits in enumerate(taken(inter, bank, [size] * 8), start=1):
+        assert (fits == 1) == (step >= epoch) == bool(bank.seen.all())
+        assert (inter.clusters.labels >= 0).all() == (step >= epoch)
+        scalars = inter.mix(intra, [query], index, bank, step, 0.0)
+        assert set(scalars) == ({"loss", "intra_loss", "inter_loss"} if fits else {"loss"})
+        assert (scalars["loss"] == 2.0) == (not fits)
+
+
+def test_online_labels_are_brought_up_to_date_in_each_step():
+    inter, bank = silent()
+    before = inter.clusters.labels.clone()
+    for step, fits in enumerate(taken(inter, bank, [8] * 12), start=1):
+        if step > 5:
+            assert fits == 1
+            found = inter.clusters
+            means = [bank.rows[found.labels == c].double().mean(dim=0) for c in range(4)]
+            torch.testing.assert_close(found.centroids, torch.stack(means), rtol=0, atol=1e-10)
+            assert not torch.equal(found.labels, before)
+        before = inter.clusters.labels.clone()
+
+
+@pytest.mark.parametrize(
+    ("refresh", "due"),
+    [(1.0, (5, 10, 15, 20)), (0.5, (5, 8, 10, 13, 15, 18, 20)), (2.0, (5, 15)), (0.1, tuple(range(5, 21)))],
+)
+def test_offline_labels_change_with_each_global_k_means_only(refresh, due):
+    inter, bank = silent(refresh=refresh)
+    before, fitted = inter.clusters.labels.clone(), []
+    sums = inter.clusters.sums.clone()
+    for step, _ in enumerate(taken(inter, bank, [8] * 20), start=1):
+        if not torch.equal(inter.clusters.sums, sums):
+            fitted.append(step)
+        assert (step in fitted) == (not torch.equal(inter.clusters.labels, before))
+        before, sums = inter.clusters.labels.clone(), inter.clusters.sums.clone()
+    assert tuple(fitted) == due
+
+
+def test_the_branch_goes_on_where_it_was_saved():
+    for refresh in (None, 0.5):
+        straight, parts = silent(refresh=refresh), silent(refresh=refresh)
+        sizes = [8] * 14
+        list(taken(*straight, sizes))
+        for _, _ in zip(range(7), taken(*parts, sizes), strict=False):
+            pass
+        other = silent(refresh=refresh)
+        for new, old in zip(other, parts, strict=True):
+            new.load_state_dict(copy.deepcopy(old.state_dict()))
+        inter, bank = other
+        for step in range(8, 15):
+            bank.hold(torch.arange((step - 1) * 8, step * 8) % 40, unit_rows(8, 100 + step))
+            inter.after_step(bank, step)
+        equal(bank.state_dict(), straight[1].state_dict())
+        equal(inter.state_dict(), straight[0].state_dict())
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.25, 0.75, 1.0])
+@pytest.mark.parametrize("sampling", ["semihard", None])
+def test_losses_are_weighted_as_in_eq_6(weight, sampling):
+    inter, bank = begun(sampling=sampling, intra_weight=weight)
+    queries = [unit_rows(6, seed) for seed in (1, 2)]
+    scalars = inter.mix(torch.tensor(3.0), queries, torch.arange(6), bank, 4, 0.0)
+    assert scalars["intra_loss"] == 3.0
+    expected = weight * 3.0 + (1 - weight) * scalars["inter_loss"].item()
+    assert scalars["loss"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_temperature_of_the_branch_follows_its_schedule():
+    falling, cold = (begun(temperature=t) for t in (Schedule(start=0.5, end=0.1), constant(0.1)))
+    arguments = torch.tensor(0.0), [unit_rows(6, 1)], torch.arange(6)
+    expected = cold[0].mix(*arguments, cold[1], 4, 0.0)["inter_loss"]
+    found = [falling[0].mix(*arguments, falling[1], 4, progress)["inter_loss"] for progress in (0.0, 1.0)]
+    assert found[1] == expected and abs(found[0] - expected) > 0.1
+
+
+# The whole loss.
+
+
+class Tiny(Backbone):
+    """The mean colour of each frame through a linear layer: no norm, so any share of a batch gives the same."""
+
+    dim = 8
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3 * 2, 8)
+
+    def forward(self, x):
+        return self.layer(x.mean(dim=(3, 4)).flatten(1)).tanh()
+
+
+def make(name, inter=(), records=40, **settings):
+    """A method in float64 with the branch."""
+    torch.manual_seed(4)
+    defaults = {
+        "moco": {"queue": 11, "margin": 0.1},
+        "npid": {"negatives": 9, "bank_momentum": 0.5},
+        "byol": {"predictor": HEAD},
+    }[name]
+    told = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6, "margin": -0.4}
+    if name == "byol":
+        told["sampling"] = None
+    shared = {} if name == "npid" else {"momentum": constant(0.9)}
+    branch = Inter(**{**told, **dict(inter)})
+    config = METHODS[name].Config(projector=HEAD, inter=branch, **shared, **defaults, **settings)
+    method = METHODS[name](config, Tiny())
+    method.see_list(records)
+    return method.double().train()
+
+
+def batch(step, index, views=2):
+    """Clips of records: each a function of step, record and view."""
+
+    def clip(record, view):
+        source = torch.Generator().manual_seed(int(record) * 1000 + step * 10 + view)
+        return torch.randn(3, 2, 4, 4, generator=source, dtype=torch.float64)
+
+    index = torch.as_tensor(index)
+    clips = tuple(torch.stack([clip(record, view) for record in index]) for view in range(views))
+    return Batch(clips, torch.zeros_like(index), index)
+
+
+def keys_of_step(step, size=8, records=40):
+    """Records of a step: each epoch in another order."""
+    epochs = [
+        torch.randperm(records, generator=torch.Generator().manual_seed(e))
+        for e in range(step * size // records + 2)
+    ]
+    return torch.cat(epochs)[step * size : (step + 1) * size]
+
+
+def trained(method, steps, micro=8, rank=0, world=1):
+    """Steps of gradient descent; gives the losses."""
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.05)
+    found = []
+    for step in range(steps):
+        mine = keys_of_step(step).chunk(world)[rank]
+        parts = [method(batch(step, index)) for index in mine.split(micro)]
+        loss = torch.stack([part["loss"] for part in parts]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        for p in method.parameters():
+            if p.grad is not None:
+                p.grad.copy_(comm.mean(p.grad))
+        optimizer.step()
+        method.after_step((step + 1) / steps)
+        found.append(
+            {name: comm.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]}
+        )
+    return found
+
+
+def cosine(a, b):
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+def margin_loop(query, key, negatives, tau, margin):  # one query, Eq. (5)
+    top = math.exp((cosine(query, key) - margin) / tau)
+    return -math.log(top / (top + sum(math.exp(cosine(query, z) / tau) for z in negatives)))
+
+
+def intra_loop(name, method, data, queries):
+    """The base's own loss, the mean over queries; views 0 and 1 are each other's keys."""
+    bank, total = method.bank.rows.tolist(), []
+    if name == "npid":
+        picks = method._picks(data.index).tolist()
+    else:
+        keys = [normalize(method.target(view), dim=1).tolist() for view in data.views]
+    for view, rows in enumerate(queries):
+        for n, query in enumerate(rows):
+            if name == "npid":
+                negatives = [bank[k] for k in picks[n]]
+                total.append(margin_loop(query, bank[int(data.index[n])], negatives, 0.1, 0.0))
+            elif name == "moco":
+                total.append(margin_loop(query, keys[1 - view][n], method.queue.keys.tolist(), 0.1, 0.1))
+            else:
+                total.append(2 - 2 * cosine(query, keys[1 - view][n]))
+    return sum(total) / len(total)
+
+
+def inter_loop(name, method, data, queries):
+    bank, total = method.bank.rows.tolist(), []
+    for view, rows in enumerate(queries):
+        positives, picks = method.inter._draw(
+            torch.tensor(rows).double(), data.index, method.bank, method.step, view
+        )
+        labels = method.inter.clusters.labels
+        assert torch.equal(labels[positives], labels[data.index])
+        for n, query in enumerate(rows):
+            key = bank[int(positives[n])]
+            if name == "byol":
+                total.append(sum((a - b) ** 2 for a, b in zip(query, key, strict=True)))
+            else:
+                negatives = [bank[k] for k in picks[n].tolist()]
+                total.append(margin_loop(query, key, negatives, 0.1, -0.4))
+    return sum(total) / len(total)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_whole_loss_is_that_of_loops(name):
+    method = make(name)
+    trained(method, 7)
+    data = batch(7, keys_of_step(7))
+    heads = nn.Sequential(method.backbone, method.projector, getattr(method, "predictor", nn.Identity()))
+    with torch.no_grad():
+        queries = [normalize(heads(view), dim=1).tolist() for view in data.views]
+        intra, inter = (loop(name, method, data, queries) for loop in (intra_loop, inter_loop))
+    scalars = method(data)
+    assert scalars["intra_loss"].item() == pytest.approx(intra, rel=1e-9)
+    assert scalars["inter_loss"].item() == pytest.approx(inter, rel=1e-9)
+    assert scalars["loss"].item() == pytest.approx(0.6 * intra + 0.4 * inter, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["moco", "byol"])
+def test_the_bank_holds_the_newest_keys(name):
+    method, data = make(name), batch(0, [4, 30, 2])
+    with torch.no_grad():
+        keys = [normalize(method.target(view), dim=1) for view in data.views]
+    method(data)
+    method.after_step(0.1)
+    torch.testing.assert_close(method.bank.rows[[4, 30, 2]], normalize(keys[0] + keys[1], dim=1))
+    assert torch.nonzero(method.bank.seen).flatten().tolist() == [2, 4, 30]
+
+
+def settled(name, world=None, micro=8, steps=9):
+    """A trained method's losses, bank and clusters; of one of several processes, where `world` says how many."""
+    with comm.joined(CPU):
+        method = make(name)
+        losses = trained(method, steps, micro, comm.rank(), world or 1)
+        clusters = method.inter.clusters
+        return losses, method.bank.rows, clusters.labels, clusters.sums, method.inter.get_extra_state()
+
+
+def agree(found, expected):
+    for ours, theirs in zip(found[0], expected[0], strict=True):
+        # Statistics of the keys and i_nce are of a batch, not a mean over its parts.
+        for key in ("loss", *({"intra_loss", "inter_loss"} & theirs.keys())):
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-9)
+        assert ours.keys() == theirs.keys()
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=1e-9)
+    assert torch.equal(found[2], expected[2]) and found[4] == expected[4]
+    torch.testing.assert_close(found[3], expected[3], rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_are_one_batch(name):
+    expected = settled(name)
+    assert "inter_loss" in expected[0][-1]
+    for micro in (4, 2):
+        agree(settled(name, micro=micro), expected)
+
+
+@pytest.mark.parametrize("name", ["moco", "npid"])
+def test_two_processes_are_one(name, run_world):
+    expected = settled(name)
+    for found in run_world(2, settled, name, 2, 2):
+        agree(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_video_that_is_broken_in_the_first_epoch_has_no_cluster_until_it_is_read(name):
+    method = make(name, records=24)
+    for step, index in enumerate([[0, 1, 2, 3, 4, 6, 6, 7], range(8, 16), range(16, 24), range(8)]):
+        index = [n if n != 5 else 6 for n in index]  # the next takes the place of a broken one
+        method(batch(step, index))["loss"].backward()
+        method.after_step(0.1 * step)
+    labels = method.inter.clusters.labels
+    assert labels[5] == -1 == labels.min() and (labels == -1).sum() == 1 and not method.bank.seen[5]
+    scalars = method(batch(9, [5, 0, 9, 13]))
+    assert torch.isfinite(scalars["inter_loss"])
+    method.after_step(0.9)
+    assert method.inter.clusters.labels.min() >= 0 and method.bank.seen.all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fewer_records_than_clusters(name):
+    with pytest.raises(ConfigError, match=r"^clusters 4 is more than the 3 records of the list: lower it$"):
+        make(name, records=3)
+
+
+def test_fewer_records_that_can_be_read_than_clusters():
+    method = make("moco", {"clusters": 6}.items(), records=7)
+    with pytest.raises(
+        ConfigError, match=r"^clusters 6 is more than the 5 records that could be read: lower it$"
+    ):
+        for step in range(3):
+            method(batch(step, [0, 1, 2, 3, 4]))
+            method.after_step(0.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clusters": 1},
+        {"intra_weight": 1.1},
+        {"sampling": "easy"},
+        {"negatives": 0},
+        {"iterations": 0},
+        {"refresh": 0.0},
+    ],
+)
+def test_settings_that_cannot_be(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Inter(**settings)
+
+
+# A run.
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "sampling"), [("moco", "hard"), ("npid", "semihard"), ("byol", "null")])
+def test_intra_weight_1_is_the_base_bit_by_bit(name, sampling, toy_run, metrics):
+    branch = f"{{clusters: 6, intra_weight: 1.0, sampling: {sampling}, negatives: 20, iterations: 5}}"
+    base, both = (
+        torch.load(train(toy_run(name, output, *more)), weights_only=True)
+        for output, more in (("base", ()), ("both", (f"method.inter={branch}",)))
+    )
+    assert both["method"]["inter.clusters.counts"].sum() == 40  # the branch has begun
+    added = [key for key in both["method"] if key.startswith(("bank.", "inter."))]
+    for key in added:
+        both["method"].pop(key)
+        base["method"].pop(key, None)
+    for part in ("step", "method", "optimizer", "rng"):
+        equal(both[part], base[part], part)
+    for ours, expected in zip(metrics("both"), metrics("base"), strict=True):
+        assert {key: ours[key] for key in expected} == expected
+    assert [("inter_loss" in line) for line in metrics("both")] == [False] * 5 + [True] * 7

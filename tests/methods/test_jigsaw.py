@@ -1,0 +1,255 @@
+"""PIRL's branch: patches against loops over pixels that know where they come from, and its share in the loss."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import nn
+from torch.nn.functional import normalize
+
+from vidssl import losses
+from vidssl.errors import ConfigError
+from vidssl.methods import METHODS
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch, cut
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.randomness import generator
+from vidssl.schedule import constant
+from vidssl.types import Batch
+
+HEAD = Head(layers=2, hidden=12, out=5, norm="none")
+NAMES = ("moco", "sce", "byol", "npid")
+RECORDS = 20
+
+
+def sources(count, seed=0):
+    return [generator(seed, n) for n in range(count)]
+
+
+def numbered(batch, frames, side):
+    """Clips (B, 3, T, S, S) each of whose numbers is its place, as they lie in memory on a device: channels last."""
+    shape = (batch, 3, frames, side, side)
+    clips = torch.arange(float(np.prod(shape)), dtype=torch.float64).view(shape)
+    return clips.contiguous(memory_format=torch.channels_last_3d)
+
+
+@pytest.mark.parametrize(
+    ("side", "grid", "patch"),
+    [(32, 3, 8), (24, 2, 9), (12, 4, 2), (9, 3, 2), (3, 3, 1), (112, 3, 28), (255, 3, 64)],
+)
+def test_each_patch_lies_in_its_cell_and_each_cell_has_one(side, grid, patch):
+    clips = numbered(2, 2, side)
+    patches = cut(clips, grid, sources(2))
+    assert patches.shape == (2, grid**2, 3, 2, patch, patch)
+    cell = side // grid
+    for b in range(2):
+        cells = []
+        for n in range(grid**2):
+            first = int(patches[b, n, 0, 0, 0, 0])
+            top, left = np.unravel_index(first, clips.shape)[3:]
+            expected = clips[b, :, :, top : top + patch, left : left + patch]  # all channels, all frames
+            assert torch.equal(patches[b, n], expected)
+            cells.append((top // cell, left // cell))
+            for start in (top, left):
+                assert start // cell == (start + patch - 1) // cell < grid
+        assert sorted(cells) == [(row, column) for row in range(grid) for column in range(grid)]
+
+
+def test_orders_and_places_are_equally_likely():
+    clips = numbered(1, 1, 16).expand(600, -1, -1, -1, -1)  # cells of 8, patches of 6: places 0, 1, 2
+    first = cut(clips, 2, sources(600))[:, :, 0, 0, 0, 0].long().numpy()
+    top, left = first // 16, first % 16
+    cells = top // 8 * 2 + left // 8
+    orders, counts = np.unique(cells, axis=0, return_counts=True)
+    assert len(orders) == 24 and chisquare(counts).pvalue > 1e-3
+    for place in (top % 8, left % 8):
+        counts = np.bincount(place.ravel())
+        assert len(counts) == 3 and chisquare(counts).pvalue > 1e-3
+    assert abs(np.corrcoef((top % 8).ravel(), (left % 8).ravel())[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize(("side", "grid"), [(2, 3), (7, 8)])
+def test_a_view_that_is_too_small(side, grid):
+    with pytest.raises(
+        ConfigError, match=rf"^a view of {side} pixels has no room for jigsaw.grid {grid}: lower it$"
+    ):
+        cut(numbered(1, 1, side), grid, sources(1))
+
+
+@pytest.mark.parametrize("settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}])
+def test_settings_that_cannot_be(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        Jigsaw(**settings)
+
+
+class Tiny(Backbone):
+    """Mean and first pixel of each frame through a linear layer: no norm, so any share of a batch gives the same."""
+
+    dim = 8
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2 * 3 * 2, 8)
+
+    def forward(self, x):
+        return self.layer(torch.cat([x.mean(dim=(3, 4)), x[..., 0, 0]], dim=1).flatten(1)).tanh()
+
+
+def branch(seed=0, grid=2):
+    torch.manual_seed(seed)
+    return JigsawBranch(Jigsaw(grid=grid), 8, 5).double()
+
+
+def clips_of(index, view=0, side=8):
+    """Clips that are a function of record and view."""
+    made = [
+        torch.randn(
+            3, 2, side, side, generator=torch.Generator().manual_seed(10 * n + view), dtype=torch.float64
+        )
+        for n in index
+    ]
+    return torch.stack(made)
+
+
+def test_the_branch_joins_the_vectors_of_all_patches_in_their_order():
+    torch.manual_seed(1)
+    backbone, jigsaw = Tiny().double(), branch(grid=3)
+    clips, index = clips_of([4, 9], side=12), torch.tensor([4, 9])
+    found = jigsaw(backbone, clips, index, 6, 1)
+    patches = cut(clips, 3, [generator(0, 6, record, 1, 2) for record in (4, 9)])
+    for b in range(2):
+        joined = []
+        for n in range(9):
+            h = backbone(patches[b, n][None])[0].tolist()
+            weights = zip(jigsaw.patch.weight.tolist(), jigsaw.patch.bias.tolist(), strict=True)
+            joined += [sum(w * x for w, x in zip(row, h, strict=True)) + bias for row, bias in weights]
+        weights = zip(jigsaw.join.weight.tolist(), jigsaw.join.bias.tolist(), strict=True)
+        expected = [sum(w * x for w, x in zip(row, joined, strict=True)) + bias for row, bias in weights]
+        assert found[b].tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def test_draws_are_a_function_of_seed_step_record_and_view():
+    torch.manual_seed(1)
+    backbone, jigsaw = Tiny().double(), branch()
+    index = torch.tensor([3, 8, 15, 1, 0, 19])
+    clips = clips_of(index.tolist())
+    expected = jigsaw(backbone, clips, index, 4, 0)
+    for size in (1, 2, 3):  # micro-batches, and shares of processes
+        parts = [
+            jigsaw(backbone, c, i, 4, 0) for c, i in zip(clips.split(size), index.split(size), strict=True)
+        ]
+        torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-12, atol=1e-12)
+    another = branch(seed=5)
+    another.load_state_dict(jigsaw.state_dict())
+    for other in (
+        jigsaw(backbone, clips, index, 5, 0),
+        jigsaw(backbone, clips, index, 4, 1),
+        jigsaw(backbone, clips, index + 1, 4, 0),
+        another(backbone, clips, index, 4, 0),
+    ):
+        assert not torch.allclose(other, expected, atol=1e-3)
+
+
+def make(name, weight, jigsaw=True):
+    torch.manual_seed(0)
+    told = {
+        "moco": {"queue": 11, "momentum": constant(0.9)},
+        "sce": {"queue": 11, "momentum": constant(0.9), "predictor": None},
+        "byol": {"predictor": HEAD, "momentum": constant(0.9)},
+        "npid": {"negatives": 9},
+    }[name]
+    config = METHODS[name].Config(
+        projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight) if jigsaw else None, **told
+    )
+    method = METHODS[name](config, Tiny())
+    method.see_list(RECORDS)
+    return method.double().train()
+
+
+def batch(index=(3, 11, 0, 7, 16), views=2):
+    clips = tuple(clips_of(index, view) for view in range(views))
+    return Batch(clips, torch.zeros(len(index), dtype=torch.int64), torch.tensor(index))
+
+
+def compared(name, method, rows, key, picks):
+    """The method's own loss of unit rows."""
+    if name == "npid":
+        bank = method.bank.rows
+        parts = [
+            losses.info_nce(rows[n : n + 1], key[n : n + 1], bank[picks[n]], 0.1) for n in range(len(rows))
+        ]
+        return sum(parts) / len(parts)
+    if name == "byol":
+        return ((rows - key) ** 2).sum(dim=1).mean()
+    if name == "moco":
+        return losses.info_nce(rows, key, method.queue.keys, 0.1)
+    return losses.sce(rows, key, method.queue.keys, 0.1, 0.05, 0.5)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_branch_has_its_share_of_the_loss(name, weight):
+    method, data = make(name, weight), batch()
+    for _ in range(2):  # steps that the draws follow
+        method(data)
+        method.after_step(0.2)
+    twin = copy.deepcopy(method)
+    picks = None if name != "npid" else twin._picks(data.index)
+    parts = []
+    with torch.no_grad():
+        predictor = getattr(twin, "predictor", nn.Identity())
+        for view, clips in enumerate(data.views):
+            own = normalize(predictor(twin.projector(twin.backbone(clips))), dim=1)
+            shuffled = normalize(twin.jigsaw(twin.backbone, clips, data.index, 2, view), dim=1)
+            if name == "npid":
+                key = twin.bank.rows[data.index]
+            else:
+                key = normalize(twin.target(data.views[1 - view]), dim=1)
+            parts.append([compared(name, twin, rows, key, picks).item() for rows in (own, shuffled)])
+    own, shuffled = np.mean(parts, axis=0)
+    assert abs(own - shuffled) > 1e-4
+    assert method(data)["loss"].item() == pytest.approx((1 - weight) * own + weight * shuffled, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weight_0_is_the_own_loss_exactly(name):
+    method, plain = make(name, 0.0), make(name, 0.0, jigsaw=False)
+    plain.load_state_dict({key: value for key, value in method.state_dict().items() if "jigsaw" not in key})
+    data = batch()
+    ours, expected = method(data), plain(data)
+    assert all(torch.equal(ours[key], expected[key]) for key in expected)
+    assert ours.keys() == expected.keys()
+    for each, scalars in ((method, ours), (plain, expected)):
+        scalars["loss"].backward()
+        assert each.backbone.layer.weight.grad.abs().sum() > 0
+    assert torch.equal(method.backbone.layer.weight.grad, plain.backbone.layer.weight.grad)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_reach_backbone_patch_and_join(name):
+    method = make(name, 1.0)  # of the branch alone
+    method(batch())["loss"].backward()
+    for module in (method.backbone.layer, method.jigsaw.patch, method.jigsaw.join):
+        assert module.weight.grad.abs().sum() > 0 and module.bias.grad.abs().sum() > 0
+    assert all(p.grad is None or not p.grad.any() for p in method.projector.parameters())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_of_a_method_that_is_too_small(name):
+    method, data = make(name, 0.5), batch()
+    small = Batch(tuple(view[..., :1, :1] for view in data.views), data.label, data.index)
+    with pytest.raises(ConfigError, match=r"^a view of 1 pixels has no room for jigsaw.grid 2: lower it$"):
+        method(small)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_micro_batches_are_one_batch(name):
+    method, data = make(name, 0.5), batch((3, 11, 0, 7))
+    whole = method(data)["loss"].item()
+    parts = []
+    for some in (slice(0, 2), slice(2, 4)):
+        part = Batch(tuple(view[some] for view in data.views), data.label[some], data.index[some])
+        parts.append(method(part)["loss"].item())
+    assert np.mean(parts) == pytest.approx(whole, rel=1e-9)

@@ -1,0 +1,127 @@
+"""The stem for small images: its shapes and weights against torchvision's, its halves, and files there and back."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+from vidssl.errors import CheckpointError, ConfigError
+from vidssl.models import build_backbone, load_backbone
+from vidssl.models.regions import region_maps
+from vidssl.models.weights import FORMAT, InitialWeights, load_initial
+
+NAMES = ("resnet18", "resnet50")
+
+
+def theirs(name, seed=0):
+    """torchvision's network with the stem that SimCLR describes for CIFAR, by hand, without a classifier."""
+    torch.manual_seed(seed)
+    network = torchvision.models.get_model(name, weights=None)
+    first = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+    parts = list(network.children())
+    assert isinstance(parts[0], nn.Conv2d) and isinstance(parts[3], nn.MaxPool2d)
+    return nn.Sequential(first, *parts[1:3], *parts[4:9], nn.Flatten()).eval()
+
+
+def filled_alike(name):
+    """Ours and theirs with the same weights, in the order of the layers."""
+    ours, other = build_backbone(name, stem="cifar").eval(), theirs(name)
+    for one, two in zip(ours.state_dict().values(), other.state_dict().values(), strict=True):
+        one.copy_(two)
+    return ours, other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_computes_what_torchvisions_layers_do_behind_that_stem(name):
+    ours, other = filled_alike(name)
+    clips = torch.randn(2, 3, 3, 32, 24, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        frames = torch.stack([other(clips[:, :, t]) for t in range(3)])
+        torch.testing.assert_close(ours(clips), frames.mean(dim=0), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours(clips[:, :, 1:2]), frames[1], rtol=1e-5, atol=1e-6)
+    assert frames.std() > 0 and ours.dim == frames.shape[-1]
+
+
+@pytest.mark.parametrize(("name", "stated"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
+def test_its_weights_are_torchvisions_but_for_a_smaller_first_kernel(name, stated):
+    """`stated` is what torchvision documents, with a classifier of 1,000 classes."""
+    with torch.device("meta"):
+        network = build_backbone(name, stem="cifar")
+    counted = sum(p.numel() for p in network.parameters())
+    assert counted == stated - 1000 * (network.dim + 1) - 3 * 64 * (7 * 7 - 3 * 3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_of_32_pixels_leaves_maps_of_4_by_4(name):
+    seen = []
+    for stem in ("cifar", "imagenet"):
+        with torch.device("meta"):
+            network = build_backbone(name, stem=stem)
+        network.net.layer4.register_forward_hook(lambda _, __, maps: seen.append(tuple(maps.shape[-2:])))
+        third = network.layer3(torch.zeros(2, 3, 1, 32, 32, device="meta"))
+        seen.append(tuple(third.shape[-2:]))
+        assert network.layer4(third).shape == (2, network.dim)
+    assert seen == [(8, 8), (4, 4), (2, 2), (1, 1)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_halves_are_the_whole_and_regions_are_looked_at_in_finer_maps(name):
+    network = build_backbone(name, stem="cifar").eval()
+    network.check_regions()
+    clips = torch.randn(2, 3, 2, 32, 32, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        maps = network.layer3(clips)
+        assert maps.shape[0] == 2 and maps.shape[2:] == (2, 8, 8)
+        torch.testing.assert_close(network.layer4(maps), network(clips), rtol=0, atol=0)
+        whole = region_maps(maps, torch.tensor([[0.0, 0.0, 32.0, 32.0]] * 2), 32)
+    torch.testing.assert_close(whole, maps)
+
+
+def test_its_first_convolution_starts_as_torchvisions_do():
+    torch.manual_seed(0)
+    weight = build_backbone("resnet18", stem="cifar").net.conv1.weight
+    assert weight.std().item() == pytest.approx((2 / (64 * 3 * 3)) ** 0.5, rel=0.05)
+
+
+def test_the_usual_stem_is_the_default_and_untouched():
+    torch.manual_seed(0)
+    usual = build_backbone("resnet18")
+    torch.manual_seed(0)
+    other = torchvision.models.get_model("resnet18", weights=None).state_dict()
+    assert all(
+        torch.equal(weight, other[name.removeprefix("net.")]) for name, weight in usual.state_dict().items()
+    )
+
+
+def test_a_checkpoint_brings_its_stem_back(tmp_path):
+    torch.manual_seed(0)
+    trained = build_backbone("resnet18", stem="cifar", zero_init=True).eval()
+    state = {f"backbone.{name}": weight for name, weight in trained.state_dict().items()}
+    settings = {"name": "resnet18", "stem": "cifar", "zero_init": True}
+    torch.save({"format": FORMAT, "method": state, "config": {"backbone": settings}}, tmp_path / "last.pt")
+    found = load_backbone(tmp_path / "last.pt")
+    clips = torch.randn(1, 3, 1, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(found(clips), trained(clips))
+
+
+def test_weights_of_another_project_enter_the_stem_that_they_are_of(tmp_path):
+    network = theirs("resnet18", seed=3)
+    names = torchvision.models.get_model("resnet18", weights=None).state_dict()
+    state = dict(
+        zip((n for n in names if not n.startswith("fc.")), network.state_dict().values(), strict=True)
+    )
+    torch.save({"state_dict": {f"module.encoder.{n}": w for n, w in state.items()}}, tmp_path / "theirs.pth")
+    file = InitialWeights(file=str(tmp_path / "theirs.pth"))
+    ours = build_backbone("resnet18", stem="cifar").eval()
+    load_initial(ours, file)
+    clips = torch.randn(1, 3, 1, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(clips), network(clips[:, :, 0]), rtol=1e-5, atol=1e-6)
+    with pytest.raises(CheckpointError, match=r"1 of another shape \(net\.conv1\.weight"):
+        load_initial(build_backbone("resnet18"), file)
+
+
+def test_a_stem_that_is_none():
+    with pytest.raises(ConfigError, match=r"backbone\.stem: .*'imagenet' or 'cifar', got \"cifr\""):
+        build_backbone("resnet18", stem="cifr")

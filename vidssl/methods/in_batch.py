@@ -1,0 +1,86 @@
+"""Methods that contrast a batch with itself: the negatives are the other clips of all processes."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from vidssl import comm, losses
+from vidssl.config import Settings
+from vidssl.errors import ConfigError
+from vidssl.methods.base import Method
+from vidssl.methods.parts import full_precision, key_statistics, unit
+from vidssl.models.backbones import Backbone
+from vidssl.models.heads import Head, mlp
+from vidssl.schedule import Scheduled, constant
+from vidssl.types import Batch
+
+
+class InBatchMethod(Method):
+    """One network, no queue. A method adds `group`.
+
+    Attributes:
+        fewest_views: That it can learn from.
+    """
+
+    class Config(Settings):
+        """Settings that these methods share."""
+
+        projector: Head = Head(layers=3, hidden=2048, out=128, norm="all")
+        temperature: Scheduled = constant(0.1)  # tau
+
+    fewest_views: ClassVar[int] = 2
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(backbone)
+        self.config = config
+        self.projector = mlp(backbone.dim, config.projector)
+
+    def group(self, batch: Batch) -> Tensor:
+        """Number the samples (B,): clips of equal number are one another's positives."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Contrast all views of all samples with one another, over all processes."""
+        views = len(batch.views)
+        if views < self.fewest_views:
+            raise ConfigError(
+                f"{views} view gives no positives, the fewest are {self.fewest_views}: data.views needs more recipes"
+            )
+        group = self.group(batch).repeat_interleave(views)  # (N,), as the embeddings (N, d)
+        embedding = unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
+        with full_precision(group.device):
+            every, every_group = comm.gather_with_grad(embedding.flatten(0, 1)), comm.gather(group)
+            own = slice(comm.rank() * len(group), (comm.rank() + 1) * len(group))
+            loss = losses.nt_xent(every, every_group, self.config.temperature.at(self.progress), own)
+            scalars = {"loss": loss}
+            if self.watched:
+                scalars.update(group_statistics(every.detach(), every_group))
+        return scalars
+
+
+@torch.no_grad()
+def group_statistics(embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+    """Measure what `key_statistics` does, with the rows of other groups as negatives.
+
+    Args:
+        embedding: (R, d) unit rows, which are queries and keys.
+        group: (R,), rows of equal number are one another's positives.
+
+    Returns:
+        `positive_similarity`; `negative_similarity` and `negative_spread`; `key_rank`. What there is no pair of is 0.
+    """
+    similarity = embedding @ embedding.T
+    same = group[:, None] == group
+    itself = torch.eye(len(group), dtype=torch.bool, device=group.device)
+
+    def mean(x: Tensor, pairs: Tensor) -> Tensor:
+        return (x * pairs).sum() / pairs.sum().clamp(min=1)
+
+    negative = mean(similarity, ~same)
+    return {
+        "positive_similarity": mean(similarity, same & ~itself),
+        "negative_similarity": negative,
+        "negative_spread": mean((similarity - negative) ** 2, ~same).sqrt(),
+        "key_rank": key_statistics(embedding, embedding, embedding)["key_rank"],
+    }

@@ -1,0 +1,33 @@
+"""SimCLR: a simple framework for contrastive learning (Chen et al., 2020)."""
+
+import math
+
+from torch import Tensor
+
+from vidssl import comm
+from vidssl.methods.base import METHODS
+from vidssl.methods.in_batch import InBatchMethod
+from vidssl.types import Batch
+
+
+@METHODS.register("simclr")
+class SimCLR(InBatchMethod):
+    """Contrast within the batch: the other views of a video are the positives, all other clips the negatives (Eq. 1).
+
+    Views: any number from two on, each an anchor.
+    """
+
+    class Config(InBatchMethod.Config):
+        """Settings of SimCLR: those of the large-scale study on video, batch norm as in the paper's own code."""
+
+    def group(self, batch: Batch) -> Tensor:
+        """Take the record: a video that is in the batch twice is not its own negative."""
+        return batch.index
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """NT-Xent; `i_nce`, in nats, bounds from below what two views tell of each other (Tian et al., 2020)."""
+        scalars = super().forward(batch)
+        if self.watched:
+            others = comm.world() * len(batch.views) * len(batch.index) - 1
+            scalars["i_nce"] = math.log(others) - scalars["loss"].detach()
+        return scalars

@@ -1,0 +1,35 @@
+"""Supervised contrastive learning (Khosla et al., 2020)."""
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from vidssl.errors import ConfigError
+from vidssl.methods.base import METHODS
+from vidssl.methods.in_batch import InBatchMethod
+from vidssl.models.heads import Head
+from vidssl.types import Batch
+
+
+@METHODS.register("supcon")
+class SupCon(InBatchMethod):
+    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2).
+
+    Views: any number. With one, a video that is alone of its class in the batch is a negative only.
+    """
+
+    class Config(InBatchMethod.Config):
+        """Settings of SupCon: the head of the paper's own code."""
+
+        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
+
+    fewest_views: ClassVar[int] = 1
+
+    def group(self, batch: Batch) -> Tensor:
+        """Take the class."""
+        if int(batch.label.min()) < 0:
+            raise ConfigError(
+                "supcon contrasts classes, and the list has videos without a label (-1): give data.train a list with "
+                "labels, or choose method.name=simclr"
+            )
+        return batch.label

@@ -1,0 +1,124 @@
+"""Train and test all configs of a folder on one set, over seeds: what is done is not done again.
+
+    python benchmarks/study.py configs/studies/methods --lists data/digits/colour --out output/studies/methods/digits
+
+Each config is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
+may stand in --lists too. Beside them stands the network that the trainings start from. A study that was stopped goes on
+where it was. At the end a table is printed; `results.json` of each config lies in OUT/NAME, for `tools/report.py`.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from measure import table
+
+TOOLS = Path(__file__).parents[1] / "tools"
+COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity": ("uniformity", 1)}
+
+
+def main() -> None:
+    """Parse, run, report."""
+    parser = argparse.ArgumentParser(
+        description="Train and test all configs of a folder on one set, over seeds."
+    )
+    parser.add_argument("configs", type=Path, help="folder of configs")
+    parser.add_argument(
+        "--lists", required=True, help="folder with train.csv and test.csv; {split}: that of each split"
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--splits", default="1,2,3")
+    parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all configs")
+    parsed = parser.parse_intermixed_args()
+    configs = sorted(parsed.configs.glob("*.yaml"))
+    if not configs:
+        sys.exit(f"{parsed.configs} holds no configs: name a folder of YAML files")
+    # What the machine does besides is no cost of a run: time is that of the processor.
+    commands = {"untrained": untrained(configs[0], parsed.lists, parsed.out, parsed.splits, parsed.overrides)}
+    for config in configs:
+        commands[config.stem] = trained(config, parsed.lists, parsed.out, parsed.splits, parsed.overrides)
+    with ThreadPoolExecutor(parsed.jobs) as pool:
+        failed = [
+            name for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands) if name
+        ]
+    print(summary(parsed.out, [name for name in commands if (parsed.out / name / "results.json").exists()]))
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
+
+
+def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
+    """Write the command that trains and tests a config."""
+    where = [
+        f"data.train={lists}/train.csv",
+        f"evaluate.gallery={lists}/train.csv",
+        f"evaluate.query={lists}/test.csv",
+    ]
+    told = [
+        "--cfg",
+        str(config),
+        "--splits",
+        splits,
+        "seed={split}",
+        *where,
+        f"output={out / config.stem}",
+        *overrides,
+    ]
+    return [sys.executable, str(TOOLS / "train_net.py"), *told]
+
+
+def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
+    """Write the command that tests the network which trainings start from."""
+    where = [
+        "--list",
+        f"{lists}/test.csv",
+        "--train-list",
+        f"{lists}/train.csv",
+        "--out",
+        str(out / "untrained"),
+    ]
+    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", splits]
+    told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
+    return [sys.executable, str(TOOLS / "test_net.py"), *told, *where, *asked]
+
+
+def run(out: Path, command: list[str]) -> str | None:
+    """Run a command unless its results are there; keep its log and its CPU seconds. Gives its name if it failed."""
+    if (out / "results.json").exists():
+        return None
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        return out.name
+    (out / "seconds.json").write_text(json.dumps({"cpu": used.ru_utime + used.ru_stime}) + "\n")
+    print(f"{out.name}: {used.ru_utime + used.ru_stime:.0f} s", flush=True)
+    return None
+
+
+def summary(out: Path, names: list[str]) -> str:
+    """Write the table of all results, and what they cost."""
+    rows, total = [], 0.0
+    for name in names:
+        results = json.loads((out / name / "results.json").read_text())
+        seconds = out / name / "seconds.json"
+        cpu = json.loads(seconds.read_text())["cpu"] if seconds.exists() else 0.0
+        total += cpu
+        numbers = [
+            f"{scale * results['mean'][key]:.2f} ± {scale * results['spread'].get(key, 0):.2f}"
+            for key, scale in COLUMNS.values()
+        ]
+        rows.append([name, *numbers, f"{cpu / len(results['splits']):.0f} s"])
+    lines = table(["config", *COLUMNS, "CPU time of a run"], rows)
+    return f"{lines}\n\n{total / 60:.0f} minutes of one core in all"
+
+
+if __name__ == "__main__":
+    main()

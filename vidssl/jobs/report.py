@@ -324,7 +324,7 @@ def _described(result: Result, references: References) -> tuple[str, str, str, s
         file = Path(result.start)
         run = file.parent.parent if file.parent.name == "checkpoints" else file.with_suffix("")
         start = run.parent.name if re.fullmatch(r"split\d+", run.name) else run.name
-    method = "weights of others" if result.trained_by_others else result.method
+    method = "weights of others" if result.trained_by_others else result.learned_by
     clip = _clip(result.frames, result.size, result.test_size)
     return _what(result.kind, method, result.subset), result.backbone or _NOTHING, clip, start
 

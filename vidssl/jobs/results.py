@@ -63,6 +63,16 @@ class Result:
         return list(self.content["splits"].values()) if "splits" in self.content else [self.content]
 
     @property
+    def learned_by(self) -> str | None:
+        """The method with the parts that its config switches on: `moco + jigsaw, 4 views`."""
+        if self.method is None:
+            return None
+        parts = [name for name in ("jigsaw", "inter") if at(self.content, f"config.method.{name}") is not None]
+        views = at(self.content, "config.data.views")
+        many = f", {len(views)} views" if isinstance(views, list) and len(views) > 2 else ""
+        return " + ".join([self.method, *parts]) + many
+
+    @property
     def trained_by_others(self) -> bool:
         """Whether the weights are somebody else's: the config then says nothing of their training."""
         return at(self.content, "checkpoint.matched") is not None

@@ -177,6 +177,8 @@ class MomentumMethod(Method):
         self, queries: dict[int, Tensor], keys: dict[int, Tensor], pairs: list[tuple[int, int]]
     ) -> dict[str, Tensor]:
         """Measure the keys of all processes, and of methods with negatives how much a query tells of its key."""
+        if not len(self.queue.keys):
+            pairs = pairs[:1]  # negatives are the batch's other keys: not other views of the same video
         every_query, every_key = (
             comm.gather(torch.cat(rows).flatten(0, 1))
             for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])

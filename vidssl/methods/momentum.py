@@ -45,6 +45,7 @@ class MomentumMethod(Method):
 
     Attributes:
         queue: Of keys; of size 0 without `Queued`.
+        bank: The target's newest key of each video; only with InterCLR's branch.
         shuffle: Whether keys are encoded in batches that are shuffled over the processes.
         weights: In the loss, of each thing that `look` gives.
     """
@@ -73,10 +74,9 @@ class MomentumMethod(Method):
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.queue = KeyQueue(config.queue if isinstance(config, Queued) else 0, out)
         self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
-        self.bank = MemoryBank(
-            out, omega=1.0
-        )  # of the target's newest keys, one for each video; for InterCLR's branch
         self.inter = None if config.inter is None else InterBranch(config.inter, out)
+        if self.inter is not None:
+            self.bank = MemoryBank(out, omega=1.0)
         self.shuffle = False
         self.weights: tuple[float, ...] = (1.0,)
 

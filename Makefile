@@ -58,6 +58,8 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
 	$(BIN)/python benchmarks/train_step.py --videos $(VIDEOS) --json output/bench/train_step.json
 	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json
+	$(BIN)/python benchmarks/methods.py --json output/bench/methods.json
+	$(BIN)/python benchmarks/inter.py --json output/bench/inter.json
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

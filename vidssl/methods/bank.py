@@ -119,8 +119,11 @@ class OnlineKMeans(nn.Module):
         """Give the cluster (N,) whose centroid is nearest to each row (N, d)."""
         centroids = self.centroids.to(rows.dtype)
         size = (centroids * centroids).sum(dim=1)
-        blocks = torch.split(rows, max(1, _BLOCK // len(centroids)))
-        return torch.cat([torch.addmm(size, x, centroids.T, alpha=-2).argmin(dim=1) for x in blocks])
+        found = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
+        block = max(1, _BLOCK // len(centroids))
+        for x, out in zip(torch.split(rows, block), torch.split(found, block), strict=True):
+            torch.argmin(torch.addmm(size, x, centroids.T, alpha=-2), dim=1, out=out)
+        return found
 
     @torch.no_grad()
     def fit(self, bank: MemoryBank, source: np.random.Generator) -> None:

@@ -153,7 +153,8 @@ class InterBranch(nn.Module):
         near = self.config.sampling != "semieasy"
         similarity.masked_fill_(~allowed, -torch.inf if near else torch.inf)
         pools = []
-        for row, count in zip(similarity, allowed.sum(dim=1).tolist(), strict=True):
+        counts = self.clusters.counts
+        for row, count in zip(similarity, (counts.sum() - counts[label]).tolist(), strict=True):
             size = (
                 min(self.config.negatives, count) if self.config.sampling == "hard" else ceil(_POOL * count)
             )

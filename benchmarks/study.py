@@ -10,6 +10,7 @@ where it was. At the end a table is printed; `results.json` of each config lies 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,7 @@ from pathlib import Path
 from measure import table
 
 TOOLS = Path(__file__).parents[1] / "tools"
+RUNNING: set[int] = set()  # processes
 COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity": ("uniformity", 1)}
 
 
@@ -38,15 +40,30 @@ def main() -> None:
     configs = sorted(parsed.configs.glob("*.yaml"))
     if not configs:
         sys.exit(f"{parsed.configs} holds no configs: name a folder of YAML files")
-    # What the machine does besides is no cost of a run: time is that of the processor.
+    if "untrained" in {config.stem for config in configs}:
+        sys.exit(
+            f"{parsed.configs}/untrained.yaml has the name of the network without training: give it another"
+        )
+    if parsed.jobs < 1:
+        sys.exit(f"--jobs {parsed.jobs}: 1 is the fewest")
     commands = {"untrained": untrained(configs[0], parsed.lists, parsed.out, parsed.splits, parsed.overrides)}
     for config in configs:
         commands[config.stem] = trained(config, parsed.lists, parsed.out, parsed.splits, parsed.overrides)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(parsed.jobs) as pool:
-        failed = [
-            name for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands) if name
-        ]
-    print(summary(parsed.out, [name for name in commands if (parsed.out / name / "results.json").exists()]))
+        try:
+            failed = [
+                name
+                for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands)
+                if name
+            ]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("stopping when what runs is saved; the same command goes on", file=sys.stderr, flush=True)
+            for process in RUNNING:
+                os.kill(process, signal.SIGTERM)  # after Ctrl-C, which they got too, it changes nothing
+            sys.exit(130)
+    print(summary(parsed.out, [name for name in commands if name not in failed]))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
 
@@ -88,18 +105,28 @@ def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[
 
 def run(out: Path, command: list[str]) -> str | None:
     """Run a command unless its results are there; keep its log and its CPU seconds. Gives its name if it failed."""
+    told = {"command": command[2:], "config": Path(command[command.index("--cfg") + 1]).read_text()}
+    kept = out / "seconds.json"
+    before = json.loads(kept.read_text()) if kept.exists() else {}
+    other = any(before.get(key, value) != value for key, value in told.items())
     if (out / "results.json").exists():
-        return None
+        if other:
+            print(f"{out} holds results of another command or config: choose another --out", file=sys.stderr)
+        return out.name if other else None
     out.mkdir(parents=True, exist_ok=True)
-    with (out / "log.txt").open("w") as log:
+    with (out / "log.txt").open("a") as log:
         process = subprocess.Popen(
             command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
+        RUNNING.add(process.pid)
+        # CPU time: what the machine does besides is no cost of a run.
         _, status, used = os.wait4(process.pid, 0)
+        RUNNING.remove(process.pid)
+    cpu = (0.0 if other else before.get("cpu", 0.0)) + used.ru_utime + used.ru_stime
+    kept.write_text(json.dumps({"cpu": cpu, **told}) + "\n")
     if status:
         return out.name
-    (out / "seconds.json").write_text(json.dumps({"cpu": used.ru_utime + used.ru_stime}) + "\n")
-    print(f"{out.name}: {used.ru_utime + used.ru_stime:.0f} s", flush=True)
+    print(f"{out.name}: {cpu:.0f} s", flush=True)
     return None
 
 
@@ -113,6 +140,8 @@ def summary(out: Path, names: list[str]) -> str:
         total += cpu
         numbers = [
             f"{scale * results['mean'][key]:.2f} ± {scale * results['spread'].get(key, 0):.2f}"
+            if key in results["mean"]
+            else "-"
             for key, scale in COLUMNS.values()
         ]
         rows.append([name, *numbers, f"{cpu / len(results['splits']):.0f} s"])

@@ -208,6 +208,21 @@ def one_step(toy_folder, tmp_path_factory):
     return run
 
 
+def test_fault_26_a_checkpoint_from_before_a_setting_was_there_goes_on(toy_run):
+    straight, old = train(toy_run("moco", "straight", "steps=2")), train(toy_run("moco", "old", "steps=2"), 1)
+    content = torch.load(old, weights_only=True)
+    method, views = content["config"]["method"], content["config"]["data"]["views"]
+    for section, name in ((method, "margin"), (method, "inter"), *((view, "operations") for view in views)):
+        del section[name]
+    del content["method"]["_extra_state"]["step"]
+    checkpoint.save(old.parent, 1, content, keep=2)
+    found, expected = state(train(toy_run("moco", "old", "steps=2"))), state(straight)
+    assert (
+        found["method"].pop("_extra_state")["progress"] == expected["method"].pop("_extra_state")["progress"]
+    )
+    same(found, expected)
+
+
 def test_what_only_says_where_and_how_fast_may_change(toy_run):
     last = train(toy_run("supervised", "a"), until=1)
     again = train(
@@ -422,6 +437,21 @@ def test_watching_needs_no_labels(toy_run, toy_folder, metrics, tmp_path):
     train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
     (line,) = metrics("a", "uniformity")
     assert list(line) == ["step", "uniformity"]
+
+
+def test_a_method_that_needs_labels_is_told_of_those_that_lack_before_it_trains(
+    toy_run, toy_folder, tmp_path
+):
+    folder = toy_folder / "data" / "motion"
+    header, first, *rows = (folder / "train.csv").read_text().splitlines()
+    (tmp_path / "mixed.csv").write_text("\n".join([header, first.split(",")[0] + ",-1", *rows]))
+    told = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
+    with pytest.raises(
+        ConfigError, match=r"^supcon learns from labels, and 1 of 40 videos of .*mixed\.csv have none"
+    ):
+        train(toy_run("supcon", "a", *told))
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+    train(toy_run("simclr", "a", "steps=1", *told))
 
 
 def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):

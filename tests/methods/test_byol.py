@@ -2,40 +2,29 @@
 
 import copy
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import comm
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.models.backbones import Backbone
 from vidssl.schedule import constant
 from vidssl.types import Batch
 
+TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
+
 HEAD = Head(layers=2, hidden=12, out=5, norm="hidden")
-
-
-class Tiny(Backbone):
-    """The mean colour of each frame through a linear layer and a batch norm."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3 * 2, 8), nn.BatchNorm1d(8))
-
-    def forward(self, x):
-        return self.layers(x.mean(dim=(3, 4)).flatten(1))
 
 
 def make(**settings):
     torch.manual_seed(0)
     told = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
-    method = METHODS["byol"](METHODS["byol"].Config(**told), Tiny())
+    method = METHODS["byol"](METHODS["byol"].Config(**told), TinyNorm())
     with torch.no_grad():  # a target that is not the online network, as in the middle of a run
         for p in method.target.parameters():
             p.add_(torch.randn_like(p), alpha=0.3)

@@ -19,9 +19,10 @@ from vidssl.methods import METHODS
 from vidssl.methods.bank import MemoryBank
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.models import Head
-from vidssl.models.backbones import Backbone
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
+
+Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
 
 ENGINE = runpy.run_path(str(Path(__file__).parents[1] / "engine" / "conftest.py"))
 toy_folder, toy_run, metrics = ENGINE["toy_folder"], ENGINE["toy_run"], ENGINE["metrics"]
@@ -254,19 +255,6 @@ def test_temperature_of_the_branch_follows_its_schedule():
 
 
 # The whole loss.
-
-
-class Tiny(Backbone):
-    """The mean colour of each frame through a linear layer: no norm, so any share of a batch gives the same."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3 * 2, 8)
-
-    def forward(self, x):
-        return self.layer(x.mean(dim=(3, 4)).flatten(1)).tanh()
 
 
 def make(name, inter=(), records=40, **settings):

@@ -2,6 +2,8 @@
 
 import copy
 import math
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,27 +14,13 @@ from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.models.backbones import Backbone
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
 
+TinyNorm = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["TinyNorm"]
+
 NAMES = ("moco", "ressl", "sce")
 HEAD = Head(layers=2, hidden=32, out=5, norm="hidden")
-
-
-class Tiny(Backbone):
-    """The mean colour of each frame through a linear layer and a batch norm."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3 * 2, 8), nn.BatchNorm1d(8))
-        self.passes = []  # clips and side of each pass
-
-    def forward(self, x):
-        self.passes.append((len(x), x.shape[-1]))
-        return self.layers(x.mean(dim=(3, 4)).flatten(1))
 
 
 def make(name, **settings):
@@ -40,7 +28,7 @@ def make(name, **settings):
     defaults = {"projector": HEAD, "queue": 11, "momentum": constant(0.9), "key_views": (0, 1)}
     if name == "sce":
         defaults["predictor"] = HEAD
-    method = METHODS[name](METHODS[name].Config(**{**defaults, **settings}), Tiny())
+    method = METHODS[name](METHODS[name].Config(**{**defaults, **settings}), TinyNorm())
     with torch.no_grad():  # a target that is not the online network, as in the middle of a run
         for p in method.target.parameters():
             p.add_(torch.randn_like(p), alpha=0.3)
@@ -141,7 +129,7 @@ def test_target_moves_by_the_momentum_of_the_schedule(progress):
 
 def test_target_starts_as_the_online_network():
     torch.manual_seed(0)
-    method = METHODS["moco"](METHODS["moco"].Config(projector=HEAD, queue=3), Tiny())
+    method = METHODS["moco"](METHODS["moco"].Config(projector=HEAD, queue=3), TinyNorm())
     online = nn.Sequential(method.backbone, method.projector).state_dict()
     assert all(torch.equal(value, online[key]) for key, value in method.target.state_dict().items())
     assert not any(p.requires_grad for p in method.target.parameters())

@@ -1,38 +1,27 @@
 """NPID: the loss against loops, who its negatives are, and what the bank remembers."""
 
 import math
+import runpy
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
-from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
 
+Tiny = runpy.run_path(str(Path(__file__).with_name("tiny.py")))["Tiny"]
+
 HEAD = Head(layers=2, hidden=12, out=5, norm="none")
 RECORDS = 20
-
-
-class Tiny(Backbone):
-    """The mean colour of each frame through a linear layer."""
-
-    dim = 8
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3 * 2, 8)
-
-    def forward(self, x):
-        return self.layer(x.mean(dim=(3, 4)).flatten(1)).tanh()
 
 
 def make(**settings):

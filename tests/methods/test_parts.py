@@ -2,6 +2,8 @@
 
 import math
 from collections import deque
+from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +12,16 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import comm
-from vidssl.methods.parts import KeyQueue, key_statistics, move_towards, shuffled, unit
+from vidssl.config import build
+from vidssl.engine.run import load_run
+from vidssl.engine.train import build_backbone
+from vidssl.errors import ConfigError
+from vidssl.methods import METHODS
+from vidssl.methods.parts import KeyQueue, check_batch_norm, key_statistics, move_towards, shuffled, unit
+from vidssl.models.heads import Head, mlp
+from vidssl.types import Batch
 
+CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
 CPU = torch.device("cpu")
 DIM = 3
 
@@ -236,3 +246,62 @@ def test_statistics_look_at_the_first_4096_negatives():
     key = torch.eye(2)[:1]
     negatives = torch.cat([torch.eye(2)[1:].expand(4096, -1), torch.eye(2)[:1].expand(100, -1)])
     assert key_statistics(key, key, negatives)["negative_similarity"] == 0
+
+
+@pytest.mark.parametrize(
+    "value", ["0", "-0.1", "{start: 0.2, end: 0.0}", "{start: 0.1, end: 0.2, warmup: 0.1}"]
+)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "moco.temperature",
+        "frame_invariance.temperature",
+        "npid.temperature",
+        "simclr.temperature",
+        "interclr_byol.inter.temperature",
+        "ressl.target_temperature",
+        "sce.target_temperature",
+    ],
+)
+def test_a_temperature_that_is_ever_0_is_refused(place, value):
+    toy, key = place.split(".", 1)
+    with pytest.raises(ConfigError, match=f"method.{key}: must be above 0"):
+        load_run(CONFIGS / f"{toy}.yaml", [f"method.{key}={value}"])
+
+
+@pytest.mark.parametrize("value", ["1.01", "-0.1", "{start: 0.9, end: 2.0}"])
+@pytest.mark.parametrize(
+    "place", ["moco.momentum", "byol.momentum", "frame_invariance.momentum", "sce.coefficient"]
+)
+def test_a_share_beyond_0_and_1_is_refused(place, value):
+    toy, key = place.split(".")
+    with pytest.raises(ConfigError, match=f"method.{key}: must stay between 0 and 1"):
+        load_run(CONFIGS / f"{toy}.yaml", [f"method.{key}={value}"])
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("norm", ["none", "hidden"])
+def test_batch_norm_of_one_clip_is_refused(norm, rows):
+    head = mlp(DIM, Head(layers=2, hidden=4, out=2, norm=norm))
+    fails = norm == "hidden" and rows == 1
+    with pytest.raises(ConfigError, match="2 are the fewest") if fails else nullcontext():
+        check_batch_norm(head, rows)
+        head(torch.ones(rows, DIM))
+    check_batch_norm(head.eval(), rows)
+
+
+@pytest.mark.parametrize("toy", ["byol", "simclr", "npid"])
+def test_a_method_with_batch_norm_refuses_one_clip(toy):
+    run = load_run(CONFIGS / f"{toy}.yaml", ["method.projector.norm=hidden"])
+    method = build(METHODS, run.method, build_backbone(run))
+    clips = torch.randn(1, 3, 4, 32, 32)
+    with pytest.raises(ConfigError, match="batch_size"):
+        method(Batch((clips, clips), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
+
+
+@pytest.mark.parametrize("negatives", [0, 1])
+def test_one_key_alone_has_no_spread_and_no_nan(negatives):
+    key = rows(1, torch.Generator().manual_seed(2))
+    found = key_statistics(key, key, rows(negatives, torch.Generator().manual_seed(3)))
+    assert found["negative_similarity"] == found["negative_spread"] == 0
+    assert found["positive_similarity"].item() == pytest.approx(1)

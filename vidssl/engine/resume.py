@@ -18,7 +18,7 @@ from vidssl import comm
 from vidssl.config import Tree, differences
 from vidssl.data.records import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.run import Run
+from vidssl.engine.run import Run, bind_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
@@ -130,7 +130,9 @@ def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList)
         raise CheckpointError(
             f"the checkpoint in {output} has no {', '.join(missing)}: it is no checkpoint of a run"
         )
-    changed = _changes(content["config"], run.model_dump(mode="json"))
+    # Bound anew: what that run could not say yet, it did as the defaults are.
+    then = bind_run(content["config"], f"the config of the checkpoint in {output}")
+    changed = _changes(then.model_dump(mode="json"), run.model_dump(mode="json"))
     if changed:
         raise CheckpointError(
             f"{output} holds a run with other settings: {changed}; choose another output, or "

@@ -218,13 +218,20 @@ def training_list(run: Run) -> VideoList:
     """Read the list that a run trains on, rendering the embedded set first where it is asked for and missing.
 
     Raises:
-        ConfigError: A classifier and the list do not know the same classes.
+        ConfigError: The list does not have the classes of the classifier, or the labels that the method needs.
         DataError: The list cannot be used.
     """
     render(run)
     videos = read_list(run.data.train, run.data.root, run.data.allow_external)
-    if METHODS[run.method.name].classifies:
+    kind = METHODS[run.method.name]
+    if kind.classifies:
         _check_classes(videos, run.method.classes)
+    unlabelled = sum(record.label < 0 for record in videos.records)
+    if kind.needs_labels and unlabelled:
+        raise ConfigError(
+            f"{run.method.name} learns from labels, and {unlabelled} of {len(videos.records)} videos of {videos.path} "
+            "have none (-1): give data.train a list with labels, or choose another method"
+        )
     return videos if run.data.subset is None else choose(videos, run.data.subset)
 
 

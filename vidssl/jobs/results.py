@@ -67,7 +67,9 @@ class Result:
         """The method with the parts that its config switches on: `moco + jigsaw, 4 views`."""
         if self.method is None:
             return None
-        parts = [name for name in ("jigsaw", "inter") if at(self.content, f"config.method.{name}") is not None]
+        parts = [
+            name for name in ("jigsaw", "inter") if at(self.content, f"config.method.{name}") is not None
+        ]
         views = at(self.content, "config.data.views")
         many = f", {len(views)} views" if isinstance(views, list) and len(views) > 2 else ""
         return " + ".join([self.method, *parts]) + many

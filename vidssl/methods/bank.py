@@ -51,19 +51,19 @@ class MemoryBank(nn.Module):
     def write(self) -> tuple[Tensor, Tensor]:
         """Write the held rows of all processes.
 
-        Of a record that a step has twice, at the border of two epochs, the later row counts.
+        Of a record that a step has twice, at the border of two epochs or in place of a broken one, the later counts.
 
         Returns:
             The records (B,), each once, and the rows (B, d) that they had before.
         """
-        index, rows = (
-            torch.cat([wait() for wait in held], dim=1).flatten(0, 1)
-            for held in zip(*self._held, strict=True)
+        held, rows = (
+            torch.cat([wait() for wait in parts], dim=1).flatten(0, 1)
+            for parts in zip(*self._held, strict=True)
         )
         self._held = []
-        index, place = torch.unique(index, return_inverse=True)
-        order = torch.arange(len(place), device=place.device)
-        rows = rows[torch.zeros_like(index).scatter_reduce(0, place, order, "amax")]
+        index, counts = torch.unique(held, return_counts=True)
+        # The last row of each record. With scatter_reduce, torch refuses to be deterministic on a GPU.
+        rows = rows[torch.argsort(held, stable=True)[counts.cumsum(0) - 1]]
         before = self.rows[index]
         omega = torch.where(self.seen[index], self.omega, 1.0).unsqueeze(1).to(rows.dtype)
         # In place: a bank of a million videos is not copied, and no graph holds it.

@@ -13,14 +13,15 @@ from vidssl.types import Batch
 class Method(nn.Module):
     """An objective around a backbone.
 
-    Built as `METHODS[name](config, backbone)`. All state that training changes is in parameters, buffers,
-    `progress` or `step`, so that `state_dict()` is the whole of it.
+    Built as `METHODS[name](config, backbone)`. All state that training changes is in parameters, buffers
+    or extra state, as `progress` and `step` are, so that `state_dict()` is the whole of it.
 
     Attributes:
         backbone: What is learned, saved and evaluated.
         progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
         step: Optimizer steps that lie behind.
         watched: Whether this step's scalars are logged; where not, `loss` alone is needed.
+        needs_labels: Whether it learns from labels without a classifier: a list with videos that have none is refused.
         classifies: Whether the method has a classifier on the backbone, which tests can ask: then its config has
             `classes`, and it has `classify`.
     """
@@ -28,6 +29,7 @@ class Method(nn.Module):
     class Config(Settings):
         """Settings of the method; each method has its own."""
 
+    needs_labels: ClassVar[bool] = False
     classifies: ClassVar[bool] = False
     backbone: Backbone
 

@@ -7,10 +7,11 @@ from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
+from vidssl.methods.parts import Share, Temperature
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
-from vidssl.schedule import Scheduled, constant
+from vidssl.schedule import constant
 from vidssl.types import Batch
 
 
@@ -25,8 +26,8 @@ class FrameInvariance(MomentumMethod):
         """Settings of the method: those of MoCo v2 on images."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
-        momentum: Scheduled = constant(0.999)
-        temperature: Scheduled = constant(0.2)
+        momentum: Share = constant(0.999)
+        temperature: Temperature = constant(0.2)
         key_views: KeyViews = (1,)
         # Of the patch pairs in the loss, the frame pairs have the rest: 0.5 in the paper with tracks, 0 without.
         patch_weight: float = Field(default=0.0, ge=0, le=1)

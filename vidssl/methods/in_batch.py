@@ -9,10 +9,10 @@ from vidssl import comm, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
-from vidssl.methods.parts import full_precision, key_statistics, unit
+from vidssl.methods.parts import Temperature, check_batch_norm, full_precision, key_statistics, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
-from vidssl.schedule import Scheduled, constant
+from vidssl.schedule import constant
 from vidssl.types import Batch
 
 
@@ -27,7 +27,7 @@ class InBatchMethod(Method):
         """Settings that these methods share."""
 
         projector: Head = Head(layers=3, hidden=2048, out=128, norm="all")
-        temperature: Scheduled = constant(0.1)  # tau
+        temperature: Temperature = constant(0.1)  # tau
 
     fewest_views: ClassVar[int] = 2
 
@@ -47,6 +47,7 @@ class InBatchMethod(Method):
             raise ConfigError(
                 f"{views} view gives no positives, the fewest are {self.fewest_views}: data.views needs more recipes"
             )
+        check_batch_norm(self.projector, len(batch.index))
         group = self.group(batch).repeat_interleave(views)  # (N,), as the embeddings (N, d)
         embedding = unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
         with full_precision(group.device):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from vidssl import losses
 from vidssl.config import Settings
 from vidssl.methods.bank import MemoryBank, OnlineKMeans, others
+from vidssl.methods.parts import Temperature
 from vidssl.randomness import generator
-from vidssl.schedule import Scheduled, constant
+from vidssl.schedule import constant
 
 _BLOCK = 2**23  # similarities that are held at a time
 _DRAWS = 1  # the draws of a record in a step, beside those of other parts
@@ -29,7 +30,7 @@ class Inter(Settings):
     sampling: Literal["hard", "semihard", "random", "semieasy"] | None = "semihard"
     negatives: int = Field(default=16384, ge=1)  # K
     margin: float = -0.5  # m, of the cosine
-    temperature: Scheduled = constant(0.1)  # tau
+    temperature: Temperature = constant(0.1)  # tau
     iterations: int = Field(default=20, ge=1)  # of the global k-means
     # Epochs between global k-means in whose place labels are kept up to date in each step: the offline variant.
     refresh: float | None = Field(default=None, gt=0)
@@ -118,10 +119,11 @@ class InterBranch(nn.Module):
         """Draw for each query a positive (N,) and, with a sampling, its negatives (N, K): records."""
         labels = self.clusters.labels[index]
         labels = torch.where(labels < 0, self.clusters.nearest(query), labels)
-        sources = [generator(self._seed, step, record, view, _DRAWS) for record in index.tolist()]
+        records, own = index.tolist(), labels.tolist()
+        sources = [generator(self._seed, step, record, view, _DRAWS) for record in records]
         positives = [
             _another(self.clusters.members(label), record, source)
-            for label, record, source in zip(labels.tolist(), index.tolist(), sources, strict=True)
+            for label, record, source in zip(own, records, sources, strict=True)
         ]
         picks = None
         if self.config.sampling == "random":
@@ -133,7 +135,7 @@ class InterBranch(nn.Module):
                     self.config.negatives,
                     source,
                 )
-                for label, source in zip(labels.tolist(), sources, strict=True)
+                for label, source in zip(own, sources, strict=True)
             ]
             picks = torch.from_numpy(np.stack(drawn)).to(query.device)
         elif self.config.sampling is not None:

@@ -17,10 +17,20 @@ from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import Method
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
-from vidssl.methods.parts import KeyQueue, full_precision, key_statistics, move_towards, shuffled, unit
+from vidssl.methods.parts import (
+    KeyQueue,
+    Share,
+    Temperature,
+    check_batch_norm,
+    full_precision,
+    key_statistics,
+    move_towards,
+    shuffled,
+    unit,
+)
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
-from vidssl.schedule import Schedule, Scheduled, constant
+from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
 
 
@@ -37,7 +47,7 @@ class Queued(Settings):
     """What settings of a method have whose negatives wait in a queue."""
 
     queue: int = Field(default=65536, ge=1)  # K
-    temperature: Scheduled = constant(0.1)  # tau
+    temperature: Temperature = constant(0.1)  # tau
 
 
 class MomentumMethod(Method):
@@ -55,7 +65,7 @@ class MomentumMethod(Method):
 
         projector: Head = Head()
         predictor: Head | None = None  # on the online branch only
-        momentum: Scheduled = Schedule(start=0.99, end=1.0)  # of the target
+        momentum: Share = Schedule(start=0.99, end=1.0)  # of the target
         # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
         key_views: KeyViews = (0, 1)
         jigsaw: Jigsaw | None = None  # PIRL's branch
@@ -112,16 +122,17 @@ class MomentumMethod(Method):
             raise ConfigError(
                 f"key_views {key_views} and {len(views)} views do not fit: data.views needs more recipes"
             )
+        check_batch_norm(nn.Sequential(self.projector, self.predictor), len(batch.index))
         pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
         with torch.no_grad():
             keys = {k: unit(self._encode_key(*_inputs(batch, k))) for k in key_views}
         queries = self._queries(batch, sorted({q for q, _ in pairs}))
-        shuffled = self._shuffled(batch, list(queries))
+        puzzles = self._puzzles(batch, list(queries))
         with full_precision(batch.label.device):
             loss = self._compare(queries, keys, pairs, self.weights)
             if self.config.jigsaw is not None:
                 share = self.config.jigsaw.weight
-                loss = (1 - share) * loss + share * self._compare(shuffled, keys, pairs, (1.0,))
+                loss = (1 - share) * loss + share * self._compare(puzzles, keys, pairs, (1.0,))
             scalars = {"loss": loss}
             if self.inter is not None:
                 whole = [query[:, 0] for query in queries.values()]
@@ -152,7 +163,7 @@ class MomentumMethod(Method):
             queries.update(zip(group, encoded.chunk(len(group)), strict=True))
         return queries
 
-    def _shuffled(self, batch: Batch, numbers: list[int]) -> dict[int, Tensor]:
+    def _puzzles(self, batch: Batch, numbers: list[int]) -> dict[int, Tensor]:
         """Encode views cut into patches: (B, 1, d) each; nothing without the JigSaw branch."""
         if self.jigsaw is None:
             return {}

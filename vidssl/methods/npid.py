@@ -14,11 +14,11 @@ from vidssl.methods.bank import MemoryBank, others
 from vidssl.methods.base import METHODS, Method
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
-from vidssl.methods.parts import full_precision, key_statistics, unit
+from vidssl.methods.parts import Temperature, check_batch_norm, full_precision, key_statistics, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.randomness import generator
-from vidssl.schedule import Scheduled, constant
+from vidssl.schedule import constant
 from vidssl.types import Batch
 
 _DRAWS = 3  # the draws of a record in a step, beside those of other parts
@@ -37,7 +37,7 @@ class NPID(Method):
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         negatives: int = Field(default=16384, ge=1)  # K
         bank_momentum: float = Field(default=0.5, gt=0, le=1)  # omega
-        temperature: Scheduled = constant(0.1)  # tau
+        temperature: Temperature = constant(0.1)  # tau
         margin: float = 0.0  # m of MarginNCE (InterCLR, Eq. 5), of the cosine; 0 is InfoNCE
         jigsaw: Jigsaw | None = None  # PIRL's branch
         inter: Inter | None = None  # InterCLR's branch
@@ -63,18 +63,19 @@ class NPID(Method):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""
         index, bank, step = batch.index, self.bank, self.step
+        check_batch_norm(self.projector, len(index))
         queries = [unit(self.projector(self.backbone(view))) for view in batch.views]
-        shuffled = []
+        puzzles = []
         if self.jigsaw is not None:
             numbered = enumerate(batch.views)
-            shuffled = [unit(self.jigsaw(self.backbone, view, index, step, n)) for n, view in numbered]
+            puzzles = [unit(self.jigsaw(self.backbone, view, index, step, n)) for n, view in numbered]
         with full_precision(index.device):
             picks = self._picks(index)
             margin = self.config.margin
             loss = self._compare(queries, index, picks, margin)
             if self.config.jigsaw is not None:
                 share = self.config.jigsaw.weight
-                loss = (1 - share) * loss + share * self._compare(shuffled, index, picks, margin)
+                loss = (1 - share) * loss + share * self._compare(puzzles, index, picks, margin)
             scalars = {"loss": loss}
             if self.inter is not None:
                 scalars = self.inter.mix(loss, queries, index, bank, step, self.progress)

@@ -1,12 +1,32 @@
 """The parts that methods are composed of."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
+from pydantic import AfterValidator
 from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl import comm
+from vidssl.errors import ConfigError
+from vidssl.schedule import Schedule, Scheduled
+
+
+def _above_zero(value: Schedule) -> Schedule:
+    if value.warmup or not min(value.start, value.end) > 0:
+        raise ValueError("must be above 0 all the time, and a warmup begins at 0")
+    return value
+
+
+def _share(value: Schedule) -> Schedule:
+    if not 0 <= min(value.start, value.end) <= max(value.start, value.end) <= 1:
+        raise ValueError("must stay between 0 and 1")
+    return value
+
+
+Temperature = Annotated[Scheduled, AfterValidator(_above_zero)]
+Share = Annotated[Scheduled, AfterValidator(_share)]  # the target's momentum, the weight of a target
 
 
 def unit(x: Tensor) -> Tensor:
@@ -17,6 +37,19 @@ def unit(x: Tensor) -> Tensor:
 def full_precision(device: torch.device) -> torch.autocast:
     """Switch autocast off: under it even float32 matrices are multiplied in bfloat16."""
     return torch.autocast(device.type, enabled=False)
+
+
+def check_batch_norm(heads: nn.Module, rows: int) -> None:
+    """See whether the batch norms of heads have rows to compare: those of this process, or synchronised ones.
+
+    Raises:
+        ConfigError: There is one row only.
+    """
+    if rows == 1 and any(isinstance(part, nn.BatchNorm1d) and part.training for part in heads.modules()):
+        raise ConfigError(
+            "batch norm in a head compares clips, and a process has 1 at a time: 2 are the fewest; raise batch_size or "
+            "micro_batch_size, or choose norm: none for projector and predictor"
+        )
 
 
 @torch.no_grad()
@@ -90,11 +123,13 @@ def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, T
         `positive_similarity`, mean of query · key; `negative_similarity` and `negative_spread`, mean and
         standard deviation of key · negative; `key_rank`, the effective rank of the keys: the exponential of
         the entropy of their normalised singular values, from 1 (all on one line) to min(N, d) (Roy &
-        Vetterli, 2007).
+        Vetterli, 2007). Similarity and spread of fewer than two pairs are 0.
     """
     similarity = key @ (negatives[:4096] if len(negatives) else key).T
     if not len(negatives):
         similarity = similarity[~torch.eye(len(key), dtype=torch.bool, device=key.device)]
+    if similarity.numel() < 2:
+        similarity = similarity.new_zeros(2)  # not NaN: logs are JSON
     # What is not a number is for the loss to tell: on it svdvals fails without a word on steps and videos.
     share = torch.linalg.svdvals(torch.nan_to_num(key))
     share = share / share.sum()

@@ -5,8 +5,9 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
+from vidssl.methods.parts import Temperature
 from vidssl.models.heads import Head
-from vidssl.schedule import Scheduled, constant
+from vidssl.schedule import constant
 
 
 @METHODS.register("ressl")
@@ -20,7 +21,7 @@ class ReSSL(MomentumMethod):
         """Settings of ReSSL."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
-        target_temperature: Scheduled = constant(0.05)  # tau_m
+        target_temperature: Temperature = constant(0.05)  # tau_m
         key_views: KeyViews = (1,)
 
     config: Config

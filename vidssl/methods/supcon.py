@@ -4,7 +4,6 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.heads import Head
@@ -23,13 +22,9 @@ class SupCon(InBatchMethod):
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
 
+    needs_labels: ClassVar[bool] = True
     fewest_views: ClassVar[int] = 1
 
     def group(self, batch: Batch) -> Tensor:
         """Take the class."""
-        if int(batch.label.min()) < 0:
-            raise ConfigError(
-                "supcon contrasts classes, and the list has videos without a label (-1): give data.train a list with "
-                "labels, or choose method.name=simclr"
-            )
         return batch.label

@@ -1,0 +1,128 @@
+"""`benchmarks/study.py`: what is done is not done again, nothing else is taken for it, and signals reach what runs."""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TOOL = """
+import json, pathlib, signal, sys, time
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+out.mkdir(parents=True, exist_ok=True)
+def stop(number, frame):
+    (out / "saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+with (out / "runs").open("a") as file:
+    file.write("x")
+sum(range(10**6))
+if "fail" in sys.argv:
+    sys.exit(2)
+if "wait" in sys.argv:
+    time.sleep(60)
+(out / "results.json").write_text(json.dumps({"mean": {"R@1": 0.5}, "spread": {}, "splits": [1]}))
+"""
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # where `measure` is
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "a.yaml").write_text("steps: 1\n")
+    names = runpy.run_path(str(ROOT / "benchmarks" / "study.py"), run_name="study")
+    for tool in ("test_net", "train_net"):
+        (tmp_path / "tools" / f"{tool}.py").write_text(TOOL)
+    names["main"].__globals__["TOOLS"] = tmp_path / "tools"
+    return names
+
+
+def command(folder, *more):
+    tool = str(folder / "tools" / "test_net.py")
+    return [
+        sys.executable,
+        tool,
+        "--cfg",
+        str(folder / "configs" / "a.yaml"),
+        "--out",
+        str(folder / "out"),
+        *more,
+    ]
+
+
+def test_results_are_made_once_and_those_of_another_command_or_config_are_refused(study, tmp_path, capsys):
+    run, out = study["run"], tmp_path / "out"
+    assert run(out, command(tmp_path)) is None
+    assert run(out, command(tmp_path)) is None
+    assert (out / "runs").read_text() == "x"
+    assert run(out, command(tmp_path, "seed=1")) == "out"
+    (tmp_path / "configs" / "a.yaml").write_text("steps: 2\n")
+    assert run(out, command(tmp_path)) == "out"
+    assert (out / "runs").read_text() == "x"
+    assert capsys.readouterr().err.count("another --out") == 2
+
+
+def test_time_of_a_run_is_that_of_all_its_parts(study, tmp_path):
+    run, out = study["run"], tmp_path / "out"
+
+    def seconds():
+        return json.loads((out / "seconds.json").read_text())["cpu"]
+
+    assert run(out, command(tmp_path, "fail")) == "out"
+    first = seconds()
+    assert run(out, command(tmp_path, "fail")) == "out"
+    assert seconds() > 1.3 * first > 0
+    kept = seconds()
+    assert run(out, command(tmp_path)) is None  # of another command: from 0
+    assert 0 < seconds() < kept
+
+
+def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path):
+    study["run"](tmp_path / "out", command(tmp_path))
+    assert "| out | 50.00 ± 0.00 | - | - |" in study["summary"](tmp_path, ["out"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, number):
+    told = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait"]
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.argv = told
+            study["main"]()
+        except SystemExit as end:
+            status = end.code
+        finally:
+            os._exit(status)
+    untrained = tmp_path / "s" / "untrained"
+    for _ in range(300):
+        if (untrained / "runs").exists():
+            break
+        time.sleep(0.1)
+    os.kill(child, number)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    assert (untrained / "saved").exists()
+    assert not (tmp_path / "s" / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [(["none"], "holds no configs"), (["configs", "--jobs", "0"], "--jobs 0"), (["named"], "untrained.yaml")],
+)
+def test_what_is_no_study_is_told_in_one_line(study, tmp_path, monkeypatch, told, reason):
+    (tmp_path / "named").mkdir()
+    (tmp_path / "named" / "untrained.yaml").touch()
+    folder, *more = told
+    monkeypatch.setattr(
+        sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more]
+    )
+    with pytest.raises(SystemExit, match=reason):
+        study["main"]()

@@ -109,6 +109,7 @@ def prepare_folder(
         raise DataError(
             f"no {'images' if images else 'videos'} in {root} ({ignored} other files); known are "
             + " ".join(sorted(suffixes))
+            + ("" if images else "; pictures are listed with --images")
         )
     for clip in clips:
         check_name(clip.path)

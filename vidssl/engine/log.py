@@ -101,7 +101,7 @@ def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
         return False
     _log.warning(
         "step %d: the keys have collapsed: effective rank %.1f, mean similarity of negatives %.2f; "
-        "try milder views, a higher coefficient, or a lower learning rate",
+        "try milder views, a lower learning rate, or with sce a higher coefficient",
         step,
         rank,
         negative,

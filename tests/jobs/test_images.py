@@ -61,6 +61,4 @@ def test_pictures_are_listed_trained_on_and_tested(method, views, tmp_path):
     lists = tmp_path / "lists"
     results = measure(options, lists / "test.csv", tmp_path / "test", lists / "train.csv")
     assert results["missing"] == [] and results["num_videos"] + results["num_train"] == 18
-    assert (
-        results["R@1"] == 1.0
-    )  # red and blue: any network tells them apart
+    assert results["R@1"] == 1.0  # red and blue: any network tells them apart

@@ -4,8 +4,8 @@ BIN := .venv/bin
 OUT := output/demo
 DATA := $(OUT)/data
 
-# Caches stay in .venv: nothing is written to the home folder or between the sources.
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/pycache
+# Nothing is written to the home folder. Byte code stays where pip compiles it, beside what it installs: commands that are
+# typed outside of make find it there.
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
 .PHONY: demo test test-all check format bench golden clean
@@ -53,6 +53,7 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/decode.py --videos $(VIDEOS) --json output/bench/decode.json
 	$(BIN)/python benchmarks/augment.py --json output/bench/augment.json
 	$(BIN)/python benchmarks/loader.py --videos $(VIDEOS) --json output/bench/loader.json
+	$(BIN)/python benchmarks/lists.py --json output/bench/lists.json
 	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
@@ -60,6 +61,7 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json
 	$(BIN)/python benchmarks/methods.py --json output/bench/methods.json
 	$(BIN)/python benchmarks/inter.py --json output/bench/inter.json
+	$(BIN)/python benchmarks/svm.py --json output/bench/svm.json
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

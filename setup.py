@@ -37,7 +37,7 @@ setup(
         "pillow",
         "pydantic>=2.6",
         "ruamel.yaml>=0.18",
-        "scikit-learn",
+        "scikit-learn>=1.3",
         "scipy",
         "matplotlib",
         "tensorboard",

@@ -1,8 +1,10 @@
-"""Time decoding against other readers and the floor: `python benchmarks/decode.py --videos FOLDER [--file FILE …]`.
+"""Time decoding against other readers and a decode-only reference.
+
+    python benchmarks/decode.py --videos FOLDER [--file FILE …]
 
 Two random windows of 2.56 s of one video, 8 frames each, at the native size: what one sample of a training with two
 views needs. CPU milliseconds a clip, one thread, file opened each time. In each round all readers get the same two
-windows. The floor decodes the span of the windows and skips what nobody refers to, but makes no picture of it.
+windows. The reference decodes the span of the windows and skips what no frame refers to, but makes no image of it.
 """
 
 import argparse
@@ -78,7 +80,7 @@ def decoded(windows: Windows, wanted: np.ndarray, skip: bool) -> Iterator[Any]:
         yield from (frame for frame in codec.decode(None) if frame.pts in asked)
 
 
-def floor(windows: Windows, number: int) -> object:
+def decode_only(windows: Windows, number: int) -> object:
     """Only decode, skipping."""
     union = np.unique(np.concatenate(windows(number)))
     count = sum(1 for _ in decoded(windows, union, skip=True))
@@ -141,7 +143,7 @@ def pytorchvideo_reader(windows: Windows, number: int) -> object:
 
 Reader = Callable[[Windows, int], object]
 READERS: dict[str, Reader] = {
-    "floor: decode only, skipping": floor,
+    "decode-only reference, skipping": decode_only,
     "**vidssl**": vidssl_reader,
     "vidssl, two passes": vidssl_twice,
     "PyAV, two passes": pyav_plain,
@@ -184,7 +186,7 @@ def main() -> None:
             for name in READERS:
                 figures.setdefault(name, {})[title] = {
                     "ms": float(np.median(times[name])) / 2,
-                    "to_floor": ratio(times, name, "floor: decode only, skipping"),
+                    "to_reference": ratio(times, name, "decode-only reference, skipping"),
                     "to_vidssl": ratio(times, name, "**vidssl**"),
                 }
     titles = list(next(iter(figures.values())))
@@ -193,7 +195,9 @@ def main() -> None:
         for name in figures
     ]
     print(table(["ms a clip (times vidssl)", *titles], rows))
-    rows = [["vidssl / floor", *(f"{cell['to_floor']:.2f}" for cell in figures["**vidssl**"].values())]]
+    rows = [
+        ["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures["**vidssl**"].values())]
+    ]
     print("\n" + table(["", *titles], rows))
     finish({"rounds": parsed.rounds, "decode": figures}, parsed.json)
 

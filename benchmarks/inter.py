@@ -26,6 +26,7 @@ from vidssl.methods.bank import MemoryBank, others
 from vidssl.methods.inter import _BLOCK, Inter, InterBranch
 from vidssl.methods.parts import unit
 from vidssl.randomness import generator
+from vidssl.schedule import constant
 
 DIM = 128
 NOISE = 0.05  # of each number of a row, beside its centre of length 1
@@ -80,7 +81,7 @@ class Subject:
 
     def _branch(self, sampling: Any) -> InterBranch:
         settings = Inter(clusters=self.centroids, negatives=self._negatives, sampling=sampling, iterations=1)
-        return InterBranch(settings, DIM)
+        return InterBranch(settings, DIM, None if sampling is None else constant(0.1))
 
     def _do(self, part: str, action: Callable[[], Any]) -> Any:
         """Do a part; note its time, or its peak."""

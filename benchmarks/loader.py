@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from augment import NAMES, draw, pil_view, torchvision_view
-from decode import SAMPLER, Windows, floor
+from decode import SAMPLER, Windows, decode_only
 from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pyav
 from torch.utils.data import DataLoader, Dataset
 
@@ -97,11 +97,11 @@ def ours(list_file: Path, root: Path | None = None) -> None:
     assert sum(len(batch.label) for batch in loader) == BATCH * STEPS
 
 
-def floors(files: list[Windows]) -> None:
-    """What no loader can go without, in one process: decode the spans, no pictures; augment frames that are there."""
+def reference(files: list[Windows]) -> None:
+    """Decode the spans without making images, and augment frames that are there, in one process."""
     for index in range(BATCH * STEPS):
         windows = files[index % len(files)]
-        floor(windows, index)
+        decode_only(windows, index)
         for view, recipe in enumerate(RECIPE):
             recipe(_FRAMES, generator(5, index, view))
 
@@ -156,7 +156,7 @@ def measure(files: list[Windows], list_file: Path, shrunk: Path, rounds: int) ->
     with open_video(files[0].path) as video:
         _FRAMES[:] = video.frames(files[0](0)[0])
     loaders: dict[str, Callable[[], None]] = {
-        "floor: decode only + augmentation only, no workers": partial(floors, files),
+        "reference: decode only + augmentation only, no workers": partial(reference, files),
         "**vidssl**": partial(ours, list_file),
         "**vidssl**, from shrunk copies": partial(ours, list_file, shrunk),
         "PyAV + PIL, as SlowFast": partial(peer, files, slowfast_view),

@@ -64,7 +64,6 @@ def number_of_clusters(records: int) -> int:
 def variants(clusters: int) -> dict[str, Variant]:
     """All that are compared, by the names that they have in the table."""
     inter = {"inter": Inter(clusters=clusters)}
-    without_negatives = {"inter": Inter(clusters=clusters, sampling=None)}
     return {
         "supervised, 1 clip": Variant("supervised", {"classes": 400}, clips=1),
         BASE: Variant("moco"),
@@ -81,7 +80,7 @@ def variants(clusters: int) -> dict[str, Variant]:
         "NPID, 1 clip": Variant("npid", clips=1),
         "InterCLR on NPID, 1 clip": Variant("npid", inter, clips=1),
         "InterCLR on MoCo": Variant("moco", inter),
-        "InterCLR on BYOL": Variant("byol", without_negatives),
+        "InterCLR on BYOL": Variant("byol", inter),
     }
 
 

@@ -20,7 +20,7 @@ from measure import table
 
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
-COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity": ("uniformity", 1)}
+COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity loss": ("uniformity_loss", 1)}
 
 
 def main() -> None:

@@ -12,8 +12,6 @@ import argparse
 from pathlib import Path
 
 from vidssl.cli import guarded
-from vidssl.config import bind
-from vidssl.data.moving_digits import MovingDigits, ensure
 
 
 def main() -> None:
@@ -35,6 +33,9 @@ def main() -> None:
         "--masks", action="store_true", help="also write crops of the digits, and the part of each pixel"
     )
     options = vars(parser.parse_args())
+    from vidssl.config import bind
+    from vidssl.data.moving_digits import MovingDigits, ensure
+
     out = options.pop("out")
     settings = bind(
         MovingDigits,

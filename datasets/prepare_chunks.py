@@ -11,7 +11,6 @@ from pathlib import Path
 
 from vidssl.arguments import above_zero, at_least
 from vidssl.cli import guarded, prepare
-from vidssl.data.chunks import prepare_chunks
 
 
 def main() -> None:
@@ -32,7 +31,10 @@ def main() -> None:
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
     parser.add_argument("--fps", type=above_zero, help="of folders of images whose list does not say it")
-    prepare(parser, prepare_chunks)
+    options = parser.parse_args()
+    from vidssl.data.chunks import prepare_chunks
+
+    prepare(options, prepare_chunks)
 
 
 if __name__ == "__main__":

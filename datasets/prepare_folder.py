@@ -3,20 +3,21 @@ r"""Write the lists of a folder of videos: train.csv, test.csv, classes.txt and 
     python datasets/prepare_folder.py /data/actions --out lists/actions --test 0.33 --group 'person\d+'
     python datasets/prepare_folder.py /data/street --out lists/street --labels /data/street/labels.csv \
         --group-column source_id
-    python datasets/prepare_folder.py /data/unlabelled --out lists/unlabelled --test 0
+    python datasets/prepare_folder.py /data/kinetics --out lists/kinetics
+    python datasets/prepare_folder.py /data/unlabelled --out lists/unlabelled --unlabeled
+    python datasets/prepare_folder.py /data/rawframes --out lists/rawframes --fps 25
     python datasets/prepare_folder.py /data/pictures --out lists/pictures --images
     python datasets/prepare_folder.py /data/imagenet/train --out lists/imagenet100 --test 0 --images \
         --classes datasets/imagenet100.txt
 
-The folder holds <class>/<file>, or files without classes. Clips of one group (a person, a camera) land on one
-side.
+The folder holds <class>/<file>, or files without classes, or one of these in train, val and test, which then are the
+lists. Clips of one group (a person, a camera) land on one side.
 """
 
 import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded
-from vidssl.data.lists import prepare_folder
+from vidssl.cli import guarded, prepare
 
 
 def main() -> None:
@@ -27,7 +28,9 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="folder of videos")
     parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
     parser.add_argument(
-        "--test", type=float, default=0.33, help="share of the groups to test on (default 0.33); 0: none"
+        "--test",
+        type=float,
+        help="fraction of the groups to test on (default 0.33; 0, none, where there are no classes)",
     )
     parser.add_argument(
         "--group", metavar="REGEX", help="what in a path names its group: first capture group or match"
@@ -43,10 +46,19 @@ def main() -> None:
     parser.add_argument(
         "--classes", type=Path, metavar="FILE", help="classes to keep, one a line (default: all)"
     )
-    options = vars(parser.parse_args())
-    out = options["out"]
-    print(prepare_folder(**options))
-    print(f"lists written to {out}")
+    parser.add_argument(
+        "--unlabeled", action="store_true", help="the folders are not classes: no video gets a label"
+    )
+    parser.add_argument(
+        "--follow-links", action="store_true", help="follow links to folders, and links that leave the folder"
+    )
+    parser.add_argument(
+        "--fps", type=float, help="frames per second of folders of images, where these are the videos"
+    )
+    options = parser.parse_args()
+    from vidssl.data.lists import prepare_folder
+
+    prepare(options, prepare_folder)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from vidssl.arguments import list_parser
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_kinetics
 
 
 def main() -> None:
@@ -26,7 +25,10 @@ def main() -> None:
     parser.add_argument(
         "--untrimmed", action="store_true", help="the files are whole videos <id>.mp4: write start and end"
     )
-    prepare(parser, prepare_kinetics)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_kinetics
+
+    prepare(options, prepare_kinetics)
 
 
 if __name__ == "__main__":

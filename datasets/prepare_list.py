@@ -11,21 +11,28 @@ from pathlib import Path
 
 from vidssl.arguments import list_parser
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import FORMS, prepare_list
 
 
 def main() -> None:
     """Parse, write the lists, report."""
     parser = list_parser(__doc__)
     parser.add_argument("videos", type=Path, metavar="list", help="list of another project")
-    parser.add_argument("--form", required=True, choices=FORMS, help="what a line is")
+    parser.add_argument(
+        "--form",
+        required=True,
+        metavar="FORM",
+        help="what a line is: slowfast, mmaction2 or mmaction2_rawframes",
+    )
     parser.add_argument("--root", type=Path, required=True, help="folder that the paths are relative to")
     parser.add_argument("--name", default="train", help="name of the list that is written (default train)")
     parser.add_argument(
         "--separator", default=" ", metavar="CHARACTER", help="between fields (default: a blank)"
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="names of the classes, one a line")
-    prepare(parser, prepare_list)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_list
+
+    prepare(options, prepare_list)
 
 
 if __name__ == "__main__":

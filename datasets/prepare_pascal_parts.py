@@ -9,7 +9,6 @@ import argparse
 from pathlib import Path
 
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_pascal_parts
 
 
 def main() -> None:
@@ -25,7 +24,10 @@ def main() -> None:
         "--min-side", type=int, default=32, help="leave out objects with a shorter side, pixels (default 32)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split, where VOC brings none (default 0)")
-    prepare(parser, prepare_pascal_parts)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_pascal_parts
+
+    prepare(options, prepare_pascal_parts)
 
 
 if __name__ == "__main__":

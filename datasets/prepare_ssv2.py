@@ -11,7 +11,6 @@ from pathlib import Path
 
 from vidssl.arguments import list_parser
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_ssv2
 
 
 def main() -> None:
@@ -23,7 +22,10 @@ def main() -> None:
     parser.add_argument(
         "--labels", type=Path, required=True, metavar="JSON", help="names and numbers of the classes"
     )
-    prepare(parser, prepare_ssv2)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_ssv2
+
+    prepare(options, prepare_ssv2)
 
 
 if __name__ == "__main__":

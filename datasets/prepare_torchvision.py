@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_torchvision
 
 
 def main() -> None:
@@ -23,7 +22,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
     parser.add_argument("--download", action="store_true", help="have torchvision download what is missing")
     parser.add_argument("--images", type=Path, help="folder for the images (default OUT/images)")
-    prepare(parser, prepare_torchvision)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_torchvision
+
+    prepare(options, prepare_torchvision)
 
 
 if __name__ == "__main__":

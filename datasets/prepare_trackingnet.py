@@ -10,7 +10,6 @@ from pathlib import Path
 
 from vidssl.arguments import list_parser
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_trackingnet
 
 
 def main() -> None:
@@ -20,7 +19,10 @@ def main() -> None:
     parser.add_argument(
         "--chunks", metavar="N-M", help="training chunks, such as 0-3 or 0,2 (default: all there are)"
     )
-    prepare(parser, prepare_trackingnet)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_trackingnet
+
+    prepare(options, prepare_trackingnet)
 
 
 if __name__ == "__main__":

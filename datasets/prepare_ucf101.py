@@ -9,7 +9,6 @@ from pathlib import Path
 
 from vidssl.arguments import list_parser
 from vidssl.cli import guarded, prepare
-from vidssl.data.official import prepare_ucf101
 
 
 def main() -> None:
@@ -17,7 +16,10 @@ def main() -> None:
     parser = list_parser(__doc__)
     parser.add_argument("root", type=Path, help="folder of the videos")
     parser.add_argument("--splits", type=Path, required=True, help="folder ucfTrainTestlist")
-    prepare(parser, prepare_ucf101)
+    options = parser.parse_args()
+    from vidssl.data.official import prepare_ucf101
+
+    prepare(options, prepare_ucf101)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """What all tests share: the real videos, a small rendered set, and a way to write a video."""
 
+import os
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -13,6 +15,35 @@ import torch
 from vidssl.data.moving_digits import MovingDigits, ensure
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
+
+
+def is_required(reason: str, required: str) -> bool:
+    """Whether a skip for this reason is an error: VIDSSL_REQUIRE names words of reasons, "shared,gpu", or is "all"."""
+    words = [word.strip().lower() for word in required.split(",") if word.strip()]
+    return "all" in words or any(word in reason.lower() for word in words)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[None]:
+    """Make a skip an error where VIDSSL_REQUIRE names what is missing."""
+    return _refused((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[None]:
+    """Likewise for a file that is skipped whole."""
+    return _refused((yield))
+
+
+def _refused(report: Any) -> Any:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if is_required(reason, os.environ.get("VIDSSL_REQUIRE", "")):
+            report.outcome, report.longrepr = (
+                "failed",
+                f"VIDSSL_REQUIRE={os.environ['VIDSSL_REQUIRE']}: {reason}",
+            )
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,6 +65,12 @@ def run_world() -> Callable[..., list]:
 def start_world() -> Callable[..., object]:
     """Start such processes: `start_world(2, function, *arguments)` has `kill`, `wait` and `results`."""
     return WORLD["World"]
+
+
+@pytest.fixture(scope="session")
+def run_script() -> Callable[..., tuple[int, str, str]]:
+    """Run a script as a command: `run_script("a.py", "--out", "x", cwd=folder)` gives its status, stdout and stderr."""
+    return WORLD["run_script"]
 
 
 @pytest.fixture(scope="session")

@@ -165,6 +165,22 @@ def test_15_an_unknown_key_and_the_nearest_one(write):
     assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
 
 
+def test_a_chosen_part_that_is_swapped_by_its_name_alone(write):
+    """The keys that are left over are named, once, and how the part is chosen anew."""
+    path = write(GOOD.replace("colours:", "edge: 2, colours:"))
+    told = message(load, path, "shapes.1.name=circle")
+    assert told == (
+        f"{path}: 1 mistake\n  shapes.1: circle has no edge, colours, which square has; each name has settings of its "
+        "own: replace the whole section, as 'shapes.1={name: circle, …}'; there are: name, radius"
+    )
+    told = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
+    assert "2 mistakes" in told and "shapes.1.raduis: unknown key (did you mean 'radius'?)" in told
+    assert load(path, "shapes.1={name: circle}").shapes[1].radius == 1.0
+    configs = Path(__file__).parents[1] / "configs"
+    told = message(load_run, configs / "toy" / "sce.yaml", ["method.name=moco"])
+    assert "method: moco has no coefficient, which sce has" in told and "'method={name: moco, …}'" in told
+
+
 def test_15_all_mistakes_at_once(write):
     path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
     head, *lines = message(load, path).splitlines()

@@ -1,21 +1,33 @@
 """Every config in the repository binds, says how it is run, and names data that exist or get rendered."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from vidssl.engine.run import load_run
+from vidssl.jobs.track import settings
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]
+# What a header says of a probe: a config, then perhaps its section in brackets, then perhaps settings.
+SETTING = r"(?<=')[\w.]+=[^']*(?=')|[\w.]+=[^\s;,']*[^\s;,'.]"
+PROBE = re.compile(
+    rf"(configs/(?:linear|finetune)/\w+\.yaml)(?: \([^)]*\))?(?: with((?: '?(?:{SETTING})'?)+))?"
+)
 CONFIGS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
 
 
+def several(name):
+    """Whether a config is for several splits."""
+    return "{split}" in (ROOT / name).read_text(encoding="utf-8").split("\noutput:", 1)[1]
+
+
+@cache
 def load(name):
     """Bind a config; one for several splits as that of the first."""
-    several = "{split}" in (ROOT / name).read_text(encoding="utf-8").split("\noutput:", 1)[1]
-    return load_run(ROOT / name, split=1 if several else None)
+    return load_run(ROOT / name, split=1 if several(name) else None)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -42,8 +54,34 @@ def test_header_says_what_it_is_and_how_it_is_run(name):
     assert commands and all(re.match(r"(\.venv/bin/)?(python|torchrun) ", line) for line in commands)
     for script in re.findall(r"\b(?:tools|datasets)/\w+\.py", "\n".join(header)):
         assert (ROOT / script).exists()
-    several = "{split}" in (ROOT / name).read_text(encoding="utf-8").split("\noutput:", 1)[1]
-    assert several == any("--splits 1,2,3" in line for line in header)
+    assert several(name) == any("--splits 1,2,3" in line for line in header)
+
+
+@pytest.mark.parametrize("name", [name for name in CONFIGS if name.startswith("configs/pretrain/")])
+def test_an_expected_number_comes_with_its_probe(name):
+    header = (ROOT / name).read_text(encoding="utf-8").split("\noutput:")[0]
+    expected = header.partition("# Expected: ")[2].partition("# Cost:")[0]
+    probe = re.sub(r"\n#\s*", " ", expected.partition("# Probe: ")[2])
+    published = re.search(r"(linear\D*|UCF101\D*)\d\d\.\d", expected)
+    assert bool(published) == bool(PROBE.match(probe)), "the path of a config comes right after '# Probe: '"
+    for path, overrides in PROBE.findall(probe):
+        run = load_run(ROOT / path, re.findall(SETTING, overrides), split=1 if several(path) else None)
+        assert run.backbone.model_dump() == load(name).backbone.model_dump()
+
+
+def test_the_tracker_of_the_papers_config_is_the_papers():
+    """Eq. (4) and (5) and the top 300 proposals, nothing else."""
+    header = (ROOT / "configs/pretrain/frame_invariance_tracks_r50_trackingnet.yaml").read_text(
+        encoding="utf-8"
+    )
+    told = re.search(r"--tracker ((?:[\w.]+=\w+[\s#\\]*)+)", header)
+    tracker = settings(re.findall(r"[\w.]+=\w+", told[1]))
+    assert (tracker.chunks, tracker.frames, tracker.min_gap, tracker.stride) == (4, 60, 40, 1)
+    assert tracker.variant == "sum" and not tracker.center
+    assert tracker.max_step is None and tracker.overlap is None
+    search = tracker.search
+    assert (search.limit, search.keep) == (300, "first")
+    assert (search.smallest, search.largest, search.ratio) == (0, 1, None)
 
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")])

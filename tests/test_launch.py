@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from vidssl import launch
+from vidssl.config import read
 from vidssl.errors import ConfigError, Interrupted
 
 ROOT = Path(__file__).parents[1]
@@ -190,9 +191,9 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
         monkeypatch.setenv("SUBMITIT_EXECUTOR", cluster)
         for name, value in zip(names[cluster], ("77", str(rank)), strict=True):
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(launch, "train", train)
+        monkeypatch.setattr("vidssl.engine.train.train", train)
         signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
-        training = launch.Training(launch.read(ROOT / TOY), TOY)
+        training = launch.Training(read(ROOT / TOY), TOY)
         again = training.checkpoint()
         assert isinstance(again, submitit.helpers.DelayedSubmission) and again.function == training
         with pytest.raises(SystemExit) as left:

@@ -6,31 +6,9 @@ import pytest
 
 from vidssl.engine.run import load_run
 from vidssl.engine.train import _write_config, test_clips
+from vidssl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
-
-# What the recipes say, word by word.
-LINEAR = (
-    "Linear: 60 epochs, batch 512, SGD 0.9, wd 0, lr 2 x batch/256, warm-up 8 (code) or 35 (paper), cosine, backbone "
-    "in eval mode (BN frozen), head init std 0.01. Train: short side 256 (paper) or random 256-320 (code, default), "
-    "crop 224, flip."
-)
-FINETUNE = (
-    "Finetune UCF101/HMDB51: 200 epochs, batch 64, SGD 0.9, wd 0, lr 0.1 x batch/256 (= 0.025), no warm-up, cosine, "
-    "dropout 0.8, jitter 0.4/0.4/0.4/0.1 p 0.8, flip (code adds gray 0.2), 3 splits. Test: 10 clips at uniform starts "
-    "(first at 0, last ends at the video's end) x 3 crops along the longer side at 256²"
-)
-SEMI = "semi-supervised 1 % / 10 % finetuning (20 epochs, head lr 1.0, backbone 0.01, x0.2 at 12 and 16)"
-
-
-def words(text):
-    return " ".join(text.split())
-
-
-def test_the_quotations_are_those_of_the_recipes(real):
-    recipes = words((real.parent / "recipes.md").read_text(encoding="utf-8"))
-    for quotation in (LINEAR, FINETUNE, SEMI):
-        assert words(quotation) in recipes
 
 
 def read_back(name, tmp_path, *overrides, split=None):
@@ -116,3 +94,75 @@ def test_the_papers_text_is_two_overrides_away(tmp_path):
     assert (run.data.views[0].gray_probability, run.data.views[0].short_side) == (0.0, (256, 256))
     header = (ROOT / "configs/finetune/ucf101_r18.yaml").read_text(encoding="utf-8")
     assert all(override in header for override in overrides)
+
+
+# Learning rates at epochs, of the papers: SCE (Denize et al., 2023) D.1 and D.2, InterCLR (Xie et al., 2021) B, InfoMin
+# (Tian et al., 2020) C.2 with the milestones of its code.
+PROBES = {
+    "imagenet_r50": (90, 1024, 0, {0: 0.4, 45: 0.2, 90: 0}, 0.08),
+    "imagenet_r50_moco": (100, 256, 0, {0: 30, 59.9: 30, 60: 3, 79.9: 3, 80: 0.3, 100: 0.3}, 0.08),
+    "imagenet_r50_interclr": (
+        100,
+        256,
+        1e-4,
+        {0: 0.01, 29.9: 0.01, 30: 1e-3, 59.9: 1e-3, 60: 1e-4, 89.9: 1e-4, 90: 1e-5},
+        0.08,
+    ),
+    "imagenet_r50_infomin": (
+        60,
+        256,
+        0,
+        {0: 30, 29.9: 30, 30.1: 6, 39.9: 6, 40.1: 1.2, 49.9: 1.2, 50.1: 0.24},
+        0.2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_linear_probes_of_imagenet(name, tmp_path):
+    epochs, batch_size, decay, rates, area = PROBES[name]
+    run = read_back(f"linear/{name}.yaml", tmp_path)
+    assert (run.epochs, run.batch_size) == (epochs, batch_size)
+    assert {epoch: rate(run, epoch) for epoch in rates} == pytest.approx(rates)
+    optimizer = run.optimizer
+    assert (optimizer.name, optimizer.sgd_momentum, optimizer.weight_decay) == ("sgd", 0.9, decay)
+    assert run.method.freeze and run.method.classes == 1000 and run.method.dropout == 0
+    (view,) = run.data.views
+    assert (view.size, view.area, view.flip_probability) == (224, (area, 1.0), 0.5)
+    assert (view.jitter_probability, view.gray_probability, view.blur_probability) == (0, 0, 0)
+    test = test_clips(run)
+    assert (test.clips, test.crops, test.size, test.short_side) == (1, 1, 224, 256)
+
+
+def test_linear_probe_of_cifar(tmp_path):
+    run = read_back("linear/cifar10_r18.yaml", tmp_path)
+    rates = {0: 30, 59.9: 30, 60: 3, 80: 0.3}
+    assert run.epochs == 100 and {epoch: rate(run, epoch) for epoch in rates} == pytest.approx(rates)
+    (view,) = run.data.views
+    assert (view.size, view.short_side, view.padding, view.flip_probability) == (32, (32, 32), 4, 0.5)
+
+
+def test_infomin(tmp_path):
+    """The head and the views of PyContrast's InfoMin."""
+    run = read_back("pretrain/infomin_r50_imagenet.yaml", tmp_path)
+    jigsaw = run.method.jigsaw
+    assert (jigsaw.grid, jigsaw.weight, jigsaw.head, jigsaw.view) == (3, 0.5, "mlp", 2)
+    assert run.method.key_views == (1,) and run.method.temperature.start == 0.15
+    one, other, cut = run.data.views
+    assert one == other
+    assert (one.size, one.area, one.ranges) == (224, (0.2, 1.0), (0.8, 0.8, 0.8, 0.2))
+    assert (one.operations, one.magnitude, one.operation_probability) == (2, 30, 0.5)
+    assert (cut.size, cut.area, cut.flip_probability, cut.operations) == (255, (0.6, 1.0), 0.5, 0)
+    assert (cut.jitter_probability, cut.gray_probability, cut.blur_probability) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", ["moco", "npid", "ressl", "infomin", "interclr_byol", "sce"])
+def test_images_are_tested_as_the_papers_do(name, tmp_path):
+    test = test_clips(read_back(f"pretrain/{name}_r50_imagenet.yaml", tmp_path))
+    assert (test.clips, test.crops, test.size, test.short_side, test.precision) == (1, 1, 224, 256, "float32")
+
+
+@pytest.mark.parametrize("size", [257, 300])
+def test_a_test_crop_larger_than_its_short_side_is_refused(size, tmp_path):
+    with pytest.raises(ConfigError, match=f"evaluate.short_side 256 is less than size {size}"):
+        load_run(ROOT / "configs/linear/imagenet_r50.yaml", [f"output={tmp_path}", f"evaluate.size={size}"])

@@ -47,6 +47,18 @@ def test_the_nearest_name_is_offered(package):
         THINGS["xyz"]
 
 
+def test_a_plug_in_that_cannot_be_imported_is_named_at_every_look_up(package, tmp_path):
+    from plugins_of_a_test import THINGS
+
+    broken = (
+        "from plugins_of_a_test import THINGS\nTHINGS.register('fig')(int)\nimport there_is_no_such_module\n"
+    )
+    (tmp_path / "plugins_of_a_test" / "fig.py").write_text(broken)
+    for look_up in (lambda: THINGS["pear"], lambda: list(THINGS), lambda: "fig" in THINGS):
+        with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
+            look_up()
+
+
 def test_a_name_is_given_once():
     registry = Registry("thing", "vidssl.errors")
     assert registry.register("one")(int) is int

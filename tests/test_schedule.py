@@ -43,6 +43,26 @@ def test_warmup_climbs_to_start_and_the_rest_follows_rescaled(shape):
         assert schedule.at(share) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("shape", ["cosine", "linear"])
+def test_a_warmup_that_climbs_to_a_curve_over_the_whole_run(shape):
+    """SlowFast's learning rate: a curve from epoch 0, and a line to its value at the end of the warm-up."""
+    curve = {
+        "cosine": lambda epoch: 2.4 * (1 + math.cos(math.pi * epoch / 200)) / 2,
+        "linear": lambda epoch: 2.4 * (1 - epoch / 200),
+    }[shape]
+    schedule = Schedule(start=2.4, end=0.0, shape=shape, warmup=0.175, warmup_start=0.02, after_warmup=False)
+    for epoch in (0, 1, 10, 34.99):
+        expected = 0.02 + (curve(35) - 0.02) * epoch / 35
+        assert schedule.at(epoch / 200) == pytest.approx(expected, rel=1e-12)
+    for epoch in (35, 36, 99.9, 100, 150, 199):
+        assert schedule.at(epoch / 200) == pytest.approx(curve(epoch), rel=1e-12)
+
+
+def test_a_warmup_that_does_not_start_at_0():
+    schedule = Schedule(start=2.0, end=0.0, warmup=0.5, warmup_start=1.0)
+    assert [schedule.at(share) for share in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx([1, 1.5, 2, 1, 0])
+
+
 @pytest.mark.parametrize(
     "schedule", [Schedule(start=3, end=1), Schedule(start=3, end=1, shape="linear", warmup=0.5)]
 )
@@ -71,6 +91,15 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
             "a constant goes from 1.0 to 0.0: choose linear or cosine",
         ),
         ({"start": 1, "end": 0, "warmup": 1.0}, "value.warmup: .*less than 1"),
+        (
+            {"start": 1, "end": 0, "after_warmup": False},
+            "warmup_start and after_warmup need a warmup above 0",
+        ),
+        (
+            {"start": 1, "end": 1, "shape": "constant", "warmup": 0.1, "after_warmup": False},
+            "after_warmup: false does nothing with shape: constant",
+        ),
+        ({"start": 1, "end": 0, "warmup_start": 0.1}, "warmup_start and after_warmup need a warmup above 0"),
         ({"start": 1, "end": 0, "warmup": -0.1}, "value.warmup: .*greater than or equal to 0"),
         ({"start": 1, "end": 0, "shape": "cosin"}, "value.shape: "),
         ({"start": 1}, "value.end: is required"),
@@ -112,6 +141,10 @@ def test_steps_come_back_from_a_config():
         ({"shape": "steps", "milestones": [0.1], "warmup": 0.2}, "must rise, and lie after the warm-up"),
         ({"shape": "steps", "milestones": [0.5], "end": 0.0}, "both must be above 0, to have a factor"),
         ({"shape": "steps", "milestones": [1.0]}, "less than 1"),
+        (
+            {"shape": "steps", "milestones": [0.5], "warmup": 0.2, "after_warmup": False},
+            "after_warmup: false does nothing with shape: steps",
+        ),
     ],
 )
 def test_steps_that_are_refused(settings, message):

@@ -2,7 +2,7 @@ r"""Check every video of a list by decoding it to its end, and write the list of
 
 python tools/check_videos.py lists/mine/train.csv --out lists/mine_checked/train --min-frames 16
 
-Exit status: 0 nothing is wrong, 1 something was found, 2 the check could not be made.
+Exit status: 0 every row was kept, 1 rows were left out, 2 the check could not be made.
 """
 
 from vidssl.cli import check, guarded

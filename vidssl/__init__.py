@@ -1,8 +1,34 @@
 """Self-supervised learning of video representations: videos in, a backbone, its features and its accuracies out."""
 
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":  # it forks its workers and locks files as POSIX systems do
+    raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
+
 __version__ = "0.1.0"
 
-from vidssl.data import open_video
-from vidssl.models import build_backbone, load_backbone
+if TYPE_CHECKING:
+    from vidssl.data import open_video
+    from vidssl.models import build_backbone, load_backbone
 
 __all__ = ["build_backbone", "load_backbone", "open_video"]
+
+# Imported at their first use: torch and the decoders take seconds, which `vidssl --help` does not need.
+_HOMES = {
+    "build_backbone": "vidssl.models",
+    "load_backbone": "vidssl.models",
+    "open_video": "vidssl.data",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'vidssl' has no attribute '{name}'")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,27 +4,23 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from vidssl import comm
-from vidssl.analysis import TRANSFORMATIONS
-from vidssl.arguments import add_options, at_least, options_of, splits
-from vidssl.jobs import invariance as measuring
-from vidssl.jobs import parts as measuring_parts
-from vidssl.jobs.invariance_chart import summary
+from vidssl.arguments import add_options, at_least, options_of, parse, splits
 
 
-def invariance(arguments: Sequence[str]) -> None:
+def invariance(arguments: Sequence[str], prog: str) -> None:
     """Measure how invariant networks are: transformation by transformation, in numbers and as a chart.
 
     One clip of each video is looked at unless --clips says otherwise, and its central square.
     """
-    parser = argparse.ArgumentParser(prog="analyze.py invariance", description=invariance.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=invariance.__doc__)
     add_options(parser, several=True)
     parser.add_argument("--list", type=Path, required=True, help="list of videos, with labels")
     parser.add_argument(
         "--transformations",
         type=lambda text: tuple(text.split(",")),
         metavar="A,B",
-        help=f"default: all that can be measured of {', '.join(TRANSFORMATIONS)}",
+        help="default: all that can be measured of occlusion, viewpoint, rotation, illumination, colour, blur, "
+        "instance, shift, gap, speed, reverse",
     )
     parser.add_argument("--top-k", type=at_least(1), default=10, help="best units that count (default 10)")
     parser.add_argument(
@@ -48,7 +44,11 @@ def invariance(arguments: Sequence[str]) -> None:
         help="for 1,2,3: measure once for each, with its number for {split}, and give mean and spread",
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and invariance.png")
-    parsed = parser.parse_intermixed_args(arguments)
+    parsed = parse(parser, arguments)
+    from vidssl import comm
+    from vidssl.jobs import invariance as measuring
+    from vidssl.jobs.invariance_chart import summary
+
     measure = measuring.Measure(
         parsed.transformations, parsed.top_k, parsed.variant, parsed.population, parsed.boxes
     )
@@ -62,22 +62,25 @@ def invariance(arguments: Sequence[str]) -> None:
         print(parsed.out / "invariance.png")
 
 
-def parts(arguments: Sequence[str]) -> None:
+def parts(arguments: Sequence[str], prog: str) -> None:
     """Measure a decoder of object parts: the pixels of crops that it gives the right part.
 
     The checkpoint is that of a run of `part_segmentation`; the list has a column `mask`.
     """
-    parser = argparse.ArgumentParser(prog="analyze.py parts", description=parts.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=parts.__doc__)
     add_options(parser)
     parser.add_argument("--list", type=Path, required=True, help="list of object crops, with masks")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for results.json, per_class.csv and parts.png"
     )
-    parsed = parser.parse_intermixed_args(arguments)
-    found = measuring_parts.segment_parts(options_of(parsed), parsed.list, parsed.out)
+    parsed = parse(parser, arguments)
+    from vidssl import comm
+    from vidssl.jobs import parts as measuring
+
+    found = measuring.segment_parts(options_of(parsed), parsed.list, parsed.out)
     if comm.is_main():
-        print(measuring_parts.table(found))
+        print(measuring.table(found))
         print(parsed.out / "parts.png")
 
 
-ANALYSES: dict[str, Callable[[Sequence[str]], None]] = {"invariance": invariance, "parts": parts}
+ANALYSES: dict[str, Callable[[Sequence[str], str], None]] = {"invariance": invariance, "parts": parts}

@@ -1,15 +1,18 @@
 """What commands can be told, and how it is read: each group of arguments once."""
 
 import argparse
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vidssl.config import Tree, override
-from vidssl.data.video import MAX_PIXELS
 from vidssl.errors import ConfigError
-from vidssl.jobs.backbones import Options
+from vidssl.workers import usable_cpus
+
+# What a command works with is imported once its arguments are read: --help and a mistyped option need no torch.
+if TYPE_CHECKING:
+    from vidssl.config import Tree
+    from vidssl.jobs.backbones import Options
 
 
 def at_least(least: int) -> Callable[[str], int]:
@@ -40,7 +43,7 @@ def add_options(
         help="load a checkpoint that holds more than tensors and plain data; such a file can run any code",
     )
     parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
-    workers = "one a CPU"
+    workers = "one per usable CPU"
     if clips:
         workers = "the run's"
         parser.add_argument(
@@ -50,7 +53,17 @@ def add_options(
             "--crops", type=at_least(1), help="crops of each clip, along the longer side (default: the run's)"
         )
         parser.add_argument("--size", type=at_least(1), help="side of the crops, pixels (default: the run's)")
+        parser.add_argument(
+            "--short-side",
+            type=at_least(1),
+            help="of the video before it is cropped, pixels (default: the run's)",
+        )
         parser.add_argument("--batch-size", type=at_least(1), help="videos at a time (default: the run's)")
+        parser.add_argument(
+            "--precision",
+            choices=("float32", "bfloat16"),
+            help="of the forward pass (default: the run's evaluate.precision)",
+        )
     parser.add_argument("--workers", type=at_least(0), help=f"processes that decode (default: {workers})")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
@@ -75,13 +88,16 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument("--fps", type=above_zero, help="of folders of images whose list does not say it")
     parser.add_argument(
-        "--max-pixels", type=at_least(1), default=MAX_PIXELS, help=f"of a frame (default {MAX_PIXELS})"
+        "--max-pixels",
+        type=at_least(1),
+        default=argparse.SUPPRESS,
+        help="largest size of a frame, width times height (default 4096 x 4096)",
     )
     parser.add_argument(
         "--timeout", type=above_zero, default=120.0, help="seconds without a frame that mean it hangs (120)"
     )
     parser.add_argument(
-        "--workers", type=at_least(1), default=os.cpu_count() or 1, help="processes (default: one a CPU)"
+        "--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)"
     )
 
 
@@ -105,6 +121,9 @@ def list_parser(
         default=max_missing,
         help=f"share of the files of a list that may be missing (default {max_missing:g})",
     )
+    parser.add_argument(
+        "--follow-links", action="store_true", help="follow links to folders, and links that leave the folder"
+    )
     default = "" if fps is None else f" (default {fps:g})"
     parser.add_argument(
         "--fps", type=float, default=fps, help=f"frames per second of folders of images{default}"
@@ -112,8 +131,30 @@ def list_parser(
     return parser
 
 
-def options_of(arguments: argparse.Namespace) -> Options:
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse options and KEY=VALUE settings in any order.
+
+    An unknown option that is a setting of the config, as `--output=x`, is an error that names the setting.
+    """
+    parsed, unknown = parser.parse_known_intermixed_args(arguments)
+    if unknown:
+        settings = [word.lstrip("-") for word in unknown if word.startswith("--") and _is_setting(word)]
+        written = " ".join(word if "=" in word else f"{word}=VALUE" for word in settings)
+        hint = f" (did you mean {written}? settings of the config have no dashes)" if written else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return parsed
+
+
+def _is_setting(word: str) -> bool:
+    from vidssl.engine.run import Run
+
+    return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
+
+
+def options_of(arguments: argparse.Namespace) -> "Options":
     """Collect the arguments of `add_options`."""
+    from vidssl.jobs.backbones import Options
+
     fields = Options.__dataclass_fields__
     return Options(**{name: value for name, value in vars(arguments).items() if name in fields})
 
@@ -127,21 +168,43 @@ def splits(text: str) -> tuple[int, ...]:
     return numbers
 
 
-def protocol_choices(words: Sequence[str]) -> list[Tree]:
-    """Read `knn k=20 svm` as the choices of two protocols."""
+def protocol_choices(words: Sequence[str]) -> "tuple[list[Tree], list[str]]":
+    """Read `knn k=20 svm data.workers=0` as the choices of two protocols, and the settings of the config among them.
+
+    A setting belongs to the protocol before it, unless that does not have it and the config does.
+    """
+    from vidssl.config import override
+
     choices: list[Tree] = []
+    overrides = []
     for word in words:
         if "=" not in word:
             choices.append({"name": word})
+        elif _is_setting(word) and not (choices and _has_setting(choices[-1]["name"], word)):
+            overrides.append(word)
         elif not choices:
             raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
         else:
             override(choices[-1], word)
-    return choices
+    if not choices:
+        raise ConfigError(
+            f"--protocol {' '.join(words)} names no protocol: write its name first, as --protocol knn k=20"
+        )
+    return choices, overrides
+
+
+def _has_setting(protocol: str, word: str) -> bool:
+    from vidssl.evaluation import PROTOCOLS
+
+    key = word.partition("=")[0]
+    if protocol not in PROTOCOLS:  # of a plug-in, which is not imported yet
+        return "." not in key
+    kind: Any = PROTOCOLS[protocol]
+    return key.split(".")[0] in kind.Config.model_fields
 
 
 def chooser(
-    prog: str, description: str | None, commands: Mapping[str, Callable[..., None]]
+    prog: str | None, description: str | None, commands: Mapping[str, Callable[..., None]]
 ) -> argparse.ArgumentParser:
     """Make a parser whose first word chooses a command, and whose others are that command's."""
     parser = argparse.ArgumentParser(

@@ -3,13 +3,13 @@
 import argparse
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import vidssl
-from vidssl import comm
 from vidssl.analyses import ANALYSES
 from vidssl.arguments import (
     above_zero,
@@ -18,24 +18,13 @@ from vidssl.arguments import (
     at_least,
     chooser,
     options_of,
+    parse,
     protocol_choices,
     splits,
 )
-from vidssl.engine import train as engine
-from vidssl.engine.run import load_run
-from vidssl.engine.run import schema as run_schema
 from vidssl.errors import Interrupted, PeerError, VidsslError
-from vidssl.evaluation import PROTOCOLS
-from vidssl.jobs import check as checking
-from vidssl.jobs import compare as comparing
-from vidssl.jobs import report as reporting
-from vidssl.jobs import shrink as shrinking
-from vidssl.jobs import track as tracking
-from vidssl.jobs.doctor import describe, examine
-from vidssl.jobs.extract import extract_features, merge
-from vidssl.jobs.retrieve import find, is_video, retrieve, table
-from vidssl.jobs.test import measure_splits, summary, train_splits
-from vidssl.jobs.test import test as measure
+
+# Each command imports its job once its arguments are read: --help and a mistyped option need no torch.
 
 INTERRUPTED = 75  # exit status of a run that was told to stop, has saved, and wants to be started again
 
@@ -46,7 +35,7 @@ def guarded(command: Callable[[], None]) -> None:
     Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 where a process is lost or
     there is a bug.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
+    start_log()
     try:
         command()
     except PeerError as error:
@@ -64,16 +53,39 @@ def guarded(command: Callable[[], None]) -> None:
         sys.exit(130)
 
 
-def prepare(parser: argparse.ArgumentParser, write: Callable[..., object]) -> None:
-    """Parse, write lists, and print the report."""
-    options = vars(parser.parse_args())
-    print(write(**options))
-    print(f"lists written to {options['out']}")
+def start_log() -> None:
+    """Log to stderr, with time and rank."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s%(rank)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
-def train(arguments: Sequence[str] | None = None) -> None:
+class _Formatter(logging.Formatter):
+    """Adds the rank where a run has several processes; looked up for each line, as Slurm's is set after the start."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        several = os.environ.get("WORLD_SIZE", "1") != "1"
+        record.rank = f" rank {os.environ.get('RANK', '?')}" if several else ""
+        return super().format(record)
+
+
+def prepare(options: argparse.Namespace, write: Callable[..., object]) -> None:
+    """Write lists with the options of a script in datasets/, and print the report."""
+    print(write(**vars(options)))
+    print(f"lists written to {options.out}")
+
+
+def _print(*lines: object) -> None:
+    """Print, in the main process only."""
+    from vidssl import comm
+
+    if comm.is_main():
+        print(*lines, sep="\n")
+
+
+def train(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Train, or go on training: everything that a config file describes."""
-    parser = argparse.ArgumentParser(prog="train_net.py", description=train.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=train.__doc__)
     parser.add_argument("--cfg", type=Path, required=True, help="config file (YAML)")
     parser.add_argument(
         "--splits",
@@ -81,21 +93,21 @@ def train(arguments: Sequence[str] | None = None) -> None:
         help="for 1,2,3: train and test once for each, with its number for {split} in the config",
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of the file")
-    parsed = parser.parse_intermixed_args(arguments)
+    parsed = parse(parser, arguments)
+    from vidssl.engine import train as engine
+    from vidssl.engine.run import load_run
+    from vidssl.jobs.test import summary, train_splits
+
     if parsed.splits is None:
-        last = engine.train(load_run(parsed.cfg, parsed.overrides))
-        if comm.is_main():
-            print(last)
-        return
-    results, path = train_splits(parsed.cfg, parsed.overrides, parsed.splits)
-    if comm.is_main():
-        print(summary(results))
-        print(path)
+        _print(engine.train(load_run(parsed.cfg, parsed.overrides)))
+    else:
+        results, path = train_splits(parsed.cfg, parsed.overrides, parsed.splits)
+        _print(summary(results), path)
 
 
-def test(arguments: Sequence[str] | None = None) -> None:
+def test(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Measure a network on a list by the protocols of the field."""
-    parser = argparse.ArgumentParser(prog="test_net.py", description=test.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=test.__doc__)
     add_options(parser)
     parser.add_argument("--list", type=Path, required=True, help="list that is tested")
     parser.add_argument(
@@ -105,7 +117,7 @@ def test(arguments: Sequence[str] | None = None) -> None:
         "--protocol",
         nargs="+",
         metavar=("NAME", "KEY=VALUE"),
-        help=f"what is measured, each followed by its settings: {', '.join(PROTOCOLS)}",
+        help="what is measured, each followed by its settings: accuracy, knn, lowshot, retrieval, svm, uniformity",
     )
     parser.add_argument(
         "--splits", type=splits, help="for 1,2,3: once for each, with its number for {split} in the paths"
@@ -113,8 +125,14 @@ def test(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for results.json, tables and pictures"
     )
-    parsed = parser.parse_intermixed_args(arguments)
-    protocols = None if parsed.protocol is None else protocol_choices(parsed.protocol)
+    parsed = parse(parser, arguments)
+    from vidssl.jobs.test import measure_splits, summary
+    from vidssl.jobs.test import test as measure
+
+    protocols = None
+    if parsed.protocol is not None:
+        protocols, overrides = protocol_choices(parsed.protocol)
+        parsed.overrides += overrides
     options = options_of(parsed)
     if parsed.splits is None:
         results = measure(options, parsed.list, parsed.out, parsed.train_list, protocols)
@@ -122,14 +140,12 @@ def test(arguments: Sequence[str] | None = None) -> None:
         results = measure_splits(
             options, parsed.list, parsed.out, parsed.splits, parsed.train_list, protocols
         )
-    if comm.is_main():
-        print(summary(results))
-        print(parsed.out / "results.json")
+    _print(summary(results), parsed.out / "results.json")
 
 
-def retrieval(arguments: Sequence[str] | None = None) -> None:
+def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Search a gallery with queries, or with one video: R@k, kNN, and a page to look at."""
-    parser = argparse.ArgumentParser(prog="retrieval.py", description=retrieval.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=retrieval.__doc__)
     add_options(parser)
     parser.add_argument("--gallery", type=Path, help="list to search in; not needed where --index is there")
     parser.add_argument("--query", type=Path, required=True, help="list of queries, or one video")
@@ -149,9 +165,11 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)"
     )
-    parsed = parser.parse_intermixed_args(arguments)
+    parsed = parse(parser, arguments)
     if parsed.gallery is None and parsed.index is None:
         parser.error("--gallery LIST, --index FILE or both say what is searched")
+    from vidssl.jobs.retrieve import find, is_video, retrieve, table
+
     if parsed.center and is_video(parsed.query):
         parser.error("--center needs a list of queries: the mean of one video is the video itself")
     rest = {
@@ -166,43 +184,42 @@ def retrieval(arguments: Sequence[str] | None = None) -> None:
         results = retrieve(
             options_of(parsed), *places, **rest, center=parsed.center, shown_queries=parsed.page_queries
         )
-    if comm.is_main():
-        print(table(results))
-        print(parsed.out / "index.html")
+    _print(table(results), parsed.out / "index.html")
 
 
-def extract(arguments: Sequence[str] | None = None) -> None:
+def extract(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Write the features of a list of videos: features, label, index and path in one npz file."""
-    parser = argparse.ArgumentParser(prog="extract.py", description=extract.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=extract.__doc__)
     add_options(parser, required=False)
     parser.add_argument("--list", type=Path, help="list of videos")
     parser.add_argument("--out", type=Path, required=True, help="npz file")
     parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
     parser.add_argument("--merge", action="store_true", help="write --out from its parts; needs nothing else")
-    parsed = parser.parse_intermixed_args(arguments)
+    parsed = parse(parser, arguments)
     told = {name for name, value in vars(parsed).items() if value not in (parser.get_default(name), [])}
     if parsed.merge and told > {"merge", "out"}:
         parser.error("--merge goes with --out alone: the parts say what they were made from")
     if not parsed.merge and not told >= {"checkpoint", "list"}:
         parser.error("--checkpoint and --list are required; only --merge goes without them")
+    from vidssl.jobs.extract import extract_features, merge
+
     if parsed.merge:
         found = merge(parsed.out)
     else:
         found = extract_features(options_of(parsed), parsed.list, parsed.out, parsed.shard)
-    if comm.is_main():
-        print(found)
+    _print(found)
 
 
-def analyze(arguments: Sequence[str] | None = None) -> None:
+def analyze(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Analyse what a network has learned."""
-    parser = chooser("analyze.py", analyze.__doc__, ANALYSES)
+    parser = chooser(prog, analyze.__doc__, ANALYSES)
     parsed = parser.parse_args(arguments)
-    ANALYSES[parsed.command](parsed.arguments)
+    ANALYSES[parsed.command](parsed.arguments, f"{parser.prog} {parsed.command}")
 
 
-def track(arguments: Sequence[str] | None = None) -> None:
+def track(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Track the regions of the videos of a list; exits with 1 if some videos cannot be read."""
-    parser = argparse.ArgumentParser(prog="track_regions.py", description=track.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=track.__doc__)
     parser.add_argument("list", type=Path, help="list of videos")
     add_options(parser, clips=False)
     parser.add_argument("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
@@ -221,12 +238,14 @@ def track(arguments: Sequence[str] | None = None) -> None:
         nargs="+",
         default=[],
         metavar="KEY=VALUE",
-        help=f"settings: {', '.join(tracking.setting_names())}; docs/tracking.md explains them",
+        help="settings of the tracker, as size=128 search.short_side=96; docs/tracking.md lists them",
     )
     parser.add_argument(
         "--timeout", type=above_zero, default=120.0, help="seconds for a frame that mean it hangs (120)"
     )
-    parsed = parser.parse_intermixed_args(arguments)
+    parsed = parse(parser, arguments)
+    from vidssl.jobs import track as tracking
+
     config = tracking.settings(parsed.tracker)
     options = options_of(parsed)
     done = tracking.track(
@@ -243,23 +262,25 @@ def track(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def check(arguments: Sequence[str] | None = None) -> None:
-    """Check the videos of a list, and write the list of the sound ones; exits with 1 if something was found."""
-    parser = argparse.ArgumentParser(prog="check_videos.py", description=check.__doc__)
+def check(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Check the videos of a list, and write the list of the sound ones; exits with 1 if rows were left out."""
+    parser = argparse.ArgumentParser(prog=prog, description=check.__doc__)
     add_file_options(parser)
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
     parser.add_argument("--min-frames", type=at_least(1), help="leave out what has fewer frames")
     parser.add_argument("--min-seconds", type=above_zero, help="leave out what is shorter")
     options = vars(parser.parse_args(arguments))
+    from vidssl.jobs import check as checking
+
     checked = checking.check(options.pop("list"), options.pop("out"), checking.Options(**options))
     print(checked)
-    if checked.findings:
+    if checked.kept < checked.rows:
         sys.exit(1)
 
 
-def shrink(arguments: Sequence[str] | None = None) -> None:
+def shrink(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Copy the videos of a list into a form made for training; exits with 1 if some cannot be decoded."""
-    parser = argparse.ArgumentParser(prog="shrink_videos.py", description=shrink.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=shrink.__doc__)
     add_file_options(parser)
     parser.add_argument(
         "--short-side", type=at_least(2), default=128, help="pixels; nothing is enlarged (default 128)"
@@ -273,6 +294,8 @@ def shrink(arguments: Sequence[str] | None = None) -> None:
         help="0 lossless … 51 (default 18)",
     )
     options = vars(parser.parse_args(arguments))
+    from vidssl.jobs import shrink as shrinking
+
     settings = shrinking.Settings(**{name: options.pop(name) for name in ("short_side", "quality", "fps")})
     shrunk = shrinking.shrink(options.pop("list"), options.pop("out"), settings, shrinking.Options(**options))
     print(shrunk)
@@ -280,9 +303,9 @@ def shrink(arguments: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def compare(arguments: Sequence[str] | None = None) -> None:
+def compare(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Compare the results of two backbones on one page: what `make demo` ends with."""
-    parser = argparse.ArgumentParser(prog="vidssl compare", description=compare.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=compare.__doc__)
     parser.add_argument("folder", type=Path, help="holds RUN/LABELS/results.json; index.html goes there")
     parser.add_argument(
         "--runs", nargs="+", default=["random", "trained"], help="the one to compare with first"
@@ -290,33 +313,41 @@ def compare(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
     parser.add_argument("--videos", type=Path, required=True, help="list whose classes are shown playing")
     parsed = parser.parse_args(arguments)
+    from vidssl.jobs import compare as comparing
+
     print(comparing.compare(parsed.folder, tuple(parsed.runs), parsed.metrics, parsed.videos))
     print(parsed.folder / "index.html")
 
 
-def report(arguments: Sequence[str] | None = None) -> None:
+def report(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Set results beside the published reference numbers: one table for each data set."""
-    parser = argparse.ArgumentParser(prog="report.py", description=report.__doc__)
+    parser = argparse.ArgumentParser(prog=prog, description=report.__doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="searched for results.json")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--out", type=Path, help="folder for report.md and report.html")
     place.add_argument("--into", type=Path, metavar="PAGE", help="Markdown page whose tables are made anew")
     parsed = parser.parse_args(arguments)
+    from vidssl.jobs import report as reporting
+
     if parsed.into is not None:
         print(reporting.update(parsed.into, parsed.folders))
     else:
         print(reporting.report(parsed.folders, parsed.out))
 
 
-def schema(arguments: Sequence[str] | None = None) -> None:
+def schema(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Print the JSON schema of a config file, for editors that complete YAML."""
-    argparse.ArgumentParser(prog="vidssl schema", description=schema.__doc__).parse_args(arguments)
+    argparse.ArgumentParser(prog=prog, description=schema.__doc__).parse_args(arguments)
+    from vidssl.engine.run import schema as run_schema
+
     print(json.dumps(run_schema().model_json_schema(), indent=2))
 
 
-def doctor(arguments: Sequence[str] | None = None) -> None:
+def doctor(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Say what of vidssl works on this machine, and what to do about the rest."""
-    argparse.ArgumentParser(prog="vidssl doctor", description=doctor.__doc__).parse_args(arguments)
+    argparse.ArgumentParser(prog=prog, description=doctor.__doc__).parse_args(arguments)
+    from vidssl.jobs.doctor import describe, examine
+
     print(describe(examine()))
 
 
@@ -341,4 +372,4 @@ def main() -> None:
     parser = chooser("vidssl", "Self-supervised learning of video representations.", _COMMANDS)
     parser.add_argument("--version", action="version", version=vidssl.__version__)
     parsed = parser.parse_args()
-    guarded(lambda: _COMMANDS[parsed.command](parsed.arguments))
+    guarded(lambda: _COMMANDS[parsed.command](parsed.arguments, f"vidssl {parsed.command}"))

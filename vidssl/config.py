@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union
@@ -122,9 +123,9 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
         # A list whose parts are wrong counts as too short: that is no second mistake.
         inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
         told = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
-        mistakes = [_explain(mistake, tree, schema) for mistake in told]
+        mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in told)
         head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-        raise ConfigError("\n".join([head, *(f"  {line}" for line in dict.fromkeys(mistakes))])) from None
+        raise ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)])) from None
 
 
 def dump(config: BaseModel) -> str:
@@ -172,18 +173,23 @@ def _step(here: Any, part: str, override: str, missing: Callable[[], Tree] | Non
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
     """One line for one mistake: where, what, which value, what to do."""
-    where, here = [], tree
+    where: list[str] = []
+    here: Any = tree
+    section: Any = tree  # that the last part of the location is in
     for part in mistake["loc"]:
         if isinstance(here, dict) and part not in here and part == here.get("name"):
             continue  # the tag of a choice stands in the location, not in the file
         where.append(str(part))
+        section = here
         try:
             here = here[part]
         except (KeyError, IndexError, TypeError):
-            here = None  # type: ignore[assignment]
+            here = None
     place, kind, message = ".".join(where), mistake["type"], mistake["msg"]
     if kind == "extra_forbidden":
         keys = _keys(schema, mistake["loc"][:-1])
+        if swapped := _swapped(schema, mistake["loc"], ".".join(where[:-1]), section):
+            return f"{swapped}; there are: {', '.join(keys)}"
         return f"{place}: unknown key{did_you_mean(where[-1], keys)}; there are: {', '.join(keys)}"
     if kind == "missing":
         return f"{place}: is required"
@@ -202,9 +208,42 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
     )
 
 
+def _swapped(schema: Any, loc: Sequence[int | str], place: str, section: Tree) -> str | None:
+    """Explain an unknown key that another entry of the same choice has: the name was changed, the rest was not."""
+    if len(loc) < 2:
+        return None
+    *way, name, key = loc
+    options: dict[int | str, list[str]] = {
+        other: _keys(schema, (*way, other)) for other in _names(schema, way)
+    }
+    if key not in {known for keys in options.values() for known in keys}:
+        return None
+    left = [
+        key for key in section if key not in options[name] and any(key in keys for keys in options.values())
+    ]
+    owners = [str(other) for other, keys in options.items() if {*left} <= {*keys}]
+    of = f", which {' and '.join(owners[:2])} {'has' if len(owners) == 1 else 'have'}" if owners else ""
+    return (
+        f"{place}: {name} has no {', '.join(left)}{of}; each name has settings of its own: "
+        f"replace the whole section, as '{place}={{name: {name}, …}}'"
+    )
+
+
+def _names(schema: Any, loc: Iterable[int | str]) -> list[str]:
+    """List the names of the choice at a location; nothing where there is no choice."""
+    node = _resolve(*_node(schema, loc))
+    return list(node.get("discriminator", {}).get("mapping", ()))
+
+
 def _keys(schema: Any, loc: Iterable[int | str]) -> list[str]:
-    """List the keys that a model has at a location of its tree, by its JSON schema."""
-    root = schema.model_json_schema()
+    """List the keys that a model has at a location of its tree."""
+    node, root = _node(schema, loc)
+    return sorted(_resolve(node, root).get("properties", {}))
+
+
+def _node(schema: Any, loc: Iterable[int | str]) -> tuple[Any, Any]:
+    """Find a location of a model's tree in its JSON schema; give the schema too, which holds what it refers to."""
+    root = _json_schema(schema)
     node: Any = root
     for part in loc:
         node = _resolve(node, root)
@@ -214,7 +253,12 @@ def _keys(schema: Any, loc: Iterable[int | str]) -> list[str]:
             node = {"$ref": node["discriminator"]["mapping"][part]}
         else:
             node = node.get("properties", {}).get(part, {})
-    return sorted(_resolve(node, root).get("properties", {}))
+    return node, root
+
+
+@lru_cache(maxsize=1)
+def _json_schema(schema: Any) -> Any:
+    return schema.model_json_schema()
 
 
 def _resolve(node: Any, root: Any) -> Any:

@@ -6,7 +6,6 @@ A run that is interrupted saves and goes back into the queue by itself.
 """
 
 import argparse
-import logging
 import os
 import re
 import signal
@@ -16,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vidssl.cli import INTERRUPTED, guarded
-from vidssl.config import Tree, read
-from vidssl.engine.run import bind_run
-from vidssl.engine.train import train
+from vidssl.arguments import parse
+from vidssl.cli import INTERRUPTED, guarded, start_log
 from vidssl.errors import ConfigError, Interrupted
+
+if TYPE_CHECKING:
+    from vidssl.config import Tree
 
 _NOTICE = 120  # seconds between the signal and the end of the time: for a step, and for saving
 
@@ -36,17 +36,20 @@ class Training:
         source: Where it was read, for messages.
     """
 
-    tree: Tree
+    tree: "Tree"
     source: str
 
     def __call__(self) -> str:
         """Train to the end, or go on; give the path of the last checkpoint."""
         import submitit
 
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        from vidssl.engine.run import bind_run
+        from vidssl.engine.train import train
+
         job = submitit.JobEnvironment()
         # A process takes the GPU of its LOCAL_RANK; which ones it sees is for Slurm to say.
         submitit.helpers.TorchDistributedEnvironment().export(set_cuda_visible_devices=False, overwrite=True)
+        start_log()
         if job.cluster == "local":
             os.environ["MASTER_ADDR"] = "127.0.0.1"  # a machine may not know its own name
 
@@ -100,7 +103,10 @@ def minutes(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Submit a training that goes on after interruptions; --wait waits for its end."""
-    parsed = _parser().parse_intermixed_args(arguments)
+    parsed = parse(_parser(), arguments)
+    from vidssl.config import read
+    from vidssl.engine.run import bind_run
+
     tree = read(parsed.cfg, parsed.overrides)
     run = bind_run(tree, str(parsed.cfg))  # a mistake shows now, not after hours in the queue
     try:

@@ -30,6 +30,7 @@ class Registry(Generic[T]):
         self._package = package
         self._entries: dict[str, T] = {}
         self._loaded = False
+        self._failure: Exception | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorate an entry with its name.
@@ -47,11 +48,17 @@ class Registry(Generic[T]):
         return add
 
     def _all(self) -> dict[str, T]:
+        if self._failure is not None:  # else names of modules that were not imported would be unknown ones
+            raise self._failure
         if not self._loaded:
             self._loaded = True  # before the imports: modules of the room may look at the registry
-            package = importlib.import_module(self._package)
-            for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
-                importlib.import_module(f"{self._package}.{module.name}")
+            try:
+                package = importlib.import_module(self._package)
+                for module in pkgutil.iter_modules(getattr(package, "__path__", [])):
+                    importlib.import_module(f"{self._package}.{module.name}")
+            except Exception as error:
+                self._failure = error
+                raise
         return self._entries
 
     def __getitem__(self, name: str) -> T:

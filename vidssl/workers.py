@@ -1,19 +1,23 @@
 """Work done by several processes, its results in order. A process that hangs or dies costs one item, not the run."""
 
 import ctypes
+import errno
 import mmap
 import multiprocessing
 import os
 import pickle
+import resource
 import signal
 import socket
 import struct
 import tempfile
+import threading
+import time
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from itertools import count, islice
 from multiprocessing.connection import wait
 from typing import IO, Any, Generic, TypeVar
@@ -26,13 +30,24 @@ _Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
 
 _NOTHING = -1  # on a desk
 _TRIES = 3  # processes in a row that may end at one place without a result or a loss
-_HEADER = struct.Struct("<QQ")  # of a message: where the pickle starts in its memory file, and where it ends
-_PR_SET_PDEATHSIG = 1  # of Linux: the signal that a process gets when its parent ends
+# Of a message: where the pickle starts in its memory file and where it ends; or the size of what follows, and 0.
+_HEADER = struct.Struct("<QQ")
+# Bytes of messages in a socket at a time: half of the buffer that it asks for, so that sending never waits.
+_INLINE = 1 << 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
 
 # This process's ends of all connections: a worker closes its copies of them, for as long as any copy is open
 # the others do not see that this process is gone.
 _ends: set[socket.socket] = set()
+
+
+def usable_cpus() -> int:
+    """Count the CPUs that this process may run on: a batch system or a container may allow fewer than there are.
+
+    Only CPU affinity is seen (Slurm, `docker --cpuset-cpus`), not a quota of CPU time (`docker --cpus`).
+    """
+    # macOS has no CPU affinity.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Desk:
@@ -57,21 +72,25 @@ def ordered(
     """Apply a function to tasks in other processes; give the results in the order of the tasks.
 
     A task may be about several items; the function says at its desk which one it is about to touch. Where the
-    process dies then, or nothing happens for too long, the item is lost: `on_loss` hears of it, a fresh
+    process dies then, or the item takes too long, twice, the item is lost: `on_loss` hears of it, a fresh
     process takes the place and does the unfinished tasks again, and the function finds the item in
-    `desk.lost`. Arrays in results are not copied on this side, whatever their size.
+    `desk.lost`. Large arrays in results are not copied on this side.
+
+    The soft limit of open files of this process is raised to the hard one: what processes send each other are files.
 
     Args:
         function: Of a task and a desk. The processes are forks: it need not be picklable; results must be.
         tasks: Picklable; drawn only as far ahead as there are hands.
         workers: Processes; with 0 all is done in this one, and a hanging or crashing item is not survived.
-        timeout: Seconds that an item may take.
+        timeout: Seconds that an item may take. The clock goes on while the processes are suspended or a file system
+            does not answer: an item that took too long has a second attempt each time.
         ahead: Tasks that a process has at a time; `workers * ahead` are begun before their turn at most.
         on_loss: Called with a lost item and the reason; what it raises stops everything. Without it a loss
             is an error.
 
     Raises:
-        DataError: An item was lost and there is no `on_loss`, or processes end before they get to any item.
+        DataError: An item was lost and there is no `on_loss`, or processes end before they get to any item, or need
+            more open files than are allowed.
         VidsslError: What the function raised, when its task has its turn.
         RuntimeError: The function raised anything else, which is a bug; the message holds the traceback.
     """
@@ -85,9 +104,12 @@ def ordered(
     crew: list[_Worker[Task, Result]] = []
     answers: dict[int, _Answer[Result]] = {}  # by number of the task, of those that wait for their turn
     lost: dict[int, str] = {}
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # macOS names a hard limit, none, that it does not allow
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         for _ in range(workers):
-            crew.append(_Worker(function, timeout))
+            crew.append(_Worker(function, timeout, _INLINE // ahead))
             crew[-1].start(lost)
         for turn in count():
             waiting = True
@@ -157,26 +179,37 @@ class _Worker(Generic[Task, Result]):
     No process shares a lock or a queue with another, so one that is killed hurts nobody else.
     """
 
-    def __init__(self, function: Callable[[Task, Desk], Result], timeout: float | None) -> None:
+    def __init__(self, function: Callable[[Task, Desk], Result], timeout: float | None, inline: int) -> None:
         self.tasks: deque[tuple[int, Task]] = deque()  # numbered; given and not answered, oldest first
         self.failures = 0  # processes in a row that ended for nothing
+        self.late: set[int] = set()  # items of the oldest task that took too long once
         self._function, self._timeout = function, timeout
+        self._inline = inline  # bytes up to which a message goes through the socket itself
         self._process: multiprocessing.process.BaseProcess | None = None
 
     def start(self, lost: Mapping[int, str]) -> None:
         """Start a process and give it the tasks that are not done."""
         self.desk = _WatchedDesk(self._timeout)
-        self.end, theirs = socket.socketpair()
+        with _explained():
+            self.end, theirs = socket.socketpair()
+        for end in (
+            self.end,
+            theirs,
+        ):  # the default is 8 KiB on macOS, and an administrator's choice on Linux
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _INLINE)
         _ends.add(self.end)
         with theirs:
             # Fork: workers share the list and the settings, and start at once. They never touch the device.
             process = self._process = multiprocessing.get_context("fork").Process(
-                target=_work, args=(self._function, theirs, self.desk, os.getpid()), daemon=True
+                target=_work,
+                args=(self._function, theirs, self.desk, os.getpid(), self._inline),
+                daemon=True,
             )
             # Held back until the worker has decided what they mean to it.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
-                process.start()
+                with _explained():
+                    process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for _, task in self.tasks:
@@ -189,9 +222,11 @@ class _Worker(Generic[Task, Result]):
 
     def receive(self, answers: dict[int, _Answer[Result]]) -> None:
         """Put the answer to the oldest task to the others; EOFError or ConnectionError when the process is dead."""
-        answer = _receive(self.end)
+        with _explained():
+            answer = _receive(self.end)
         answers[self.tasks.popleft()[0]] = answer
         self.failures = 0
+        self.late.clear()
 
     def stop(self) -> int:
         """End the process, whatever it does; give its exit code, which is its own if it had ended already."""
@@ -208,16 +243,25 @@ class _Worker(Generic[Task, Result]):
         return code
 
     def _send(self, task: Task, lost: Mapping[int, str]) -> None:
-        with suppress(ConnectionError):  # it is dead: that is noticed where its answer is awaited
-            _send(self.end, _packed((task, lost)))
+        # A connection error: it is dead, which is noticed where its answer is awaited.
+        with suppress(ConnectionError), _explained():
+            _send(self.end, _packed((task, lost), self._inline))
 
 
 def _bury(
-    worker: _Worker[Task, Result], lost: dict[int, str], on_loss: Callable[[int, str], None] | None
+    worker: _Worker[Task, Result],
+    lost: dict[int, str],
+    on_loss: Callable[[int, str], None] | None,
 ) -> None:
     """Find out what a process died of, and of which item."""
     item, code = worker.desk.item, worker.stop()
     reason = _reason(code, worker.desk.timeout)
+    if code == -signal.SIGALRM and item in worker.late:
+        reason += ", twice"
+    elif code == -signal.SIGALRM and item != _NOTHING:
+        worker.late.add(item)
+        worker.failures = 0
+        return
     # SIGTERM is somebody's wish (a batch system's, say), nothing that a video does.
     if item == _NOTHING or item in lost or code == -signal.SIGTERM:
         worker.failures += 1
@@ -236,7 +280,7 @@ def _bury(
 
 def _reason(code: int, timeout: float | None) -> str:
     if code == -signal.SIGALRM and timeout is not None:
-        return f"nothing came of it within {timeout:g} s"
+        return f"timed out after {timeout:g} s"
     if code == -signal.SIGKILL:
         return "the process that read it was killed by signal 9: out of memory?"
     if code < 0:
@@ -245,14 +289,13 @@ def _reason(code: int, timeout: float | None) -> str:
 
 
 def _work(
-    function: Callable[[Task, Desk], Result], end: socket.socket, desk: _WatchedDesk, parent: int
+    function: Callable[[Task, Desk], Result],
+    end: socket.socket,
+    desk: _WatchedDesk,
+    parent: int,
+    inline: int,
 ) -> None:
     """Do tasks until there are no more: the life of a worker process."""
-    # A parent that is killed must not leave anybody behind in a slow task, who holds its locks and connections.
-    if hasattr(_libc, "prctl"):
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
     # Ctrl-C and batch systems reach the whole group: what these ask for is the parent's business, which may need
     # some more tasks for it. SIGTERM must end it: Python sends that to daemons when the parent ends.
     for number in (signal.SIGINT, signal.SIGUSR1):
@@ -262,35 +305,71 @@ def _work(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     for other in _ends:
         other.close()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):  # the parent is gone, or has all it wants
         while True:
             desk.rest()
             task, desk.lost = _receive(end)
             desk.at(_NOTHING)
-            _send(end, _done(function, task, desk))
+            try:
+                with _explained():
+                    _send(end, _done(function, task, desk, inline))
+            except DataError as error:  # an answer that needs no file
+                _send(end, _packed((None, error), _INLINE))
 
 
-def _done(function: Callable[[Task, Desk], Result], task: Task, desk: Desk) -> tuple[IO[bytes], int]:
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, also in the middle of a slow task: it holds memory and locks.
+
+    Not by Linux's signal on the death of the parent: that comes when the thread ends that started this process.
+    """
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _done(function: Callable[[Task, Desk], Result], task: Task, desk: Desk, inline: int) -> "_Message":
     """Do a task, and write its answer."""
     try:
         result = function(task, desk)
         desk.at(_NOTHING)
-        return _packed((result, None))
+        with _explained():
+            return _packed((result, None), inline)
     except VidsslError as error:
-        return _packed((None, error))
+        return _packed((None, error), inline)
     except Exception:
-        return _packed((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")))
+        return _packed((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to do where there are too many open files, or too many in flight between processes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise DataError(
+            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
+            "all processes of a user as many in flight; raise the limit (ulimit -n), or use fewer workers "
+            "(data.workers, --workers) or a smaller data.prefetch"
+        ) from None
 
 
 # Messages: a value of any size is pickled into a file without a name whose pages are memory, and the file's
 # descriptor is sent. A sender never waits for its reader, there is no limit by /dev/shm (64 MB in containers),
-# and the receiver's arrays lie in those pages, which are freed with the arrays.
+# and the receiver's arrays lie in those pages, which are freed with the arrays. Small values are sent as they are:
+# the files in flight are counted, over all processes of a user.
+_Message = bytes | tuple[IO[bytes], int]
 
 
-def _packed(value: object) -> tuple[IO[bytes], int]:
-    """Write a value into a memory file; give the file and where in it the pickle starts."""
+def _packed(value: object, inline: int) -> _Message:
+    """Pickle a value: as bytes where that is at most `inline` of them, else to a memory file and where it starts."""
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    if len(pickled) + sum(buffer.raw().nbytes for buffer in buffers) <= inline:
+        return pickle.dumps(value, protocol=5) if buffers else pickled
     spans: list[tuple[int, int]] = []
     file = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
     for buffer in buffers:
@@ -303,7 +382,10 @@ def _packed(value: object) -> tuple[IO[bytes], int]:
     return file, start
 
 
-def _send(end: socket.socket, message: tuple[IO[bytes], int]) -> None:
+def _send(end: socket.socket, message: _Message) -> None:
+    if isinstance(message, bytes):
+        end.sendall(_HEADER.pack(len(message), 0) + message)
+        return
     with message[0] as file:
         socket.send_fds(end, [_HEADER.pack(message[1], file.tell())], [file.fileno()])
 
@@ -312,9 +394,17 @@ def _receive(end: socket.socket) -> Any:
     header, files, _, _ = socket.recv_fds(end, _HEADER.size, 1)
     if not header:
         raise EOFError
-    if not files:
-        raise OSError("this process has too many open files to receive one more; raise `ulimit -n`")
     start, stop = _HEADER.unpack(header)
+    if not stop:
+        content = bytearray()
+        while len(content) < start:
+            part = end.recv(start - len(content))
+            if not part:
+                raise EOFError
+            content += part
+        return pickle.loads(content)
+    if not files:  # the system leaves out those that this process may not open
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
         pages = _mapped(files[0], stop)
     finally:

@@ -37,8 +37,8 @@ class Pixels(Backbone):
         return self.flat(x) * 255
 
 
-def encoded(videos, names, size=24, clips=1, clip=CLIP, **told):
-    trajectories = Trajectories(clip, clips, size, names)
+def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **told):
+    trajectories = Trajectories(clip, clips, size, names, short_side)
     found = trajectory_features(
         Pixels(clip.frames, size),
         videos,
@@ -101,6 +101,41 @@ def test_what_the_network_gets(digits):
         False,
         False,
     ]
+
+
+def test_the_square_of_a_larger_short_side(digits):
+    videos = read_list(digits / "motion/test.csv").rows(range(1))
+    _, x, versions, places = encoded(videos, ("blur", "reverse"), short_side=40)
+    with open_video(videos.records[0].path) as video:
+        first = (video.meta.num_frames - 7) // 2
+        wanted = center_crop(video.frames(first + np.array([0, 3, 6])), 24, 40).frames
+    np.testing.assert_array_equal(x[0], wanted)
+    np.testing.assert_array_equal(versions[0, places["reverse"]][0], wanted[::-1])
+    np.testing.assert_array_equal(versions[0, places["blur"]], np.stack(CORRUPTIONS["blur"].versions(wanted)))
+
+
+class Product(Pixels):
+    """The pixels by a matrix, which autocast multiplies in its precision."""
+
+    def forward(self, x):
+        x = super().forward(x)
+        return x @ torch.eye(x.shape[1])
+
+
+def test_half_precision_rounds_features(digits):
+    videos = read_list(digits / "motion/test.csv").rows(range(1))
+    trajectories = Trajectories(CLIP, 1, 24, ("reverse",))
+    told = {"mean": (0.45,), "std": (0.225,)}
+    found, halved = (
+        trajectory_features(
+            Product(CLIP.frames, 24), videos, trajectories, Reading(), torch.device("cpu"), half=half, **told
+        )
+        for half in (False, True)
+    )
+    for name in ("x", "versions"):
+        wanted = torch.from_numpy(getattr(found, name)).bfloat16().float().numpy()
+        assert not np.array_equal(getattr(found, name), wanted)
+        np.testing.assert_array_equal(getattr(halved, name), wanted)
 
 
 def test_a_video_is_decoded_once(digits, monkeypatch):

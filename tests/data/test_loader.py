@@ -3,6 +3,7 @@
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -28,8 +29,10 @@ from vidssl.data.samplers import Random, Uniform
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.jobs.check import Options, check
 from vidssl.transforms import RECIPES
 from vidssl.types import Batch, Sample
+from vidssl.workers import Desk
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -122,6 +125,71 @@ def test_32_batches_do_not_depend_on_workers_or_on_the_start(digits):
     assert sorted(index[:16].tolist()) == list(range(16))
     label = [record.label for record in read_list(path).records]
     assert torch.cat([batch.label for batch in straight]).tolist() == [label[i] for i in index]
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_no_more_batches_are_begun_than_are_prefetched(digits, prefetch):
+    begun = []
+
+    class Batches(list):
+        def __iter__(self):
+            for keys in super().__iter__():
+                begun.append(keys)
+                yield keys
+
+    batches_ = Batches([(0, n % 16)] for n in range(20))
+    loader = Loader(training_set(digits / "motion/test.csv"), batches_, 2, prefetch=prefetch)
+    for number, batch in enumerate(loader):
+        assert batch.index.tolist() == [number % 16]
+        assert number < len(begun) <= min(20, number + 2 * prefetch)
+    assert len(begun) == 20
+
+
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_as_much_is_prefetched_in_evaluation_as_is_said(digits, tmp_path, prefetch):
+    class Marked(ClipDataset):
+        def sample(self, key, desk):
+            (tmp_path / str(key[1])).touch()
+            return super().sample(key, desk)
+
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=2, clips=2))
+    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
+    dataset = Marked(read_list(digits / "motion/test.csv"), sampler, [recipe])
+    found = iter(eval_loader(dataset, 1, 1, prefetch=prefetch))
+    next(found)
+    end = time.monotonic() + 5
+    while len(list(tmp_path.iterdir())) < prefetch and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert len(list(tmp_path.iterdir())) == prefetch  # and no further
+    found.close()
+
+
+class Zeros:
+    """Two views of 3 frames of 100² and 200² pixels, and a mask of the first."""
+
+    def sample(self, key, desk):
+        views = tuple(np.zeros((3, 3, side, side), np.uint8) for side in (100, 200))
+        return Sample(views, 0, key[1], mask=np.zeros((100, 100), np.uint8))
+
+
+@pytest.mark.parametrize("workers", [3, 0])
+def test_the_memory_of_the_loader_is_logged_once(workers, caplog):
+    """Batches of 2 samples, a byte for each number; without workers the loader holds one batch."""
+    loader = Loader(Zeros(), [[(0, 0), (0, 1)], [(0, 2), (0, 3)]], workers, prefetch=2)
+    with caplog.at_level(logging.INFO):
+        assert len(list(loader)) == 2
+    line = "the loader holds up to 6 MB in each process: 3 data.workers x 2 data.prefetch x 0.9 MB a batch"
+    assert caplog.messages == ([line] if workers else [])
+
+
+def test_prefetch_may_change_on_resume_and_changes_nothing(digits, tmp_path):
+    path = digits / "motion/train.csv"
+    straight = weights(train(toy(path, tmp_path / "straight", "steps=6", "data.workers=1")))
+    train(toy(path, tmp_path / "parts", "steps=6", "data.prefetch=1"), until=3)
+    resumed = weights(train(toy(path, tmp_path / "parts", "steps=6", "data.prefetch=5", "data.workers=2")))
+    assert straight.keys() == resumed.keys()
+    assert all(torch.equal(straight[key], resumed[key]) for key in straight)
 
 
 def test_loading_leaves_the_global_random_state_alone(digits):
@@ -228,6 +296,23 @@ def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
         training_set(path, replace=1)[0, 3]
 
 
+def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
+    write_lists(tmp_path / "lists", tmp_path, {"train": [(f"{n}.mp4", 0) for n in range(3000)]}, ())
+    tried = []
+
+    class Counting(Desk):
+        def at(self, item):
+            tried.append(item)
+
+    with pytest.raises(
+        DataError,
+        match=r"^1000 videos in a row .*/2500\.mp4: .*; and 995 more; correct the list \(tools/check_videos\.py\): the "
+        r"limit is 1000 consecutive broken videos, whatever data\.max_broken is$",
+    ):
+        training_set(tmp_path / "lists/train.csv", replace=2999).sample((0, 2500), Counting())
+    assert tried == [*range(2500, 3000), *range(500)]
+
+
 def test_1_training_goes_on_and_names_each_broken_video_once(spoiled, tmp_path, caplog):
     path = spoiled(7, 8)
     with caplog.at_level(logging.WARNING):
@@ -303,6 +388,31 @@ def test_4_allow_missing_leaves_broken_videos_out_and_names_them(spoiled, worker
         assert torch.equal(views, straight.views[n][whole])
 
 
+def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_video, numbered):
+    """Times of a long video beside files that were cut out of it: never one frame, repeated."""
+    write_video(tmp_path / "a.mp4", numbered(50))  # 2 s
+    rows = [("a.mp4", 0, 83.0, 93.0), ("a.mp4", 1, 0.5, 1.5), ("a.mp4", 1, 1.5, 2.5)]
+    write_lists(tmp_path / "lists", tmp_path, {"train": rows}, ())
+    path = tmp_path / "lists" / "train.csv"
+    said = r"a\.mp4: the row's span, 83-93 s, lies outside the file, which is 2\.00 s long: "
+    sampler = StepSampler(3, 3, 3, 0, 1, 0)
+    (batch,) = train_loader(training_set(path, replace=1), sampler, 1)
+    assert sorted(batch.index.tolist()) == [1, 1, 2]
+    ((name, reason),) = batch.replaced
+    assert name == str(tmp_path / "a.mp4") and re.search(said, reason)
+    with pytest.raises(DataError, match=said):
+        list(train_loader(training_set(path), sampler, 1))
+    with pytest.raises(DataError, match=said):
+        list(eval_loader(test_set(path), 3, 1))
+    (found,) = eval_loader(test_set(path, skip=True), 3, 1)
+    assert found.index.tolist() == [1, 2] and [reason for _, reason in found.replaced] == [reason]
+    result = check(path, tmp_path / "clean", Options())
+    assert [(each.finding, f"{tmp_path / each.path}: {each.reason}") for each in result.findings] == [
+        ("outside", reason)
+    ]
+    assert [record.start for record in read_list(result.list).records] == [0.5, 1.5]
+
+
 # Videos that hang or kill their worker ----------------------------------------------------------------------
 
 
@@ -347,7 +457,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
     caplog.clear()
     spell(how, *names)
     start = time.monotonic()
-    last = train(toy(path, tmp_path / "run", "steps=10", "data.timeout=1", *overrides))  # 80 samples
+    last = train(toy(path, tmp_path / "run", "steps=10", "data.timeout=0.5", *overrides))  # 80 samples
     assert time.monotonic() - start < 30 and not multiprocessing.active_children()
     found = weights(last)
     assert len(found) > 20 and found.keys() == broken.keys()
@@ -366,7 +476,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
     workers, spell, spoiled, tmp_path, caplog
 ):
-    said = "nothing came of it within 1 s"
+    said = "timed out after 0.5 s, twice"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(
         spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}"
@@ -397,14 +507,17 @@ def test_fault_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, sp
     assert (tmp_path / "killed").exists()
 
 
-@pytest.mark.parametrize(("how", "said"), [(hang, "nothing came of it within 0.3 s"), (kill, "signal 9")])
+@pytest.mark.parametrize(("how", "said"), [(hang, "timed out after 0.3 s, twice"), (kill, "signal 9")])
 def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled, tmp_path):
     spell(how, *(f"{n:02d}.mp4" for n in range(0, 40, 3)))
     with pytest.raises(DataError) as caught:
         train(toy(spoiled(), tmp_path / "run", "steps=10", "data.timeout=0.3", "data.workers=2"))
     message = str(caught.value)
     assert sum(f"{n:02d}.mp4: " in message for n in range(0, 40, 3)) == message.count(said) == 3
-    assert "3 of 40 videos hung or ended a worker, 2 may: mend the list or raise data.max_broken" in message
+    assert (
+        "3 of 40 videos hung or ended a worker; the limit is 2: correct the list or raise data.max_broken"
+        in message
+    )
     assert "\n" not in message and not multiprocessing.active_children()
 
 
@@ -412,7 +525,7 @@ def test_fault_10_where_none_may_be_broken_the_first_stops_the_run(spell, digits
     spell(hang, "00003.mp4")
     run = toy(digits / "motion/test.csv", tmp_path / "run", "data.timeout=0.3")  # 5 % of 16 videos is none
     with pytest.raises(
-        DataError, match=r"00003\.mp4: nothing came .* 1 of 16 .*, 0 may: .*raise data.max_broken"
+        DataError, match=r"00003\.mp4: timed out .* 1 of 16 .*; the limit is 0: .*raise data.max_broken"
     ):
         train(run)
 
@@ -430,7 +543,7 @@ def test_fault_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, ca
     assert warning.endswith("of the records [3, 9]") or warning.endswith("of the records [10, 4]")
 
 
-@pytest.mark.parametrize(("how", "said"), [(hang, "nothing came of it"), (kill, "was killed by signal 9")])
+@pytest.mark.parametrize(("how", "said"), [(hang, "timed out after"), (kill, "was killed by signal 9")])
 def test_4_a_video_that_hangs_or_kills_in_evaluation(how, said, spell, spoiled):
     path = spoiled(8)
     spell(how, "09.mp4", "30.mp4")

@@ -287,6 +287,28 @@ def test_folders_that_are_wrong(ucf, tmp_path):
     assert "1 of 6 listed" in refusal(prepare_ucf101, root, out, splits)
 
 
+def test_a_farm_of_links(ucf, tmp_path):
+    """Videos that lie elsewhere behind links, as on clusters, are found where links are to be followed."""
+    root, splits = ucf
+    farm = tmp_path / "farm"
+    farm.mkdir()
+    for number, folder in enumerate(sorted(root.iterdir())):
+        if number:
+            (farm / folder.name).symlink_to(folder)
+        else:
+            (farm / folder.name).mkdir()
+            for file in folder.iterdir():
+                (farm / folder.name / file.name).symlink_to(file)
+    assert "follow it with --follow-links" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
+    report = prepare_ucf101(farm, tmp_path / "lists", splits, follow_links=True)
+    prepare_ucf101(root, tmp_path / "plain", splits)
+    assert "leave the folder: read these lists with --allow-external" in str(report)
+    for name in ("train1", "test1"):
+        found = read_list(tmp_path / "lists" / f"{name}.csv", allow_external=True)
+        assert found.names == read_list(tmp_path / "plain" / f"{name}.csv").names
+        assert all(Path(record.path).is_file() for record in found.records)
+
+
 def test_impossible_shares_and_rates(ucf, tmp_path):
     for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}, {"fps": 0}, {"fps": float("inf")}):
         assert "must be" in refusal(

@@ -58,6 +58,31 @@ def test_span_by_sampling_rate(frames, rate, span):
         assert clip.indices.tolist() == [clip.first + rate * k for k in range(frames)]
 
 
+# Of the released decoder, for a clip that starts at frame 0: linspace(0, T * rate / target * fps - 1, T), rounded down.
+SLOWFAST = [
+    (8, 8, 30, 30, [0, 9, 18, 27, 36, 45, 54, 63]),
+    (8, 8, 30, 25, [0, 7, 14, 22, 29, 37, 44, 52]),
+    (16, 2, 30, 30, [0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 31]),
+    (4, 16, 30, 60, [0, 42, 84, 127]),
+]
+
+
+@pytest.mark.parametrize(("frames", "rate", "target", "fps", "indices"), SLOWFAST)
+def test_target_fps_gives_the_frames_of_slowfast(frames, rate, target, fps, indices):
+    settings = ClipSettings(frames=frames, sampling_rate=rate, target_fps=float(target))
+    assert settings.clip(meta(200, float(fps)), 0, settings.span(float(fps))).indices.tolist() == indices
+    by_seconds = ClipSettings(frames=frames, seconds=round(frames * rate / target, 4))
+    assert by_seconds.clip(meta(200, float(fps)), 0, by_seconds.span(float(fps))).indices.tolist() == indices
+
+
+def test_target_fps_makes_clips_of_all_videos_last_as_long():
+    sampler = Random(Random.Config(frames=8, sampling_rate=4, target_fps=30.0, jitter=0.2))
+    for fps in (10.0, 25.0, 29.97, 60.0):
+        spans = [(clip.last - clip.first + 1) / fps for clip in draws(sampler, meta(1000, fps), 300)]
+        assert min(spans) >= 0.8 * 32 / 30 - 0.5 / fps and max(spans) <= 1.2 * 32 / 30 + 0.5 / fps
+        assert np.mean(spans) == pytest.approx(32 / 30, abs=0.03)
+
+
 @pytest.mark.parametrize("count", [64, 65, 100, 1000])
 @pytest.mark.parametrize("jitter", [0.0, 0.2, 0.9])
 def test_random_clips_stay_in_the_video(count, jitter):
@@ -182,6 +207,9 @@ def test_reversed_loop_of_a_short_video():
         {"frames": 8, "seconds": 0.0},
         {"frames": 8, "seconds": -1.0},
         {"frames": 8, "sampling_rate": 0},
+        {"frames": 8, "target_fps": 30.0},
+        {"frames": 8, "seconds": 1.0, "target_fps": 30.0},
+        {"frames": 8, "sampling_rate": 2, "target_fps": 0.0},
         {"frames": 8, "seconds": 1.0, "short": "pad"},
         {"frames": 8, "seconds": 1.0, "speed": 2},
         {"frames": 8.0, "seconds": 1.0},

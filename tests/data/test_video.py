@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 from av.video.frame import PictureType
 
-from vidssl.data import decoders
+from vidssl.data import decoders, video
 from vidssl.data.video import BACKENDS, open_video
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.randomness import generator
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
-GOOD = sorted(
+FILES = Path(__file__).with_name("files")  # of our own: in every clone
+GOOD = sorted(FILES.glob("*.avi")) + sorted(
     path
     for pattern in (
         "containers/*",
@@ -89,7 +90,6 @@ def demands(count):
     yield "stride", list(range(count % 3, count, max(1, count // 6))) or [0]
 
 
-@pytest.mark.skipif(not GOOD, reason="the folder of real videos, ../shared/data, is not there")
 @pytest.mark.parametrize("path", GOOD, ids=[path.name for path in GOOD])
 def test_parity_with_a_plain_decode(path):
     expected = plain_decode(path)
@@ -360,6 +360,33 @@ def test_1_7_files_that_are_no_videos(tmp_path, write_sound):
         with pytest.raises(DecodeError, match=reason) as caught:
             open_video(tmp_path / name)
         assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "suggestion"),
+    [
+        (50, "vidoe_0007.mp4", "; did you mean video_0007.mp4?"),
+        (50, "VIDEO_0007.mp4", "; did you mean video_0007.mp4?"),
+        (900, "VIDEO_0007.mp4", "; did you mean video_0007.mp4?"),
+        (900, "vidoe_0007.mp4", ""),
+        (1500, "VIDEO_0007.mp4", ""),
+    ],
+)
+def test_missing_files_in_large_folders_cost_little(tmp_path, monkeypatch, count, name, suggestion):
+    """A list may lack thousands of the videos of a folder: each is looked for by names only where these are few."""
+    compared = []
+    close_matches = video.difflib.get_close_matches
+    monkeypatch.setattr(
+        video.difflib,
+        "get_close_matches",
+        lambda word, names, **k: (compared.extend(names), close_matches(word, names, **k))[1],
+    )
+    for n in range(count):
+        (tmp_path / f"video_{n:04d}.mp4").touch()
+    with pytest.raises(DecodeError) as caught:
+        open_video(tmp_path / name)
+    assert str(caught.value) == f"{tmp_path / name}: No such file{suggestion}"
+    assert len(compared) <= 100
 
 
 def test_1_truncated_file(tmp_path, write_video, numbered, number_of):

@@ -6,7 +6,7 @@ import pytest
 
 from vidssl.data.samplers import Center, Random, Uniform
 from vidssl.data.video import Video, open_video
-from vidssl.data.views import make_views
+from vidssl.data.views import make_views, part_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, View, Window
@@ -161,7 +161,7 @@ def test_only_kept_frames_and_their_neighbours_are_decoded(path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("start", "end", "first", "last"),
-    [(None, None, 0, 23), (0.2, None, 5, 23), (None, 0.6, 0, 14), (0.2, 0.6, 5, 14), (0.4, 9.0, 10, 23)],
+    [(None, None, 0, 23), (0.2, None, 5, 23), (None, 0.6, 0, 14), (0.2, 0.6, 5, 14), (0.4, 1.5, 10, 23)],
 )
 def test_parts_of_a_video(path, everything, monkeypatch, start, end, first, last):
     """25 frames a second: 0.2 s is frame 5, and the end is not included."""
@@ -191,9 +191,39 @@ def test_a_part_is_short_by_itself(path, everything):
         views_of(path, Random(Random.Config(frames=5, sampling_rate=1, short="error")), [Whole()], **record)
 
 
-def test_a_part_beyond_the_end_is_the_last_frame(path, everything):
-    (view,) = views_of(path, Center(Center.Config(frames=2, sampling_rate=1)), [Whole()], start=5.0, end=6.0)
-    assert np.array_equal(view, everything[[23, 23]])
+@pytest.mark.parametrize(("start", "end"), [(5.0, 6.0), (0.96, None), (0.96, 1.5), (400.0, None)])
+def test_a_part_outside_of_the_file_is_refused(path, start, end):
+    """The file has 24 frames at 25 a second: it ends at 0.96 s."""
+    center = Center(Center.Config(frames=2, sampling_rate=1))
+    span = f"from {start:g} s on" if end is None else f"{start:g}-{end:g} s"
+    said = f"{path}: the row's span, {span}, lies outside the file, which is 0.96 s long: .*check_videos"
+    with pytest.raises(DataError, match=said):
+        views_of(path, center, [Whole()], start=start, end=end)
+
+
+@pytest.mark.parametrize(("start", "end"), [(0.9, 1.1), (None, 2.0), (0.0, 24.0)])
+def test_a_part_with_less_than_half_in_the_file_is_refused(path, start, end):
+    """Frame numbers or milliseconds for seconds, or a truncated file: not the little that is there, repeated."""
+    span = f"{start or 0:g}-{end:g} s"
+    said = f"{path}: most of the row's span, {span}, lies outside the file, which is 0.96 s long"
+    with pytest.raises(DataError, match=said):
+        views_of(path, Center(Center.Config(frames=2, sampling_rate=1)), [Whole()], start=start, end=end)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last"),
+    [
+        (0.95, None, 23, 23),
+        (0.945, 0.9599, 23, 23),
+        (0.4, 0.41, 10, 10),
+        (0.9, 1.0, 22, 23),
+        (0.1, 1.8, 2, 23),
+    ],
+)
+def test_a_part_is_cut_at_the_end_and_has_a_frame_at_least(path, start, end, first, last):
+    with open_video(path) as video:
+        offset, part = part_of(video.meta, VideoRecord(str(path), 0, start, end))
+    assert (offset, offset + part.num_frames - 1) == (first, last)
 
 
 def test_three_crops_of_each_clip_in_order(tmp_path, write_video):

@@ -15,7 +15,8 @@ import torch
 from vidssl.engine import checkpoint
 
 ROOT = Path(__file__).parents[2]
-same = runpy.run_path(str(ROOT / "tests" / "equal.py"))["same"]
+EQUAL = runpy.run_path(str(ROOT / "tests" / "equal.py"))
+same, logged = EQUAL["same"], EQUAL["logged"]
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
 outcome, meddled, meddled_until, unlike, guarded = (
     RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "guarded")
@@ -25,17 +26,12 @@ WORKERS = "data.workers={}"
 ACCUMULATED = "micro_batch_size=2"
 
 
-def lines(output):
-    found = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "clips_per_second"} for line in found]
-
-
 def equal_runs(found, expected, world, step=12):
     """Assert that two runs ended alike on every process, and logged the same."""
     for rank in range(world):
         name = f"rank-{rank}-step-{step}.pt"
         same(*(torch.load(run / name, weights_only=True) for run in (found, expected)), where=f"rank {rank}")
-    assert lines(found) == lines(expected)
+    assert logged(found) == logged(expected)
 
 
 def saved_at(output):
@@ -213,7 +209,7 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight
     contents = [torch.load(folder / "checkpoints" / "last.pt", weights_only=True) for folder in (run, other)]
     for part in ("step", "method", "optimizer", "rng"):
         same(contents[0][part], contents[1][part], part)
-    assert lines(run) == lines(other)
+    assert logged(run) == logged(other)
 
 
 @pytest.mark.long
@@ -278,4 +274,4 @@ def test_fault_26_another_number_of_processes_goes_on_with_a_warning(
     assert [end[0] for end in run_world(after, outcome, "supervised", toy_data, tmp_path)] == [
         "finished"
     ] * after
-    assert saved_at(tmp_path) == 12 and [line["step"] for line in lines(tmp_path)] == list(range(1, 13))
+    assert saved_at(tmp_path) == 12 and [line["step"] for line in logged(tmp_path)] == list(range(1, 13))

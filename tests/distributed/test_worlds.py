@@ -1,6 +1,5 @@
 """Two processes compute what one computes, and hold the same."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
+logged = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["logged"]
 train_toy = RUNS["train_toy"]
 # In float64, and gently: networks with batch norm multiply rounding errors at each step, by three at the rates of the
 # toy configs. So what differs here by more than float32 can tell apart differs by more than rounding.
@@ -31,11 +31,6 @@ def alone(run_world, toy_data, tmp_path_factory):
 
 def state(output, rank=0, step=20):
     return torch.load(output / f"rank-{rank}-step-{step}.pt", weights_only=True)
-
-
-def losses(output):
-    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k != "clips_per_second"} for line in lines]
 
 
 def flat(value, name=""):
@@ -74,7 +69,7 @@ def test_two_processes_are_one(name, steps, ddp, alone, run_world, toy_data, tmp
         for other in both:
             difference = (other[step] - gradient).norm() / gradient.norm()
             assert difference < 1e-5, f"gradients of step {step + 1} differ by {difference:.1e}"
-    for a, b in zip(losses(two), losses(one), strict=True):
+    for a, b in zip(logged(two), logged(one), strict=True):
         assert a == pytest.approx(b, rel=1e-5, abs=1e-6)
     expected = flat(state(one, step=steps)["method"])
     agree(flat(state(two, step=steps)["method"]), expected)

@@ -1,5 +1,7 @@
 """Runs a function of a test file in several processes that talk to one another, and collects what it gives.
 
+Runs scripts too, as commands: `run_script`.
+
 The processes fork from a server that has imported vidssl and done nothing else: they start at once, and autograd, which
 does not survive a fork once it has run, works in them.
 """
@@ -10,6 +12,7 @@ import pickle
 import runpy
 import signal
 import socket
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping
@@ -21,12 +24,15 @@ _PACKAGE = Path(__file__).parents[2] / "vidssl"
 _server.set_forkserver_preload(
     [
         "vidssl.cli",
-        # What registries import at the first look-up: networks take seconds.
+        # What commands, registries and networks import when they need it, which takes seconds.
         *(
             f"vidssl.{room}.{path.stem}"
-            for room in ("models", "methods")
+            for room in ("models", "methods", "engine", "jobs")
             for path in (_PACKAGE / room).glob("[a-z]*.py")
         ),
+        "pytorchvideo.models.resnet",
+        "sklearn.datasets",
+        "torch.utils.tensorboard",
     ]
 )
 
@@ -104,6 +110,37 @@ def run_world(
 ) -> list[Any]:
     """Run a function in `world` processes; list what it gives, by rank."""
     return World(world, function, *arguments, env=env).results()
+
+
+def run_script(script: str | Path, *arguments: Any, cwd: str | Path) -> tuple[int, str, str]:
+    """Run a Python script as a command; give its status, and what it writes to stdout and to stderr.
+
+    As `python SCRIPT …` does, in a process of its own that has the imports behind it: they take seconds.
+    """
+    words = [str(word) for word in (script, *arguments)]
+    ((status, out, err),) = run_world(1, _command, words, str(cwd))
+    return status, out, err
+
+
+def _command(words: list[str], folder: str) -> tuple[int, str, str]:
+    os.chdir(folder)
+    sys.path.insert(0, str(Path(words[0]).parent))
+    sys.argv = words
+    written = [tempfile.TemporaryFile() for _ in range(2)]
+    for number, file in enumerate(written, 1):
+        os.dup2(file.fileno(), number)
+    status: Any = 0
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as end:
+        status = end.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    texts = []
+    for file in written:
+        file.seek(0)
+        texts.append(file.read().decode())
+    return status, texts[0], texts[1]
 
 
 def _child(job: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """One small rendered set for all tests of the engine, and runs on it."""
 
-import json
 import runpy
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from vidssl.data.moving_digits import MovingDigits, ensure
 from vidssl.engine.run import load_run
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
+EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
 
 
 @pytest.fixture(scope="session")
@@ -34,14 +34,9 @@ def toy_run(toy_folder, tmp_path):
 
 @pytest.fixture
 def metrics(tmp_path):
-    """Read what a run logged, less its speed: `metrics("a")`."""
+    """Read what a run logged, less time and speed: `metrics("a")`."""
 
     def read(output, key="loss"):
-        lines = [json.loads(line) for line in (tmp_path / output / "metrics.jsonl").read_text().splitlines()]
-        return [
-            {name: value for name, value in line.items() if name != "clips_per_second"}
-            for line in lines
-            if key in line
-        ]
+        return [line for line in EQUAL["logged"](tmp_path / output) if key in line]
 
     return read

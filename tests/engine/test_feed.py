@@ -1,10 +1,12 @@
 """What reaches the method: the same decisions on all processes, and batches on the device."""
 
+import csv
 import logging
 import multiprocessing
 import os
 import signal
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -61,10 +63,11 @@ class Script:
             self.closed = True
 
 
-def feed(request, *acts, max_broken=0.2):
+def feed(request, *acts, max_broken=0.2, output="no folder", num_records=10):
     loader = Script(*acts)
-    run = SimpleNamespace(data=SimpleNamespace(max_broken=max_broken, mean=MEAN, std=STD))
-    return Feed(loader, run, 10, CPU, request, {}), loader
+    data = SimpleNamespace(max_broken=max_broken, mean=MEAN, std=STD, workers=3, prefetch=2)
+    run = SimpleNamespace(data=data, output=str(output))
+    return Feed(loader, run, num_records, CPU, request, {}), loader
 
 
 def ends(made, between_steps):
@@ -75,7 +78,7 @@ def ends(made, between_steps):
         return type(error).__name__, str(error)
 
 
-def breaks(rank):
+def breaks(rank, output):
     """Videos break here and there, one of them twice."""
     broken = [("a", "a: no frames"), ("b", "b: cut off"), ("c", "c: empty")]
     here = [
@@ -86,7 +89,7 @@ def breaks(rank):
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())
     logging.getLogger("vidssl.engine.feed").addHandler(handler)
-    made, _ = feed(StopRequest(), *here[rank], max_broken=0.2)
+    made, _ = feed(StopRequest(), *here[rank], max_broken=0.2, output=output)
     counts, said = [], []
     for n in range(4):
         said.append(ends(made, n % 2 == 0))
@@ -135,15 +138,16 @@ def stops(rank):
     return found
 
 
-def together():
+def together(output):
     with comm.joined(CPU):
-        return {work.__name__: work(comm.rank()) for work in (breaks, fails, stops)}
+        found = {work.__name__: work(comm.rank()) for work in (fails, stops)}
+        return {**found, "breaks": breaks(comm.rank(), output)}
 
 
 @pytest.fixture(scope="module")
-def both(run_world):
+def both(run_world, tmp_path_factory):
     """What two processes found."""
-    return run_world(2, together)
+    return run_world(2, together, tmp_path_factory.mktemp("run"))
 
 
 def test_broken_videos_of_all_are_counted_once_by_all(both):
@@ -152,13 +156,32 @@ def test_broken_videos_of_all_are_counted_once_by_all(both):
     assert counts == other_counts == [a, a, {**a, **b}, {**a, **b, **c}]
     assert [list(count) for count in counts] == [list(count) for count in other_counts]
     assert said[:3] == others[:3] == [("batch", [n, n]) for n in range(3)]  # 2 of 10 are allowed
-    limit = "3 of 10 videos are broken, data.max_broken is 0.2: a: no frames; b: cut off; c: empty"
-    assert said[3] == others[3] == ("DataError", limit)
+    limit = (
+        "3 of 10 videos are broken, data.max_broken is 0.2: a: no frames; b: cut off; c: empty; all are in "
+    )
+    assert said[3] == others[3] and said[3][0] == "DataError" and said[3][1].startswith(limit)
+    assert Path(said[3][1].removeprefix(limit)).read_text().splitlines() == [
+        "path,reason",
+        *("a,a: no frames", "b,b: cut off", "c,c: empty"),
+    ]
     assert messages == [
         f"broken video {n}, the next one takes its place: {reason}"
         for n, reason in enumerate(("a: no frames", "b: cut off", "c: empty"), 1)
     ]
     assert not other_messages
+
+
+def test_thousands_of_broken_videos_are_one_short_line_and_a_file(tmp_path):
+    broken = tuple((f"{n}.mp4", f'{n}.mp4: "cut", off') for n in range(3000))
+    made, _ = feed(StopRequest(), raw(0, broken), max_broken=0.05, output=tmp_path, num_records=40_000)
+    with pytest.raises(DataError) as caught:
+        made.next(between_steps=True)
+    message = str(caught.value)
+    assert message.startswith("3000 of 40000 videos are broken, data.max_broken is 0.05: 0.mp4: ")
+    assert message.endswith(f"and 2995 more; all are in {tmp_path / 'broken-videos.csv'}")
+    assert len(message) < 400 and "\n" not in message
+    with open(tmp_path / "broken-videos.csv", encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken)]
 
 
 def test_an_error_of_one_loader_ends_all(both):
@@ -224,7 +247,7 @@ def test_workers_end_when_the_feed_is_closed(taken, digits):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
 def test_batches_on_a_gpu_are_those_of_to_device():
     """The default stream is late, and reads a batch long after the next ones were sent for."""
     device = torch.device("cuda", 0)

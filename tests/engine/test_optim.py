@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from vidssl.engine.optim import LARS, AdamWConfig, LARSConfig, SGDConfig, build_optimizer, set_lr
+from vidssl.models.norms import SyncBatchNorm
 from vidssl.schedule import Schedule, constant
 
 
-def lars_loop(p, v, g, lr, momentum, decay, trust, matrix):
+def lars_loop(p, v, g, lr, momentum, decay, trust, matrix, nesterov=False):
     """One step on lists of numbers: new weights and new momentum."""
     if matrix:
         g = [gi + decay * pi for gi, pi in zip(g, p, strict=True)]
@@ -20,10 +21,12 @@ def lars_loop(p, v, g, lr, momentum, decay, trust, matrix):
         if p_norm > 0 and g_norm > 0:
             g = [gi * trust * p_norm / g_norm for gi in g]
     v = [momentum * vi + gi for vi, gi in zip(v, g, strict=True)]
-    return [pi - lr * vi for pi, vi in zip(p, v, strict=True)], v
+    moves = [gi + momentum * vi for vi, gi in zip(v, g, strict=True)] if nesterov else v
+    return [pi - lr * move for pi, move in zip(p, moves, strict=True)], v
 
 
-def test_lars_is_its_formula_over_several_steps():
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_lars_is_its_formula_over_several_steps(nesterov):
     source = torch.Generator().manual_seed(0)
     shapes = {
         "conv": (4, 3, 1, 2, 2),
@@ -39,14 +42,14 @@ def test_lars_is_its_formula_over_several_steps():
         params[name] = nn.Parameter(value)
         loops[name] = (value.flatten().tolist(), [0.0] * value.numel())
     settings = {"momentum": 0.9, "weight_decay": 0.1, "trust": 0.001}
-    optimizer = LARS(params.values(), lr=0.0, **settings)
+    optimizer = LARS(params.values(), lr=0.0, nesterov=nesterov, **settings)
     for lr in (0.5, 1.5, 1.0, 0.1):
         optimizer.param_groups[0]["lr"] = lr
         for name, p in params.items():
             # `zero` starts as 0 and has a gradient; of `still` both are 0
             p.grad = torch.randn(p.shape, generator=source, dtype=torch.float64) * (name != "still")
             loops[name] = lars_loop(
-                *loops[name], p.grad.flatten().tolist(), lr, 0.9, 0.1, 0.001, matrix=p.ndim > 1
+                *loops[name], p.grad.flatten().tolist(), lr, 0.9, 0.1, 0.001, p.ndim > 1, nesterov
             )
         optimizer.step()
         for name, p in params.items():
@@ -115,8 +118,11 @@ def test_adamw_decays_matrices_only(network):
         torch.testing.assert_close(value.detach(), before[key] * factor)
 
 
-def test_sgd_is_its_formula(network):
-    config = SGDConfig(name="sgd", lr=constant(0.5), weight_decay=0.2, sgd_momentum=0.7)
+@pytest.mark.parametrize(("nesterov", "decay"), [(False, True), (False, False), (True, False)])
+def test_sgd_is_its_formula(nesterov, decay, network):
+    config = SGDConfig(
+        name="sgd", lr=constant(0.5), weight_decay=0.2, sgd_momentum=0.7, nesterov=nesterov, decay_norms=decay
+    )
     optimizer = build_optimizer(config, network)
     weight = network[1].weight
     expected, velocity = weight.detach().double(), torch.zeros(4, dtype=torch.float64)
@@ -127,9 +133,42 @@ def test_sgd_is_its_formula(network):
         weight.grad = g.clone()
         set_lr(optimizer, config, step / 3, 8)
         optimizer.step()
-        velocity = 0.7 * velocity + g + 0.2 * expected
-        expected = expected - 0.5 * velocity
+        g = g + 0.2 * decay * expected
+        velocity = 0.7 * velocity + g
+        expected = expected - 0.5 * (g + 0.7 * velocity if nesterov else velocity)
     torch.testing.assert_close(weight.detach().double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sgd_without_decay_of_norms_still_decays_biases(network):
+    """As SlowFast's code does with BN.WEIGHT_DECAY 0: biases of layers that are no norms decay."""
+    config = SGDConfig(name="sgd", lr=constant(0.5), weight_decay=0.2, decay_norms=False)
+    before = {key: value.clone() for key, value in network.named_parameters()}
+    optimizer = build_optimizer(config, network)
+    for p in network[:3].parameters():
+        p.grad = torch.zeros_like(p)
+    set_lr(optimizer, config, 0.0, 8)
+    optimizer.step()
+    factors = {"0": 1 - 0.5 * 0.2, "1": 1.0, "2": 1 - 0.5 * 0.2, "3": 1.0}  # 1 is the norm, 3 is frozen
+    for key, value in network.named_parameters():
+        torch.testing.assert_close(value.detach(), before[key] * factors[key[0]])
+
+
+@pytest.mark.parametrize(
+    "layer", [nn.BatchNorm1d(4), nn.BatchNorm3d(4), nn.GroupNorm(2, 4), nn.LayerNorm(4), SyncBatchNorm(4)]
+)
+def test_all_kinds_of_norms_are_free_of_decay(layer):
+    network = nn.Sequential(nn.Linear(3, 4), layer)
+    config = SGDConfig(name="sgd", lr=constant(0.5), weight_decay=0.2, decay_norms=False)
+    decayed, free = build_optimizer(config, network).param_groups
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.2, 0.0)
+    assert {id(p) for p in free["params"]} == {id(p) for p in layer.parameters()}
+    assert {id(p) for p in decayed["params"]} == {id(p) for p in network[0].parameters()}
+
+
+@pytest.mark.parametrize(("config", "name"), [(SGDConfig, "sgd"), (LARSConfig, "lars")])
+def test_nesterov_needs_momentum(config, name):
+    with pytest.raises(ValueError, match="nesterov needs an sgd_momentum above 0"):
+        config(name=name, lr=constant(0.1), nesterov=True, sgd_momentum=0.0)
 
 
 @pytest.mark.parametrize(

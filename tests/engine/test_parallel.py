@@ -14,6 +14,7 @@ from vidssl import comm
 from vidssl.engine.parallel import (
     average_gradients,
     check_equal,
+    compile_backbones,
     gradient_norm,
     over_processes,
     set_batch_norm,
@@ -244,6 +245,28 @@ def test_what_differs_is_named(change, count, first, both):
         message = found["drifts"][change]
         assert message.startswith(f"after step 7, {count} of ")
         assert f"; first {first}, other on process 1 than on 0; the last checkpoint is untouched" in message
+
+
+@pytest.mark.parametrize("name", ["moco", "supervised"])
+def test_compiled_are_the_online_and_the_target_network(name):
+    """A backend that notes the graphs that it is asked for, and runs them as they are."""
+    method, names = make(name, plain=True).eval(), []
+    clips = torch.randn(2, 3, 2, 16, 16)
+    networks = {"backbone": method.backbone}
+    if name == "moco":
+        networks["target"] = method.target_backbone
+    expected = {key: network(clips) for key, network in networks.items()}
+    state = list(method.state_dict())
+
+    def count(graph, inputs):
+        names.append(key)
+        return graph
+
+    compile_backbones(method, count)
+    for key, network in networks.items():
+        torch._dynamo.reset()  # graphs of one network may serve the other
+        torch.testing.assert_close(network(clips), expected[key])
+    assert set(names) == set(networks) and list(method.state_dict()) == state
 
 
 def test_what_is_equal_passes(both):

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import logging
+import math
 import runpy
 import shutil
 from pathlib import Path
@@ -20,7 +21,9 @@ from vidssl.engine.run import bind_run, load_run
 from vidssl.engine.train import train, training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
+from vidssl.methods.in_batch import group_statistics
 from vidssl.methods.momentum import MomentumMethod
+from vidssl.methods.parts import key_statistics
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
@@ -39,6 +42,7 @@ def state(path):
     [
         *((name, ()) for name in TOYS),
         ("sce", ("micro_batch_size=4",)),
+        ("simclr", ("micro_batch_size=4",)),
         ("supervised", ("micro_batch_size=4",)),
     ],
 )
@@ -133,6 +137,12 @@ def test_micro_batches_are_one_step_together(toy_run, metrics):
     assert [line["loss"] for line in metrics("m1")] == pytest.approx(
         [line["loss"] for line in metrics("m8")], rel=1e-4
     )
+
+
+def test_micro_batches_are_contrasted_with_the_whole_step(toy_run, metrics):
+    train(toy_run("simclr", "a", "steps=1", "micro_batch_size=2"))
+    (line,) = metrics("a")
+    assert line["i_nce"] + line["loss"] == pytest.approx(math.log(2 * 8 - 1), rel=1e-6)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -315,8 +325,8 @@ def test_watching_changes_nothing(name, toy_run, toy_folder, metrics):
     alone = train(toy_run(name, "alone", "steps=5"))
     same(state(watched), state(alone))
     assert metrics("watched") == metrics("alone")
-    measured = metrics("watched", "uniformity")
-    assert [line["step"] for line in measured] == [2, 4, 5] and not metrics("alone", "uniformity")
+    measured = metrics("watched", "uniformity_loss")
+    assert [line["step"] for line in measured] == [2, 4, 5] and not metrics("alone", "uniformity_loss")
     assert len({json.dumps(line) for line in measured}) == 3
 
 
@@ -335,12 +345,76 @@ def test_the_banner_says_what_runs(toy_run, caplog):
         ({"key_rank": 3.1, "negative_similarity": 0.94}, False),
         ({"key_rank": 30.0, "negative_similarity": 0.96}, True),
         ({"key_rank": 30.0, "negative_similarity": -0.2}, False),
+        ({"key_rank": 2.1, "key_rank_limit": 8.0, "negative_similarity": 0.1}, False),
+        ({"key_rank": 1.9, "key_rank_limit": 8.0, "negative_similarity": 0.1}, True),
+        ({"key_rank": 2.9, "key_rank_limit": 12.0, "negative_similarity": 0.1}, True),
+        ({"key_rank": 2.9, "key_rank_limit": 2048.0, "negative_similarity": 0.1}, True),
+        ({"key_rank": 1.0, "key_rank_limit": 2.0, "negative_similarity": 0.96}, True),
         ({"loss": 1.0}, False),
     ],
 )
 def test_when_collapse_is_warned_of(values, warned, caplog):
     assert warn_of_collapse(7, values) is warned
     assert ("step 7: the keys have collapsed: effective rank" in caplog.text) is warned
+
+
+def unit_rows(count, dim=16):
+    source = torch.Generator().manual_seed(2)
+    return nn.functional.normalize(torch.randn(count, dim, generator=source), dim=1)
+
+
+def around(centres, count):
+    """Rows close to their class's centre, and their classes."""
+    group = torch.arange(count) % len(centres)
+    rows = centres[group] + 0.01 * unit_rows(count, centres.shape[1])
+    return nn.functional.normalize(rows, dim=1), group
+
+
+@pytest.mark.parametrize("classes", [2, 3, 4, 10])
+def test_classes_that_lie_as_far_apart_as_they_can_have_not_collapsed(classes):
+    """The optimum of SupCon: a simplex, two classes opposite each other on one line."""
+    simplex = nn.functional.normalize(torch.eye(classes) - 1 / classes, dim=1)
+    rows, group = around(nn.functional.pad(simplex, (0, 16 - classes)), 40)
+    values = {name: value.item() for name, value in group_statistics(rows, group).items()}
+    assert values["key_rank"] < classes + 0.5
+    assert not warn_of_collapse(7, values)
+    rows, group = around(unit_rows(1).expand(classes, -1), 40)
+    assert warn_of_collapse(7, {name: value.item() for name, value in group_statistics(rows, group).items()})
+
+
+@pytest.mark.parametrize("videos", [1, 2, 3, 4, 8])
+def test_a_small_batch_of_different_keys_has_not_collapsed(videos):
+    keys, queue = unit_rows(videos), unit_rows(500)
+    values = {name: value.item() for name, value in key_statistics(keys, keys, queue, keys).items()}
+    assert values["key_rank"] <= videos + 1e-4 and not warn_of_collapse(7, values)
+    equal = unit_rows(1).expand(videos, -1)
+    values = {name: value.item() for name, value in key_statistics(equal, equal, equal, equal).items()}
+    assert warn_of_collapse(7, values) or videos == 1
+
+
+@pytest.mark.parametrize("collapsed", [True, False])
+def test_supcon_on_two_classes_warns_where_it_collapses_only(
+    collapsed, toy_run, toy_folder, tmp_path, caplog
+):
+    """A real run, by what it logs: 40 videos of which the even ones are of class 0."""
+    source = toy_folder / "data" / "motion"
+    lines = (source / "train.csv").read_text().splitlines()
+    column = lines[0].split(",").index("label")
+    rows = [line.split(",") for line in lines[1:]]
+    for n, row in enumerate(rows):
+        row[column] = str(n % 2)
+    (tmp_path / "two.csv").write_text("\n".join([lines[0], *(",".join(row) for row in rows)]) + "\n")
+    root = read_list(source / "train.csv").root
+    run = toy_run(
+        "supcon",
+        "a",
+        "steps=3",
+        f"data.train={tmp_path}/two.csv",
+        f"data.root={root}",
+        *(("optimizer={name: sgd, lr: 1e4}",) if collapsed else ()),
+    )
+    train(run)
+    assert ("the keys have collapsed" in caplog.text) is collapsed
 
 
 @pytest.mark.parametrize("collapsed", [True, False])
@@ -435,8 +509,8 @@ def test_watching_needs_no_labels(toy_run, toy_folder, metrics, tmp_path):
     lists = [f"evaluate.{role}={tmp_path}/plain.csv" for role in ("gallery", "query")]
     root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
     train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
-    (line,) = metrics("a", "uniformity")
-    assert list(line) == ["step", "uniformity"]
+    (line,) = metrics("a", "uniformity_loss")
+    assert list(line) == ["step", "uniformity_loss"]
 
 
 def test_a_method_that_needs_labels_is_told_of_those_that_lack_before_it_trains(
@@ -461,12 +535,25 @@ def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metri
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
 
 
+def test_a_monitor_does_not_compare_copies_with_originals(toy_run, toy_folder, metrics, tmp_path):
+    shutil.copytree(toy_folder / "data", tmp_path / "copies")
+    (tmp_path / "copies" / "shrink.json").write_text('{"short_side": 48}')
+    (tmp_path / "copies/motion/root.txt").write_text(f"{tmp_path}/copies\n")
+    lists = (
+        f"evaluate.gallery={toy_folder}/data/motion/train.csv",
+        f"evaluate.query={tmp_path}/copies/motion/test.csv",
+    )
+    with pytest.raises(DataError, match=r"original videos, .* shrunk copies \(short_side 48\)"):
+        train(toy_run("sce", "a", "evaluate.every=9", *lists))
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
+
+
 def test_a_monitor_that_is_added_later_measures_once(toy_run, toy_folder, metrics):
     train(toy_run("supervised", "a", "steps=2"))
     lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in ("gallery", "query")]
     for _ in range(2):
         train(toy_run("supervised", "a", "steps=2", "evaluate.every=2", *lists))
-    assert len(metrics("a", "uniformity")) == 1
+    assert len(metrics("a", "uniformity_loss")) == 1
 
 
 LISTS = {"gallery": "train", "query": "test"}

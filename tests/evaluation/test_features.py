@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vidssl import comm
+from vidssl.data.loader import eval_loader, to_device
 from vidssl.data.records import read_list
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video import open_video
@@ -105,6 +106,44 @@ def test_one_crop_and_one_clip(few):
         np.testing.assert_allclose(row[:3].numpy(), expected, atol=1e-5)
 
 
+def test_the_short_side_of_a_test_can_be_longer_than_its_crops(few):
+    """As on ImageNet, 256 and 224: here 48, the frames as they are, and the central 24."""
+    found = extract(Pixels(), few, clips(clips=1, crops=1, short_side=48), CPU)
+    for row, record in zip(found.x, few.records, strict=True):
+        with open_video(record.path) as video:
+            start = round((video.meta.num_frames - clips().clip.span(video.meta.fps)) / 2)
+            frame = video.frames([start])[0].transpose(1, 2, 0) / 255
+        expected = (frame[24, 24] - [0.4, 0.5, 0.6]) / [0.2, 0.25, 0.3]
+        np.testing.assert_allclose(row[:3].numpy(), expected, atol=1e-5)
+    with pytest.raises(ValueError, match="short_side 23 is less than size 24"):
+        clips(short_side=23)
+
+
+def test_bfloat16_is_of_the_forward_pass_alone(few, backbone):
+    """One view of a batch is float at a time, and sums over views are float32."""
+    settings = {"clips": 2, "crops": 3, "batch_size": 5}
+    seen = []
+
+    class Watched(nn.Module):
+        dim = backbone.dim
+
+        def forward(self, x):
+            seen.append((tuple(x.shape), x.dtype, torch.is_autocast_enabled("cpu")))
+            return backbone(x)
+
+    plain, half = (
+        extract(Watched(), few, clips(**settings, precision=name), CPU).x for name in ("float32", "bfloat16")
+    )
+    assert seen == [((5, 3, 3, 24, 24), torch.float32, on) for on in (False, True) for _ in range(6)]
+    assert plain.dtype == half.dtype == torch.float32 and not torch.equal(plain, half)
+    assert torch.nn.functional.cosine_similarity(plain, half).min() > 0.99
+    # float32 is bit for bit the sum of the views one after the other
+    batch = next(iter(eval_loader(clips(**settings).dataset(few), 5, 0)))
+    with torch.no_grad():
+        views = to_device(batch, CPU, (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)).views
+        assert torch.equal(plain, sum(backbone(view) for view in views) / 6)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_nothing_is_left_behind(few, backbone, training):
     backbone.train(training)
@@ -145,6 +184,20 @@ def gaps(digits, tmp_path):
         rows.append(f"{n}.mp4,{record.label}")
     (tmp_path / "gaps.csv").write_text("\n".join(rows) + "\n")
     return read_list(tmp_path / "gaps.csv")
+
+
+def test_the_memory_of_the_loader_is_logged_once_for_each_extraction(few, caplog):
+    """A batch of 2 videos x 2 clips x 3 crops x 3 frames of 400² pixels, a byte each of 3 colours."""
+    settings = {"clips": 2, "size": 400, "batch_size": 2, "workers": 2, "prefetch": 3}
+    with caplog.at_level("INFO"):
+        extract(Pixels(), few, clips(**settings), CPU, "gallery")
+    assert caplog.messages == [
+        "the loader holds up to 104 MB in each process: 2 data.workers x 3 data.prefetch x 17.3 MB a batch"
+    ]
+    caplog.clear()
+    with caplog.at_level("INFO"):  # without workers it holds one batch
+        extract(Pixels(), few, clips(**settings | {"workers": 0}), CPU)
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])

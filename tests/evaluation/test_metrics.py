@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.errors import DataError
-from vidssl.evaluation.metrics import accuracy, chance, recall, uniformity, vote
+from vidssl.evaluation.metrics import accuracy, chance, recall, uniformity_loss, vote
 from vidssl.evaluation.search import nearest
 from vidssl.randomness import generator
 from vidssl.types import Features
@@ -71,7 +71,7 @@ def test_fault_29_features_that_are_not_finite(value):
     with pytest.raises(DataError, match="a gallery feature is not finite"):
         nearest(drawn(4, 3, 1), bad, 1)
     with pytest.raises(DataError, match="a gallery feature is not finite"):
-        uniformity(bad)
+        uniformity_loss(bad)
 
 
 def test_fault_29_zero_vectors_everywhere():
@@ -81,8 +81,8 @@ def test_fault_29_zero_vectors_everywhere():
     assert found.index[:, :2].tolist() == [[1, 2], [0, 2], [0, 1], [0, 1], [0, 1], [0, 1]]
     assert recall(found, nothing, nothing, (1,))["R@1"] == pytest.approx(2 / 6)
     assert knn_accuracy(found, nothing, nothing, 2) == pytest.approx(3 / 6)  # equal votes: the smaller label
-    assert uniformity(nothing.x) == 0
-    assert math.isnan(uniformity(nothing.x[:1]))  # there is no pair
+    assert uniformity_loss(nothing.x) == 0
+    assert math.isnan(uniformity_loss(nothing.x[:1]))  # there is no pair
 
 
 @pytest.mark.parametrize("excluding", [False, True])
@@ -196,12 +196,12 @@ def test_uniformity_is_the_formula(t):
         for j in range(i):
             total += math.exp(-t * float(((unit[i] - unit[j]) ** 2).sum()))
             pairs += 1
-    assert uniformity(x, t) == pytest.approx(math.log(total / pairs), abs=1e-5)
+    assert uniformity_loss(x, t) == pytest.approx(math.log(total / pairs), abs=1e-5)
 
 
 def test_uniformity_of_extremes():
-    assert uniformity(torch.ones(10, 4)) == pytest.approx(0, abs=1e-6)
-    many = uniformity(drawn(1500, 256, 9))
+    assert uniformity_loss(torch.ones(10, 4)) == pytest.approx(0, abs=1e-6)
+    many = uniformity_loss(drawn(1500, 256, 9))
     assert many == pytest.approx(-4, abs=0.05)  # squared distances of 2 almost surely, times t = 2
 
 
@@ -210,7 +210,7 @@ def test_uniformity_in_parts_is_that_of_all_pairs(chunk):
     x = drawn(64, 5, 11)
     unit = x.double() / x.double().norm(dim=1, keepdim=True)
     pairs = [math.exp(-2 * float((unit[i] - unit[j]).pow(2).sum())) for i in range(64) for j in range(i)]
-    assert uniformity(x, chunk=chunk) == pytest.approx(math.log(sum(pairs) / len(pairs)), abs=1e-5)
+    assert uniformity_loss(x, chunk=chunk) == pytest.approx(math.log(sum(pairs) / len(pairs)), abs=1e-5)
 
 
 def test_chance_leaves_out_what_a_query_must_not_find():

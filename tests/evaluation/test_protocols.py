@@ -96,7 +96,7 @@ def test_knn_and_uniformity():
     assert set(one) == {"knn", "knn_mean_class"}
     assert one["knn"] == pytest.approx(loop_recall(gallery, query, 1, False), abs=1e-6)
     found = Uniformity(Uniformity.Config())(gallery, query, NOBODY).numbers
-    assert set(found) == {"uniformity"} and -4 < found["uniformity"] < 0
+    assert set(found) == {"uniformity_loss"} and -4 < found["uniformity_loss"] < 0
     other = Uniformity(Uniformity.Config())(query, gallery, NOBODY).numbers
     assert found != other  # that of the gallery
 
@@ -223,7 +223,7 @@ def test_svm_that_cannot_be():
 
 def test_low_shot_is_the_loop():
     gallery, query = features(90, 0), features(60, 1)
-    protocol = LowShot(LowShot.Config(shots=(1, 3), draws=4, cost=0.5, seed=9))
+    protocol = LowShot(LowShot.Config(shots=(1, 3), draws=4, costs=(0.5,), seed=9))
     found = protocol(gallery, query, NOBODY)
     x, label = unit(gallery.x), gallery.label.numpy()
     for k in (1, 3):
@@ -245,13 +245,53 @@ def test_low_shot_is_the_loop():
 def test_low_shot_leaves_out_what_a_class_cannot_fill_and_says_so():
     gallery, query = features(40, 0), features(20, 1)
     smallest = int(torch.bincount(gallery.label).min())
-    found = LowShot(LowShot.Config(shots=(1, smallest, smallest + 1, 500)))(gallery, query, NOBODY)
+    config = LowShot.Config(shots=(1, smallest, smallest + 1, 500), costs=(1.0,))
+    found = LowShot(config)(gallery, query, NOBODY)
     assert set(found.numbers) == {f"lowshot@{k}{s}" for k in (1, smallest) for s in ("", "_spread")}
     assert found.details == {"left_out": [smallest + 1, 500], "videos_of_the_smallest_class": smallest}
     with pytest.raises(
         DataError, match=rf"a class has {smallest} training videos, and the fewest shots are 500"
     ):
         LowShot(LowShot.Config(shots=(501, 500)))(gallery, query, NOBODY)
+
+
+def test_low_shot_chooses_its_cost_on_the_videos_of_each_draw():
+    gallery, query = features(90, 0), features(60, 1)
+    costs = (0.001, 0.1, 10.0)
+    config = LowShot.Config(shots=(1, 2, 5), draws=2, costs=costs, folds=3, seed=4)
+    found = LowShot(config)(gallery, query, NOBODY)
+    x, label = unit(gallery.x), gallery.label.numpy()
+    for k in (2, 5):
+        chosen = []
+        for draw in range(2):
+            rows = np.concatenate(
+                [generator(4, draw, c).permutation(np.flatnonzero(label == c))[:k] for c in range(4)]
+            )
+            folds = StratifiedKFold(min(k, 3), shuffle=True, random_state=4)
+            right = []
+            for cost in costs:
+                parts = [(rows[a], rows[b]) for a, b in folds.split(rows, label[rows])]
+                right.append(sum((slow_svm(x[a], label[a], x[b], cost) == label[b]).sum() for a, b in parts))
+            chosen.append(costs[int(np.argmax(right))])  # the first of equal ones: the smallest
+        assert found.details["costs"][str(k)] == chosen
+    assert found.details["costs"]["1"] == [0.1, 0.1]  # nothing to validate on: the middle one
+    assert LowShot.Config().shots == (1, 2, 4, 8, 16, 32, 64, 96) and LowShot.Config().draws == 5
+
+
+@pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
+def test_classes_that_overlap_are_separated_as_well_as_can_be():
+    """Features without any meaning at a high cost: coordinate descent in the dual does not converge on them."""
+    random = generator(11)
+    x = torch.from_numpy(random.normal(size=(600, 8)).astype(np.float32))
+    every = Features(x, torch.from_numpy(random.integers(2, size=600)), torch.arange(600))
+    found = LinearSVM(LinearSVM.Config(costs=(1e5,)))(every, every, NOBODY)
+    # With a cost so high and classes that overlap, the loss alone decides: least squares over the active rows.
+    rows, y = np.concatenate([unit(x), np.ones((600, 1))], axis=1), np.where(every.label == 1, 1.0, -1.0)
+    w = np.zeros(9)
+    for _ in range(50):
+        active = y * (rows @ w) < 1
+        w = np.linalg.solve(rows[active].T @ rows[active] + np.eye(9) / 2e5, rows[active].T @ y[active])
+    assert found.predicted.tolist() == (rows @ w > 0).astype(int).tolist()
 
 
 def lists(tmp_path, gallery, query, classes=("a", "b"), query_classes=None):

@@ -71,7 +71,7 @@ def run(digits, tmp_path):
             "data.moving_digits=null",
             f"output={tmp_path / name}",
         ]
-        told += ["device=cpu", "steps=10", "data.timeout=2", *overrides]  # 80 samples of 40 videos
+        told += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
         return torch.load(train(load_run(TOY, told), until), weights_only=True)
 
     return go
@@ -117,7 +117,7 @@ def goes_on(what, said, curse, run, records, caplog):
 
 
 def test_fault_10_a_decoder_that_hangs(curse, run, records, caplog):
-    goes_on(hang, "nothing came of it within 2 s", curse, run, records, caplog)
+    goes_on(hang, "timed out after 1 s, twice", curse, run, records, caplog)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_fault_11_a_decoder_that_takes_its_worker_with_it(how, said, curse, run,
 def too_many(what, said, curse, run, records, *overrides):
     names = {Path(record.path).name for record in records[::3]}
     curse(what, names)
-    with pytest.raises(DataError, match=r"3 of 40 videos hung or ended a worker, 2 may: ") as caught:
+    with pytest.raises(DataError, match=r"3 of 40 videos hung or ended a worker; the limit is 2: ") as caught:
         run("stopped", "data.workers=2", *overrides)
     message = str(caught.value)
     named = [record.path for record in records if f"{record.path}: " in message]
@@ -139,7 +139,7 @@ def too_many(what, said, curse, run, records, *overrides):
 
 
 def test_fault_10_after_too_many_the_run_stops(curse, run, records):
-    too_many(hang, "nothing came of it within 1 s", curse, run, records, "data.timeout=1")
+    too_many(hang, "timed out after 0.5 s, twice", curse, run, records, "data.timeout=0.5")
 
 
 def test_fault_11_after_too_many_the_run_stops(curse, run, records):

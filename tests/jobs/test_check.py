@@ -177,13 +177,15 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
     assert found == {
         "handstand/v_Handstand.mp4": ["mis-cased"],
         "fine.mp4": ["mis-cased", "duplicate"],
-        "FINE.mp4": ["mis-cased"],
+        "FINE.mp4": ["mis-cased", "duplicate"],
         "Twice/a.MP4": ["missing"],
         "Fime.mp4": ["missing"],
         "nowhere/x.mp4": ["missing"],
     }
-    assert kept == ["Fine.mp4", "HandStand/v_HandStand.mp4", "Fine.mp4"]
+    assert kept == ["Fine.mp4", "HandStand/v_HandStand.mp4"]
     reasons = {(each.path, each.finding): each.reason for each in result.findings}
+    assert reasons["fine.mp4", "duplicate"] == "the list has the same row for Fine.mp4"
+    assert reasons["FINE.mp4", "duplicate"] == "the list has the same row for Fine.mp4 with label 0"
     assert reasons["Twice/a.MP4", "missing"] == "there are twice/A.mp4 and twice/a.mp4"
     assert reasons["Fime.mp4", "missing"] == "No such file; did you mean Fine.mp4?"
     assert read_list(result.list).names == tuple(kept)
@@ -325,7 +327,7 @@ def test_10_a_decoder_that_hangs(tmp_path, digits, monkeypatch):
     found, kept, result = checked(tmp_path, rows, timeout=1.0, workers=2)
     assert time.monotonic() - started < 30
     assert found == {"hang.mp4": ["hangs or crashes"], "hang2.mp4": ["hangs or crashes"]}
-    assert kept == ["a.mp4", "b.mp4", "c.mp4"] and "within 1 s" in result.findings[0].reason
+    assert kept == ["a.mp4", "b.mp4", "c.mp4"] and "timed out after 1 s, twice" in result.findings[0].reason
 
 
 def test_10_a_slow_decoder_does_not_hang(tmp_path, digits, monkeypatch):
@@ -488,6 +490,9 @@ def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsy
     assert capsys.readouterr().err.startswith("error: cannot read list lists/none.csv")
     assert status("lists/all.csv", "--out", "never", "--min-seconds", 0) == 2
     assert "0 is not above 0" in capsys.readouterr().err and not (tmp_path / "never").exists()
+    write_list(tmp_path / "cased", [["A.mp4", 0], ["b.mp4", 1]])
+    assert status("cased/all.csv", "--root", ".", "--out", "renamed") == 0  # every row was kept
+    assert "1 mis-cased (kept)" in capsys.readouterr().out
     (tmp_path / "b.mp4").write_bytes(b"")
     done = subprocess.run(
         [

@@ -2,15 +2,19 @@
 
 import json
 import logging
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
+from vidssl.data.identity import identify
 from vidssl.data.records import read_list
+from vidssl.data.video import open_video
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
@@ -18,6 +22,8 @@ from vidssl.evaluation import features as evaluation
 from vidssl.jobs import extract as job
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.extract import extract_features, merge, open_index
+from vidssl.jobs.shrink import Options as Shrinking
+from vidssl.jobs.shrink import Settings, shrink
 from vidssl.types import VideoRecord
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
@@ -125,8 +131,12 @@ def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, shard)
     first = extract_features(options, videos, tmp_path / "x.npz", shard)
     before = first.path.read_bytes(), first.path.stat().st_mtime_ns
     never()
-    # How fast it is made, and where the videos lie, is no part of the request.
-    other = replace(options, batch_size=1, workers=1, root=write_list(tmp_path / "moved", digits, 3).parent)
+    # How fast it is made is not part of the request, nor how the root is written, nor when the files were copied.
+    (tmp_path / "link").symlink_to(tmp_path / "videos")
+    os.utime(tmp_path / "videos/0.mp4", (1, 1))
+    fast = (*options.overrides, "data.prefetch=5")
+    other = replace(options, batch_size=1, workers=1, root=tmp_path / "link", overrides=fast)
+    assert load_subject(other).test.prefetch == 5
     again = extract_features(other, videos, tmp_path / "x.npz", shard)
     assert again == replace(first, was_there=True) and "they were there" in str(again)
     assert before == (first.path.read_bytes(), first.path.stat().st_mtime_ns)
@@ -141,6 +151,98 @@ def test_a_merged_file_is_that_of_one_run(options, digits, tmp_path, never):
     assert extract_features(options, videos, tmp_path / "x.npz").was_there
     before = (tmp_path / "x.npz").stat().st_mtime_ns
     assert merge(tmp_path / "x.npz").was_there and (tmp_path / "x.npz").stat().st_mtime_ns == before
+
+
+@pytest.fixture
+def other_pixels(digits, write_video):
+    """Write videos of other pixels under the names of a list, into another folder."""
+
+    def write(folder, videos):
+        for name, record in zip(read_list(videos).names, read_list(videos).records, strict=True):
+            with open_video(record.path) as video:
+                frames = video.frames(range(video.meta.num_frames)).transpose(0, 2, 3, 1)
+            write_video(folder / name, 255 - frames)
+        return folder
+
+    return write
+
+
+@pytest.mark.parametrize("shard", [None, "0/2"])
+def test_other_files_of_the_same_names_are_another_request(
+    options, digits, tmp_path, other_pixels, never, shard
+):
+    videos = write_list(tmp_path / "videos", digits, 3)
+    path = extract_features(options, videos, tmp_path / "x.npz", shard).path
+    moved = replace(options, root=other_pixels(tmp_path / "other", videos))
+    other = extract_features(moved, videos, tmp_path / "y.npz", shard).path
+    apart = np.abs(arrays(path)["features"] - arrays(other)["features"]).max()
+    assert apart > 0.05  # so much would be wrong
+    before = path.read_bytes()
+    never()
+    with pytest.raises(DataError) as caught:
+        extract_features(moved, videos, tmp_path / "x.npz", shard)
+    message = str(caught.value)
+    assert f"data.root {tmp_path}/videos there, {tmp_path}/other asked for; data.bytes " in message
+    assert message.endswith("delete it, or choose another --out") and "\n" not in message
+    shutil.copy(tmp_path / "other/0.mp4", tmp_path / "videos/0.mp4")  # now under the same root
+    with pytest.raises(
+        DataError, match=r"holds features of another request \(data\.bytes \d+ there, \d+ asked"
+    ):
+        extract_features(options, videos, tmp_path / "x.npz", shard)
+    assert path.read_bytes() == before
+
+
+def test_copies_of_the_videos_are_another_request(options, digits, tmp_path, never):
+    videos = write_list(tmp_path / "videos", digits, 2)
+    extract_features(options, videos, tmp_path / "x.npz")
+    shrink(videos, tmp_path / "small", Settings(short_side=32), Shrinking())
+    never()
+    with pytest.raises(
+        DataError, match=r"data\.copies nothing there, {'fps': None, 'quality': 18, 'short_side': 32} "
+    ):
+        extract_features(replace(options, root=tmp_path / "small"), videos, tmp_path / "x.npz")
+
+
+def test_another_frame_rate_is_another_request(options, tmp_path, never):
+    for n in range(12):
+        (tmp_path / "frames/v").mkdir(parents=True, exist_ok=True)
+        image = np.full((24, 24, 3), 20 * n, np.uint8)
+        assert cv2.imwrite(str(tmp_path / f"frames/v/{n}.png"), image)
+    videos = tmp_path / "frames/list.csv"
+    videos.write_text("path,fps\nv,25\n")
+    extract_features(options, videos, tmp_path / "x.npz")
+    videos.write_text("path,fps\nv,5\n")
+    never()
+    with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] there, \[5\.0, 5\.0\] asked for"):
+        extract_features(options, videos, tmp_path / "x.npz")
+    videos.write_text("path\nv\n")
+    told = ("data.moving_digits=null", "data.train=none.csv")
+    for fps in (None, 5.0):
+        asked = replace(options, overrides=(*told, *([] if fps is None else [f"data.fps={fps}"])))
+        with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] there, nothing asked for"):
+            extract_features(asked, videos, tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"protocol\.fps nothing there, 5\.0 asked for"):
+        extract_features(asked, videos, tmp_path / "x.npz")
+
+
+def test_files_of_before_are_refused(options, digits, tmp_path, never):
+    """Their request does not say of which files they are."""
+    videos = write_list(tmp_path / "videos", digits, 2)
+    path = extract_features(options, videos, tmp_path / "x.npz").path
+    content = arrays(path)
+    request = json.loads(str(content["request"]))
+    del request["data"]
+    for name in ("x.npz", "y.0-of-1.npz"):
+        np.savez(tmp_path / name, **{**content, "request": np.array(json.dumps(request))})
+    never()
+    why = "was written by an earlier version, which did not record the files that its features are of: "
+    for work in (
+        lambda: extract_features(options, videos, path),
+        lambda: merge(tmp_path / "y.npz"),
+        lambda: open_index(path, load_subject(options)),
+    ):
+        with pytest.raises(DataError, match=why):
+            work()
 
 
 @pytest.mark.parametrize("shard", [None, "0/2"])
@@ -372,10 +474,11 @@ def test_the_request_is_plain(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3)
     extract_features(options, videos, tmp_path / "x.npz", "1/2")
     request = json.loads(str(arrays(tmp_path / "x.1-of-2.npz")["request"]))
-    assert request["list"] == read_list(videos).fingerprint
+    assert request["list"] == read_list(videos).fingerprint and request["data"] == identify(read_list(videos))
     assert (request["videos"], request["shard"]) == (3, [1, 2])
     assert request["weights"]["seed"] == 0 and request["weights"]["backbone"]["name"] == "resnet3d18"
-    assert request["protocol"]["clips"] == 1 and "batch_size" not in request["protocol"]
+    assert request["protocol"]["clips"] == 1
+    assert not {"batch_size", "workers", "prefetch", "timeout"} & {*request["protocol"]}
 
 
 def test_what_is_told_of_the_videos_without_their_list(options, digits, tmp_path):

@@ -6,10 +6,10 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.arguments import Options
 from vidssl.data.lists import prepare_folder
 from vidssl.engine.run import bind_run
 from vidssl.engine.train import train
+from vidssl.jobs.backbones import Options
 from vidssl.jobs.test import test as measure
 from vidssl.randomness import generator
 

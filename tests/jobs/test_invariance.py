@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.data.records import read_list
@@ -18,6 +19,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.invariance import Measure, invariance, invariance_splits
 from vidssl.jobs.invariance_chart import summary
+from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS
 
@@ -132,6 +134,40 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     invariance(options, ["random"], path, tmp_path / "out", measure)
     monkeypatch.setattr("vidssl.jobs.invariance.trajectory_features", None)
     assert invariance(options, ["random"], path, tmp_path / "out", measure) == first
+    shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
+    with pytest.raises(TypeError, match="not callable"):
+        invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)
+
+
+@pytest.fixture
+def inputs():
+    """What a backbone gets first, and whether it runs in half precision."""
+    found = []
+
+    def note(module, args):
+        if isinstance(module, Backbone):
+            found.append((args[0][0, :, 0].clone(), torch.is_autocast_enabled("cpu")))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    yield found
+    handle.remove()
+
+
+@pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
+def test_the_short_side_and_the_precision_are_those_asked_for(
+    options, digits, tmp_path, inputs, short_side, precision
+):
+    told = replace(options, short_side=short_side, precision=precision, batch_size=1)
+    path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
+    results = invariance(told, ["random"], path, tmp_path / "out", few)["random"]
+    assert results["protocol"]["short_side"] == short_side
+    assert {half for _, half in inputs} == {precision == "bfloat16"}
+    clip = load_subject(replace(told, checkpoint="random")).test.clip
+    with open_video(read_list(path).records[0].path) as video:
+        first = (video.meta.num_frames - clip.span(video.meta.fps)) // 2
+        wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
+    shown = inputs[0][0] * 0.225 + 0.45
+    torch.testing.assert_close(shown, torch.from_numpy(wanted.copy()).float() / 255)
 
 
 def test_left_out_transformations_are_named(options, digits, tmp_path):

@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from vidssl import cli
 from vidssl.data.masks import read_mask
@@ -21,6 +22,7 @@ from vidssl.jobs.backbones import Options
 from vidssl.jobs.parts import _Counts, segment_parts, table
 from vidssl.methods.part_segmentation import PartSegmentation
 from vidssl.models import build_backbone
+from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
@@ -165,6 +167,23 @@ def test_what_is_written(found):
     assert len(lines) == 2 + 10 + 2 and lines[-1].split()[-3:] == [
         f"{100 * results[name]:.1f}" for name in ("pixel_accuracy", "layout", "most_frequent")
     ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_is_that_asked_for(run, digits32, tmp_path, precision):
+    halves = set()
+
+    def note(module, args):
+        if isinstance(module, Backbone):
+            halves.add(torch.is_autocast_enabled("cpu"))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        told = options(run, precision=precision)
+        results = segment_parts(told, digits32 / "parts/test.csv", tmp_path / "out")
+    finally:
+        handle.remove()
+    assert halves == {precision == "bfloat16"} and results["protocol"]["precision"] == precision
 
 
 def relabelled(digits32, folder, change):

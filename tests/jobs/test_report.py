@@ -191,7 +191,15 @@ def test_numbers_stand_in_their_columns(put):
         "R@10": 0.9,
         "R@5": 0.8,
     }
-    found |= {"uniformity": -2.345, "knn": 0.6, "top1": 0.7, "chance": 0.25, "knn_k": 10, "R@x": 1, "loss": 3}
+    found |= {
+        "uniformity_loss": -2.345,
+        "knn": 0.6,
+        "top1": 0.7,
+        "chance": 0.25,
+        "knn_k": 10,
+        "R@x": 1,
+        "loss": 3,
+    }
     folder = put("a", {"list": "mine/test.csv", **found})
     made = make_table("mine", REFERENCES, read_results([folder]))
     columns = [
@@ -203,7 +211,7 @@ def test_numbers_stand_in_their_columns(put):
         "R@5",
         "R@10",
         "chance",
-        "uniformity",
+        "uniformity loss",
     ]
     assert [*made.columns[4:-2]] == columns
     (row,) = made.rows

@@ -6,17 +6,24 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
+from vidssl import cli
+from vidssl.data.identity import identify
 from vidssl.data.records import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.jobs import extract as extract_job
 from vidssl.jobs import retrieve as job
 from vidssl.jobs.backbones import Options
 from vidssl.jobs.extract import extract_features
 from vidssl.jobs.retrieval_page import middle_frames
 from vidssl.jobs.retrieve import RANKS, find, is_video, retrieve, table
+from vidssl.jobs.shrink import Options as Shrinking
+from vidssl.jobs.shrink import Settings, shrink
+from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
@@ -291,8 +298,149 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
 
 
 def test_what_is_a_video_and_what_a_list(tmp_path):
-    assert is_video(Path("a.mp4")) and is_video(Path("b.AVI")) and is_video(tmp_path)
-    assert not is_video(Path("a.csv")) and not is_video(Path("list"))
+    names = ("a.mp4", "b.AVI", "c.png", "d.JPG", "e.m2ts", "f.mts", "g.ogv", "h.vob", "i")
+    assert all(is_video(Path(name)) for name in names) and is_video(tmp_path)
+    assert not is_video(Path("a.csv")) and not is_video(Path("a.CSV"))
+    (tmp_path / "frames.csv").mkdir()
+    assert is_video(tmp_path / "frames.csv")
+
+
+def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line):
+    shutil.copy(lists[1], tmp_path / "queries.txt")
+    message = one_line(DataError, find, options, lists[0], tmp_path / "queries.txt", tmp_path / "out")
+    assert message.startswith(f"{tmp_path}/queries.txt: ")
+    assert message.endswith("; if it is a list, its name must end in .csv")
+    shutil.copy(lists[1], tmp_path / "queries.mp4")
+    assert ".csv" not in one_line(
+        DataError, find, options, lists[0], tmp_path / "queries.mp4", tmp_path / "out"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
+def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suffix):
+    gallery, _ = lists
+    frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
+    told = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
+    video = write_video(tmp_path / f"q.{suffix}", frames, **told)
+    results = find(options, gallery, video, tmp_path / "out", k=3)
+    assert len(results["neighbours"]) == 3 and results["query"] == str(video)
+
+
+def test_an_image_is_a_query(tmp_path, capsys):
+    """By the command, as docs/images.md has it: an image finds its copy first, then one like it."""
+    rows = ["path,label"]
+    source = generator(0)
+    (tmp_path / "images").mkdir()
+    for n in range(6):
+        image = source.integers(0, 90, (32, 40, 3), np.uint8)
+        image[..., n % 3] += 150
+        assert cv2.imwrite(str(tmp_path / f"images/{n}.png"), image)
+        rows.append(f"{n}.png,{n % 3}")
+    (tmp_path / "images/list.csv").write_text("\n".join(rows) + "\n")
+    shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
+    still = "{name: random, frames: 1, sampling_rate: 1}"
+    told = [
+        "data.moving_digits=null",
+        "data.train=none.csv",
+        f"data.sampler={still}",
+        "backbone={name: resnet18}",
+    ]
+    arguments = [
+        "--checkpoint",
+        "random",
+        "--cfg",
+        TOY,
+        "--clips",
+        1,
+        "--crops",
+        1,
+        "--size",
+        24,
+        "--workers",
+        0,
+    ]
+    arguments += [
+        "--device",
+        "cpu",
+        "--gallery",
+        tmp_path / "images/list.csv",
+        "--query",
+        tmp_path / "new.png",
+    ]
+    cli.retrieval([str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    first, second = results["neighbours"][:2]
+    assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
+    assert "4.png" in capsys.readouterr().out and "new.png" in (tmp_path / "out/index.html").read_text()
+    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+
+
+def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, one_line, monkeypatch):
+    """Nor originals among copies, nor copies of other settings: docs/videos.md."""
+    gallery, query = lists
+    small, smaller = tmp_path / "small", tmp_path / "smaller"
+    for out, side in ((small, 40), (smaller, 24)):
+        for listed in lists:
+            shrink(listed, out, Settings(short_side=side), Shrinking())
+    of_originals = extract_features(options, gallery, tmp_path / "g.npz").path
+    copies = replace(options, root=small)
+    of_copies = extract_features(copies, gallery, tmp_path / "c.npz").path
+    found = retrieve(copies, gallery, query, tmp_path / "out", shown_queries=0)  # copies with copies
+    assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
+    assert retrieve(options, gallery, query, tmp_path / "out", shown_queries=0)["copies"] is None
+    near = find(copies, None, small / "test/1.mp4", tmp_path / "out", index=of_copies)
+    assert near["copies"] == found["copies"] and len(near["neighbours"]) == 10
+    monkeypatch.setattr(job, "extract", lambda *_, **__: pytest.fail("it was extracted"))
+    one = small / "test/0.mp4"
+    for work, asked, of, index in (
+        (retrieve, query, copies, of_originals),
+        (find, one, options, of_originals),
+        (find, query.parent / "test/0.mp4", copies, of_copies),
+        (retrieve, query, replace(options, root=smaller), of_copies),
+        (retrieve, smaller / "test.csv", options, of_copies),
+    ):
+        message = one_line(DataError, work, of, None, asked, tmp_path / "out", index=index)
+        assert message.startswith(f"{index} contains ") and f", {asked} contains " in message
+        assert "compare originals with originals, or copies with copies of the same settings" in message
+    # Each list has a root.txt of its own.
+    message = one_line(DataError, retrieve, options, gallery, small / "test.csv", tmp_path / "out")
+    assert (
+        f"{gallery} contains original videos, {small}/test.csv contains shrunk copies (quality 18, short_side 40)"
+        in message
+    )
+    # With the list, the index is compared with the list's files.
+    message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "out", index=of_originals)
+    assert f"data.root {gallery.parent} there, {small} asked for" in message
+
+
+def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp_path, one_line):
+    """The remedy that the error names, as docs/evaluation.md has it."""
+    gallery, query = lists
+    small, new = tmp_path / "small", tmp_path / "new"
+    shrink(gallery, small, Settings(short_side=40), Shrinking())
+    index = extract_features(replace(options, root=small), gallery, tmp_path / "c.npz").path
+    new.mkdir()
+    video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
+    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+    assert f"{index} contains shrunk copies (quality 18, short_side 40), {video} contains original" in message
+    assert (
+        "tools/shrink_videos.py LIST --out FOLDER makes copies, also for a list of a single video" in message
+    )
+    (new / "list.csv").write_text("path\nv.mp4\n")
+    shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40), Shrinking())
+    found = find(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)
+    assert len(found["neighbours"]) == 10 and found["copies"]["short_side"] == 40
+
+
+def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
+    gallery, query = lists
+    looked = []
+    for module in (job, extract_job):
+        monkeypatch.setattr(
+            module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1]
+        )
+    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g.npz", shown_queries=0)
+    assert sorted(looked) == sorted([gallery, query])
 
 
 def test_previews_show_the_part_that_is_meant(write_video, tmp_path):
@@ -304,6 +452,16 @@ def test_previews_show_the_part_that_is_meant(write_video, tmp_path):
     assert middle_frames(replace(record, end=0.9)).max() < 40
     assert middle_frames(replace(record, start=1.1)).min() > 215
     assert middle_frames(record).min() < 40 and middle_frames(record).max() > 215
+
+
+def test_previews_of_folders_of_images_go_by_the_frame_rate_of_the_run(tmp_path):
+    """At 25 frames a second the span would lie outside of the 40 images."""
+    for n in range(40):
+        cv2.imwrite(str(tmp_path / f"{n}.png"), np.full((32, 32, 3), 255 * (n >= 30), np.uint8))
+    record = VideoRecord(str(tmp_path), start=3.0, end=4.0)
+    assert middle_frames(record, fps=10.0).min() == 255
+    with pytest.raises(DataError, match="lies outside the file, which is 1\\.60 s long"):
+        middle_frames(record)
 
 
 def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):

@@ -183,8 +183,8 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
         cv2.imwrite(str(videos / f"a/b/{number}.png"), picture)
     with pytest.raises(ConfigError, match="a/b is a folder of images: give --fps or a column fps"):
         shrunk(["a/b"])
-    rows = [["a/b", 0, 12.5], ["a/b", 1, 12.5]]
-    listed = write_list(tmp_path / "lists", rows, "path,label,fps")
+    rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
+    listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")
     result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
     assert result.made == 1 and result.before == sum(
         each.stat().st_size for each in (videos / "a/b").iterdir()
@@ -227,7 +227,7 @@ def test_lists_work_with_the_copies(tmp_path, digits):
         shrink(digits / "digit/train.csv", tmp_path / "small", settings, options)
 
 
-def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, shrunk, write_video, numbered):
+def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered):
     names = [
         "a#b;c&d!.mp4",
         "(x) [y] 'z'.mp4",
@@ -240,7 +240,9 @@ def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, shrunk, writ
     names += ["x" * 250 + ".mp4"]
     for number, name in enumerate(names):
         write_video(videos / name, numbered(20)[number : number + 3])
-    result = shrunk([*names, "./-i.mp4"])
+    rows = [[name, 0, ""] for name in names]
+    listed = write_list(tmp_path / "lists", [*rows, ["./-i.mp4", 0, 0.1]], "path,label,end")
+    result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
     assert result.made == len(names) and not result.left_out
     for number, record in enumerate(read_list(result.list).records[: len(names)]):
         with open_video(record.path) as copy:
@@ -300,7 +302,10 @@ def test_10_11_hanging_and_crashing_decoders(tmp_path, videos, shrunk, write_vid
         write_video(videos / name, numbered(9))
     result = shrunk(names, timeout=1.0, workers=2)
     assert list(result.left_out) == names[1:4] and result.made == 2
-    assert "within 1 s" in result.left_out["hang.mp4"] and "exit code 7" in result.left_out["crash.mp4"]
+    assert (
+        "timed out after 1 s, twice" in result.left_out["hang.mp4"]
+        and "exit code 7" in result.left_out["crash.mp4"]
+    )
     assert read_list(result.list).names == ("a.mp4", "b.mp4") and not leftovers(tmp_path / "small")
 
 

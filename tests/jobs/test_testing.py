@@ -25,6 +25,8 @@ from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, to
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.extract import extract_features
 from vidssl.jobs.retrieve import retrieve
+from vidssl.jobs.shrink import Options as Shrinking
+from vidssl.jobs.shrink import Settings, shrink
 from vidssl.jobs.test import measure_splits, over_splits, summary, train_splits
 from vidssl.jobs.test import test as measure
 from vidssl.transforms.crops import uniform_crops
@@ -136,7 +138,7 @@ def test_no_batch_size_and_no_number_of_workers_changes_the_results(
         measure(of, lists[0], tmp_path / str(of.batch_size), lists[1], every)
         for of in (replace(options, batch_size=3), replace(options, batch_size=batch_size, workers=workers))
     )
-    for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity"):
+    for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity_loss"):
         assert one[name] == pytest.approx(other[name], abs=1e-6), name
     for name in ("accuracy", "knn"):
         of_one, of_other = (
@@ -158,7 +160,7 @@ def test_no_number_of_processes_changes_the_results(world, run_world, options, d
     found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
     for results, files in found:
         assert results == found[0][0] and "results.json" in files
-        for name in (*NUMBERS, "svm", "uniformity"):
+        for name in (*NUMBERS, "svm", "uniformity_loss"):
             assert results[name] == pytest.approx(alone[name], abs=1e-6), name
         assert results["details"] == alone["details"]
 
@@ -209,6 +211,70 @@ def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, mo
     (tmp_path / "predictions_accuracy.csv").write_text("")
     other = measure(replace(options, clips=2), videos, tmp_path)  # another request
     assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
+
+
+@pytest.fixture
+def copied(digits, tmp_path):
+    """A folder with copies of the videos of the training and of the test list, and the lists, with its root."""
+    for half in ("train", "test"):
+        shutil.copytree(digits / "videos" / half, tmp_path / "copied/videos" / half)
+        shutil.copy(digits / f"motion/{half}.csv", tmp_path / "copied")
+    shutil.copy(digits / "motion/classes.txt", tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_path, caplog):
+    videos, out = digits / "motion/test.csv", tmp_path / "out"
+    first = measure(options, videos, out)
+    names = sorted(path.name for path in (copied / "videos/test").iterdir())
+    for name, other in zip(names, (*names[1:], names[0]), strict=True):  # now they show what others did
+        shutil.copy(digits / "videos/test" / other, copied / "videos/test" / name)
+    moved = replace(options, root=copied)
+    with caplog.at_level("INFO"):
+        again = measure(moved, videos, out)
+    assert again == measure(moved, videos, tmp_path / "anew") and again["ece"] != first["ece"]
+    (line,) = (line for line in caplog.messages if "holds results of another test" in line)
+    assert f"data.root {digits} there, {copied} asked for" in line and "replaced" in line
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        shutil.copy(
+            digits / "videos/test" / names[0], copied / "videos/test" / names[0]
+        )  # under the same root
+        third = measure(moved, videos, out)
+    assert third["ece"] != again["ece"]
+    assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
+
+
+def test_results_of_before_are_made_again(options, digits, tmp_path, caplog):
+    """They do not say of which files they are."""
+    first = measure(options, digits / "motion/test.csv", tmp_path)
+    old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
+    (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
+    with caplog.at_level("INFO"):
+        assert measure(options, digits / "motion/test.csv", tmp_path) == first
+    assert "an earlier version wrote it and did not record the files that it is of" in caplog.text
+
+
+def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
+    """The tables of before would call the classes otherwise."""
+    asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]
+    first = measure(options, copied / "test.csv", *asked)
+    names = (copied / "classes.txt").read_text().splitlines()
+    (copied / "classes.txt").write_text("".join(f"new {name}\n" for name in names))
+    again = measure(options, copied / "test.csv", *asked)
+    assert again["knn"] == first["knn"]
+    assert f"new {names[0]}" in (tmp_path / "out/predictions_knn.csv").read_text()
+
+
+def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
+    shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32), Shrinking())
+    told = [{"name": "knn"}]
+    with pytest.raises(
+        DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
+    ):
+        measure(options, tmp_path / "small/test.csv", tmp_path / "out", copied / "train.csv", told)
+    results = measure(options, tmp_path / "small/test.csv", tmp_path / "out")  # nothing is compared
+    assert results["request"]["data"]["copies"]["short_side"] == 32
 
 
 def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
@@ -440,9 +506,12 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
 def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     train_splits(toy, [*splits, "evaluate.crops=1"], (1,))
-    told = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24"]
+    told = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
+    names = ("clips", "crops", "size", "short_side", "precision")
     results, _ = train_splits(toy, [*splits, *told], (1,))
-    assert [results["protocol"][name] for name in ("clips", "crops", "size")] == [2, 3, 24]
+    assert [results["protocol"][name] for name in names] == [2, 3, 24, 24, "bfloat16"]
+    results, _ = train_splits(toy, [*splits, *told, "evaluate.short_side=32"], (1,))
+    assert [results["protocol"][name] for name in names] == [2, 3, 24, 32, "bfloat16"]
 
 
 def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatch):
@@ -507,12 +576,12 @@ def test_splits_can_be_seeds(digits, tmp_path):
     results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", told, (3, 4))
     seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
     assert seeds == [3, 4] and results["spread"]["knn"] >= 0
-    assert results["splits"]["3"]["uniformity"] != results["splits"]["4"]["uniformity"]
+    assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
     untrained = Options("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
     tested = measure_splits(
         untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
     )
-    assert tested["splits"]["3"]["uniformity"] != tested["splits"]["4"]["uniformity"]
+    assert tested["splits"]["3"]["uniformity_loss"] != tested["splits"]["4"]["uniformity_loss"]
 
 
 def test_splits_that_are_none(splits, tmp_path):
@@ -607,6 +676,26 @@ def test_weights_of_another_project(digits, tmp_path):
     np.testing.assert_array_equal(*files)
     results = measure(theirs, digits / "motion/test.csv", tmp_path / "o", digits / "motion/train.csv")
     assert "weights" in results["checkpoint"]["matched"] and results["checkpoint"]["sha256"]
+    # What the file does not say of its weights is part of the request: here all of the last stage is left out.
+    keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
+    partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
+    with pytest.raises(DataError, match=r"weights\.partial False there, True asked for; weights\.keys"):
+        extract_features(
+            replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0.npz"
+        )
+
+
+def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
+    """Whatever the config of the network says of the embedded set, what is tested is named on the command line."""
+    monkeypatch.chdir(tmp_path)
+    toy = CONFIGS / "toy" / "moco.yaml"
+    untrained = Options("random", toy, clips=1, crops=1, size=24, workers=0, device="cpu")
+    lists = digits / "motion/test.csv", tmp_path / "out", digits / "motion/train.csv"
+    with pytest.raises(ConfigError, match=r"--protocol: 1 mistake"):
+        measure(untrained, *lists, [{"name": "knn", "data": {"workers": 0}}])
+    assert not list(tmp_path.iterdir()) or [path.name for path in tmp_path.iterdir()] == ["out"]
+    measure(untrained, *lists, [{"name": "knn"}])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
@@ -665,3 +754,18 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         told = f"data.train={videos}", "data.allow_external=true"
         with pytest.raises(ConfigError, match=message):
             train(run_of("supervised", digits, tmp_path / "c", *told))
+
+
+def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
+    plain, found = (
+        load_subject(replace(options, **told)) for told in ({}, {"short_side": 40, "precision": "bfloat16"})
+    )
+    assert (plain.test.short_side, plain.test.precision) == (None, "float32")
+    assert (found.test.short_side, found.test.precision) == (40, "bfloat16")
+    one, other = (subject.made_with["protocol"] for subject in (plain, found))
+    assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
+    size = plain.test.size
+    with pytest.raises(
+        ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"
+    ):
+        load_subject(replace(options, short_side=size - 1))

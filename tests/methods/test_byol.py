@@ -136,6 +136,7 @@ def test_statistics_are_of_the_first_pair_and_of_other_videos():
         "negative_similarity": pytest.approx(sum(others) / 30, rel=1e-9),
         "negative_spread": pytest.approx(np.std(others, ddof=1), rel=1e-9),
         "key_rank": pytest.approx(math.exp(-sum(x * math.log(x) for x in shares)), rel=1e-6),
+        "key_rank_limit": min(np.array(key).shape),
     }  # and no i_nce, which is a bound of methods with negatives
 
 

@@ -7,6 +7,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -234,19 +235,12 @@ def use_outside(folder, data):
         for until in parts:
             last = train(load_run(toy), until)
         kept.append(torch.load(last, weights_only=True))
-    lists = ["--gallery", f"{data}/motion/train.csv", "--query", f"{data}/motion/test.csv"]
-    told = [
-        "--checkpoint",
-        str(last),
-        *lists,
-        "--workers",
-        "0",
-        "--page-queries",
-        "1",
-        "--out",
-        str(folder / "r"),
-    ]
-    cli.retrieval(told)
+    common = ["--checkpoint", str(last), "--workers", "0"]
+    gallery, query = f"{data}/motion/train.csv", f"{data}/motion/test.csv"
+    out = str(folder / "r")
+    cli.retrieval([*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
+    for name, listed in (("gallery", gallery), ("query", query)):
+        cli.extract([*common, "--list", listed, "--out", str(folder / f"{name}.npz")])
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
 
 
@@ -259,4 +253,12 @@ def test_a_method_of_ones_own_package_trains_resumes_and_is_tested(digits, tmp_p
     same(parts, straight)
     assert straight["step"] == 6 and straight["method"]["centre"].abs().sum() > 0
     results = json.loads((tmp_path / "r" / "results.json").read_text())
-    assert 0 <= results["plain"]["R@1"] <= 1 if "plain" in results else results
+    (x, of_x), (y, of_y) = (
+        (file["features"] / np.linalg.norm(file["features"], axis=1, keepdims=True), file["label"])
+        for file in (np.load(tmp_path / f"{name}.npz") for name in ("query", "gallery"))
+    )
+    nearest = of_y[np.argsort(-(x @ y.T), axis=1)]
+    assert (results["num_queries"], len(x), len(y)) == (16, 16, 40)
+    for k in (1, 5):
+        assert results[f"R@{k}"] == pytest.approx(np.mean((nearest[:, :k] == of_x[:, None]).any(axis=1)))
+    assert results["R@5"] > results["R@1"]

@@ -4,6 +4,7 @@ import math
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import normalize
@@ -125,7 +126,11 @@ def test_statistics_are_those_of_loops():
     assert found["negative_similarity"].item() == pytest.approx(mean)
     spread = math.sqrt(sum((x - mean) ** 2 for x in negative) / len(negative))
     assert found["negative_spread"].item() == pytest.approx(spread)
-    assert 1 < found["key_rank"] <= 6
+    first = [group.index(number) for number in (0, 1, 2, 3)]
+    values = np.linalg.svd(z[first].numpy(), compute_uv=False)
+    shares = values / values.sum()
+    assert found["key_rank"].item() == pytest.approx(math.exp(-(shares * np.log(shares)).sum()))
+    assert found["key_rank_limit"] == 4
     assert group_statistics(torch.eye(4), torch.arange(4))["key_rank"].item() == pytest.approx(4)
 
 
@@ -161,7 +166,8 @@ def test_all_views_of_all_samples_are_anchors(name, views):
         assert scalars["i_nce"].item() == pytest.approx(
             math.log(4 * views - 1) - scalars["loss"].item(), abs=1e-6
         )
-    names = {"loss", "positive_similarity", "negative_similarity", "negative_spread", "key_rank"}
+    names = {"loss", "positive_similarity", "negative_similarity", "negative_spread"}
+    names |= {"key_rank", "key_rank_limit"}
     assert set(scalars) == names | ({"i_nce"} if name == "simclr" else set())
     method.watched = False
     assert set(method(data)) == {"loss"}

@@ -41,7 +41,11 @@ def unit_rows(count, seed, dim=DIM):
 def begun(records=RECORDS, unseen=(), seed=0, **settings):
     """A branch and a bank whose records were all seen, less some."""
     torch.manual_seed(seed)
-    inter = InterBranch(Inter(**{"clusters": 4, "negatives": 30, "iterations": 5, **settings}), DIM)
+    settings = {"clusters": 4, "negatives": 30, "iterations": 5, **settings}
+    temperature = (
+        None if settings.get("sampling", "") is None else constant(0.1)
+    )  # of the method: BYOL has none
+    inter = InterBranch(Inter(**settings), DIM, temperature)
     bank = MemoryBank(DIM, 1.0)
     bank.see_list(records)
     inter.clusters.see_list(records)
@@ -169,7 +173,7 @@ def taken(inter, bank, batches):
 
 def silent(records=40, **settings):
     torch.manual_seed(0)
-    inter = InterBranch(Inter(clusters=4, negatives=6, iterations=3, **settings), DIM)
+    inter = InterBranch(Inter(clusters=4, negatives=6, iterations=3, **settings), DIM, constant(0.1))
     bank = MemoryBank(DIM, 1.0)
     for each in (bank, inter.clusters):
         each.see_list(records)
@@ -254,6 +258,51 @@ def test_temperature_of_the_branch_follows_its_schedule():
     assert found[1] == expected and abs(found[0] - expected) > 0.1
 
 
+# What it takes from the method that it is added to.
+
+
+@pytest.mark.parametrize("name", ["byol", "moco", "npid", "sce", "ressl"])
+def test_defaults_are_those_of_the_method(name):
+    """Supplement A: semi-hard negatives, m = -0.5, tau of the method; with BYOL no negatives and no margin."""
+    shared = {} if name == "byol" else {"temperature": 0.3}
+    shared |= {} if name == "npid" else {"predictor": HEAD}
+    config = METHODS[name].Config(projector=HEAD, inter=Inter(clusters=4, negatives=12), **shared)
+    method = METHODS[name](config, Tiny())
+    method.see_list(40)
+    method.double()
+    branch = method.inter
+    for step in range(5):
+        method(batch(step, range(8 * step, 8 * step + 8)))
+        method.after_step(0.1)
+    query, index = unit_rows(6, 1).double(), torch.arange(6)
+    found = branch.mix(torch.tensor(0.0), [query], index, method.bank, 5, 0.0)["inter_loss"].item()
+    positives, picks = branch._draw(query, index, method.bank, 5, 0)
+    rows = method.bank.rows.tolist()
+    if name == "byol":
+        assert picks is None
+        expected = [2 - 2 * cosine(q, rows[p]) for q, p in zip(query.tolist(), positives, strict=True)]
+    else:
+        expected = [
+            margin_loop(q, rows[p], [rows[k] for k in negatives], 0.3, -0.5)
+            for q, p, negatives in zip(query.tolist(), positives, picks.tolist(), strict=True)
+        ]
+    assert found == pytest.approx(sum(expected) / 6, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"sampling": "semihard"}, "inter.sampling"),
+        ({"margin": -0.5}, "inter.margin"),
+        ({"temperature": constant(0.1), "margin": 0.0}, "inter.margin and inter.temperature"),
+    ],
+)
+def test_byol_refuses_settings_of_negatives(settings, named):
+    config = METHODS["byol"].Config(projector=HEAD, predictor=HEAD, inter=Inter(clusters=4, **settings))
+    with pytest.raises(ConfigError, match=rf"^{named} cannot be set: the method has no negatives"):
+        METHODS["byol"](config, Tiny())
+
+
 # The whole loss.
 
 
@@ -265,9 +314,9 @@ def make(name, inter=(), records=40, **settings):
         "npid": {"negatives": 9, "bank_momentum": 0.5},
         "byol": {"predictor": HEAD},
     }[name]
-    told = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6, "margin": -0.4}
-    if name == "byol":
-        told["sampling"] = None
+    told = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6}
+    if name != "byol":
+        told["margin"] = -0.4
     shared = {} if name == "npid" else {"momentum": constant(0.9)}
     branch = Inter(**{**told, **dict(inter)})
     config = METHODS[name].Config(projector=HEAD, inter=branch, **shared, **defaults, **settings)

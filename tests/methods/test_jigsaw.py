@@ -78,7 +78,9 @@ def test_a_view_that_is_too_small(side, grid):
         cut(numbered(1, 1, side), grid, sources(1))
 
 
-@pytest.mark.parametrize("settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}])
+@pytest.mark.parametrize(
+    "settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}, {"head": "two"}, {"view": -1}]
+)
 def test_settings_that_cannot_be(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Jigsaw(**settings)
@@ -97,9 +99,9 @@ class Tiny(Backbone):
         return self.layer(torch.cat([x.mean(dim=(3, 4)), x[..., 0, 0]], dim=1).flatten(1)).tanh()
 
 
-def branch(seed=0, grid=2):
+def branch(seed=0, grid=2, head="linear"):
     torch.manual_seed(seed)
-    return JigsawBranch(Jigsaw(grid=grid), 8, 5).double()
+    return JigsawBranch(Jigsaw(grid=grid, head=head), 8, 5).double()
 
 
 def clips_of(index, view=0, side=8):
@@ -130,6 +132,29 @@ def test_the_branch_joins_the_vectors_of_all_patches_in_their_order():
         assert found[b].tolist() == pytest.approx(expected, rel=1e-9)
 
 
+def test_the_head_of_infomin_has_a_hidden_layer_for_each_patch():
+    """Linear, ReLU, linear, as wide as the backbone, then one linear layer over all patches: PyContrast's."""
+    torch.manual_seed(1)
+    backbone, jigsaw = Tiny().double(), branch(grid=3, head="mlp")
+    clips, index = clips_of([4, 9], side=12), torch.tensor([4, 9])
+    found = jigsaw(backbone, clips, index, 6, 1)
+    first, second = jigsaw.patch[0], jigsaw.patch[2]
+    patches = cut(clips, 3, [generator(0, 6, record, 1, 2) for record in (4, 9)])
+    for b in range(2):
+        joined = []
+        for n in range(9):
+            h = backbone(patches[b, n][None])[0]
+            hidden = (first.weight @ h + first.bias).clamp(min=0)
+            joined.append(second.weight @ hidden + second.bias)
+        expected = jigsaw.join.weight @ torch.cat(joined) + jigsaw.join.bias
+        torch.testing.assert_close(found[b], expected, rtol=1e-9, atol=1e-12)
+    assert len(jigsaw.patch) == 3 and first.weight.shape == (8, 8) and second.weight.shape == (5, 8)
+    large = JigsawBranch(Jigsaw(head="mlp"), 2048, 128)
+    sizes = {name: tuple(p.shape) for name, p in large.named_parameters() if name.endswith("weight")}
+    expected = {"patch.0.weight": (2048, 2048), "patch.2.weight": (128, 2048), "join.weight": (128, 1152)}
+    assert sizes == expected
+
+
 def test_draws_are_a_function_of_seed_step_record_and_view():
     torch.manual_seed(1)
     backbone, jigsaw = Tiny().double(), branch()
@@ -152,7 +177,7 @@ def test_draws_are_a_function_of_seed_step_record_and_view():
         assert not torch.allclose(other, expected, atol=1e-3)
 
 
-def make(name, weight, jigsaw=True):
+def make(name, weight, jigsaw=True, **of_jigsaw):
     torch.manual_seed(0)
     told = {
         "moco": {"queue": 11, "momentum": constant(0.9)},
@@ -161,7 +186,7 @@ def make(name, weight, jigsaw=True):
         "npid": {"negatives": 9},
     }[name]
     config = METHODS[name].Config(
-        projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight) if jigsaw else None, **told
+        projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight, **of_jigsaw) if jigsaw else None, **told
     )
     method = METHODS[name](config, Tiny())
     method.see_list(RECORDS)
@@ -211,6 +236,43 @@ def test_the_branch_has_its_share_of_the_loss(name, weight):
     own, shuffled = np.mean(parts, axis=0)
     assert abs(own - shuffled) > 1e-4
     assert method(data)["loss"].item() == pytest.approx((1 - weight) * own + weight * shuffled, rel=1e-9)
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_of_its_own_is_cut_and_nothing_else(name, head):
+    """View 1 is there for the branch alone: neither query nor key, and compared with the keys of all others."""
+    method, data = make(name, 0.3, head=head, view=1), batch(views=3)
+    if name != "npid":
+        method.config = method.config.model_copy(update={"key_views": (0, 2)})
+    larger = tuple(
+        clips_of(data.index.tolist(), 7, side=12) if n == 1 else x for n, x in enumerate(data.views)
+    )
+    data = Batch(larger, data.label, data.index)
+    twin = copy.deepcopy(method)
+    picks = None if name != "npid" else twin._picks(data.index)
+    with torch.no_grad():
+        predictor = getattr(twin, "predictor", nn.Identity())
+        puzzle = normalize(twin.jigsaw(twin.backbone, data.views[1], data.index, 0, 1), dim=1)
+        query = {n: normalize(predictor(twin.projector(twin.backbone(data.views[n]))), dim=1) for n in (0, 2)}
+        if name == "npid":
+            key = dict.fromkeys((0, 2), twin.bank.rows[data.index])
+        else:
+            key = {n: normalize(twin.target(data.views[2 - n]), dim=1) for n in (0, 2)}
+        own = np.mean([compared(name, twin, query[n], key[n], picks).item() for n in (0, 2)])
+        cut_up = np.mean([compared(name, twin, puzzle, key[n], picks).item() for n in (0, 2)])
+    assert method(data)["loss"].item() == pytest.approx(0.7 * own + 0.3 * cut_up, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_for_the_branch_that_is_not_there(name):
+    with pytest.raises(
+        ConfigError, match=r"^jigsaw.view 3 and 3 views do not fit: data.views needs a recipe"
+    ):
+        make(name, 0.5, view=3)(batch(views=3))
+    if name != "npid":  # the key view 1 is not to be cut
+        with pytest.raises(ConfigError, match=r"^key_views \(0, 1\) and 3 views, of which jigsaw cuts one"):
+            make(name, 0.5, view=1)(batch(views=3))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,6 +78,18 @@ def test_loss_is_the_mean_over_pairs(name, views, key_views, pairs):
     torch.testing.assert_close(scalars["positive_similarity"], similarity, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize(("key_views", "first"), [((1,), 1), ((0, 1), 1), ((2, 0), 2)])
+def test_the_rank_is_that_of_one_key_of_each_video(key_views, first):
+    head = HEAD.model_copy(update={"out": 24})
+    method, data = make("moco", projector=head, key_views=key_views), batch(3)
+    keys = queries_and_keys(method, data.views)[1][first]
+    scalars = method(data)
+    values = torch.linalg.svdvals(keys)
+    rank = torch.distributions.Categorical(values / values.sum()).entropy().exp()
+    torch.testing.assert_close(scalars["key_rank"], rank, rtol=1e-4, atol=0)
+    assert scalars["key_rank"] < scalars["key_rank_limit"] == 6
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_the_online_network_only(name):
     method, data = make(name), batch()

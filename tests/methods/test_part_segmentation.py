@@ -111,6 +111,18 @@ def test_the_loss_is_that_of_what_is_segmented():
     torch.testing.assert_close(found, expected)
 
 
+def test_logits_are_float32_under_bfloat16(monkeypatch):
+    """The backbone runs in bfloat16, the decoder does not."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # see test_contract.py
+    method, clips = make().eval(), batch().views[0]
+    with torch.autocast("cpu", torch.bfloat16):
+        vectors = method.backbone(clips)
+        logits = method.segment(clips, 32)
+    assert vectors.dtype == torch.bfloat16 and logits.dtype == torch.float32
+    exact = method.double().decoder(vectors.double()[:, :, None, None])
+    torch.testing.assert_close(logits.double(), exact, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("freeze", [True, False])
 def test_a_frozen_backbone_stays_bit_by_bit(freeze):
     method = make(freeze=freeze).train()

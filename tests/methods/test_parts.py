@@ -12,12 +12,21 @@ from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import comm
-from vidssl.config import build
+from vidssl.config import Settings, bind, build
 from vidssl.engine.run import load_run
 from vidssl.engine.train import build_backbone
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
-from vidssl.methods.parts import KeyQueue, check_batch_norm, key_statistics, move_towards, shuffled, unit
+from vidssl.methods.parts import (
+    KeyQueue,
+    Temperature,
+    check_batch_norm,
+    effective_rank,
+    key_statistics,
+    move_towards,
+    shuffled,
+    unit,
+)
 from vidssl.models.heads import Head, mlp
 from vidssl.types import Batch
 
@@ -214,18 +223,19 @@ def test_unit_is_float32_and_of_length_1():
 def test_key_statistics_are_those_of_loops():
     source = torch.Generator().manual_seed(5)
     query, key, negatives = rows(6, source), rows(6, source), rows(9, source)
-    found = {name: value.item() for name, value in key_statistics(query, key, negatives).items()}
+    found = {name: value.item() for name, value in key_statistics(query, key, negatives, key[::2]).items()}
     q, k, n = (x.double().numpy() for x in (query, key, negatives))
     similarities = [float(sum(a * b for a, b in zip(x, y, strict=True))) for x in k for y in n]
     mean = sum(similarities) / len(similarities)
     spread = math.sqrt(sum((x - mean) ** 2 for x in similarities) / (len(similarities) - 1))
-    values = np.sqrt(np.linalg.eigvalsh(k.T @ k))
+    values = np.linalg.svd(k[::2], compute_uv=False)
     shares = values / values.sum()
     assert found == {
         "positive_similarity": pytest.approx(sum(float(q[i] @ k[i]) for i in range(6)) / 6, abs=1e-6),
         "negative_similarity": pytest.approx(mean, abs=1e-6),
         "negative_spread": pytest.approx(spread, abs=1e-6),
         "key_rank": pytest.approx(math.exp(-sum(x * math.log(x) for x in shares)), rel=1e-5),
+        "key_rank_limit": 3,
     }
 
 
@@ -239,13 +249,20 @@ def test_key_statistics_are_those_of_loops():
     ],
 )
 def test_effective_rank_of_known_keys(key, rank):
-    assert key_statistics(key, key, torch.eye(4))["key_rank"].item() == pytest.approx(rank, rel=1e-5)
+    assert effective_rank(key).item() == pytest.approx(rank, rel=1e-5)
+
+
+def test_the_limit_of_the_rank_is_the_fewer_of_videos_and_dimensions():
+    key = rows(8, torch.Generator().manual_seed(5))
+    assert key.shape[1] < 8
+    limits = [key_statistics(key, key, key, one_each)["key_rank_limit"].item() for one_each in (key[:2], key)]
+    assert limits == [2, key.shape[1]]
 
 
 def test_statistics_look_at_the_first_4096_negatives():
     key = torch.eye(2)[:1]
     negatives = torch.cat([torch.eye(2)[1:].expand(4096, -1), torch.eye(2)[:1].expand(100, -1)])
-    assert key_statistics(key, key, negatives)["negative_similarity"] == 0
+    assert key_statistics(key, key, negatives, key)["negative_similarity"] == 0
 
 
 @pytest.mark.parametrize(
@@ -299,9 +316,33 @@ def test_a_method_with_batch_norm_refuses_one_clip(toy):
         method(Batch((clips, clips), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))
 
 
+class Warm(Settings):
+    temperature: Temperature
+
+
+def test_a_temperature_may_warm_up_from_above_0():
+    tree = {"start": 0.1, "end": 0.2, "shape": "linear", "warmup": 0.5, "warmup_start": 0.05}
+    bound = bind(Warm, {"temperature": tree}, "test").temperature
+    assert [bound.at(share) for share in (0, 0.25, 0.5, 1)] == pytest.approx([0.05, 0.075, 0.1, 0.2])
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        0,
+        {"start": 0.1, "end": 0.0},
+        {"start": 0.1, "end": 0.2, "warmup": 0.5},
+        {"start": 0.1, "end": 0.2, "warmup": 0.5, "warmup_start": -0.1},
+    ],
+)
+def test_a_temperature_is_above_0_all_the_time(schedule):
+    with pytest.raises(ConfigError, match=r"temperature: .*above 0 all the time"):
+        bind(Warm, {"temperature": schedule}, "test")
+
+
 @pytest.mark.parametrize("negatives", [0, 1])
 def test_one_key_alone_has_no_spread_and_no_nan(negatives):
     key = rows(1, torch.Generator().manual_seed(2))
-    found = key_statistics(key, key, rows(negatives, torch.Generator().manual_seed(3)))
+    found = key_statistics(key, key, rows(negatives, torch.Generator().manual_seed(3)), key)
     assert found["negative_similarity"] == found["negative_spread"] == 0
     assert found["positive_similarity"].item() == pytest.approx(1)

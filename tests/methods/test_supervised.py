@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from vidssl.errors import ConfigError
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
 from vidssl.models.weights import FORMAT, InitialWeights, load_initial
@@ -99,12 +98,25 @@ def test_dropout_works_in_training_only():
     assert not torch.equal(method(data)["loss"], method(data)["loss"])
 
 
-@pytest.mark.parametrize(("labels", "shown"), [((0, 4), "0 to 4"), ((-1, 2), "-1 to 2")])
-def test_labels_that_do_not_fit(labels, shown):
-    with pytest.raises(
-        ConfigError, match=rf"labels {shown} do not fit method.classes 4; -1 means that the list has no"
-    ):
-        make()(batch(labels))
+def test_logits_are_float32_under_bfloat16(monkeypatch):
+    """The backbone runs in bfloat16, the classifier does not: its logits have more than 8 bits."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # see test_contract.py
+    method, data, made = make(classes=50).eval(), batch(), []
+    torch.nn.init.normal_(method.head.weight)
+    method.head.register_forward_hook(lambda layer, inputs, output: made.append(output))
+    with torch.autocast("cpu", torch.bfloat16):
+        features = method.backbone(data.views[0])
+        scalars = method(data)
+        probabilities = method.classify(features)
+    assert features.dtype == torch.bfloat16 and [logits.dtype for logits in made] == [torch.float32] * 2
+    exact = torch.nn.functional.linear(
+        features.double(), method.head.weight.double(), method.head.bias.double()
+    )
+    for logits in made:
+        torch.testing.assert_close(logits.double(), exact, rtol=1e-5, atol=1e-6)
+    expected = cross_entropy(exact, data.label)
+    torch.testing.assert_close(scalars["loss"].double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(probabilities.double(), exact.softmax(dim=1), rtol=1e-4, atol=1e-6)
 
 
 def test_head_starts_small_and_the_loss_at_chance():

@@ -1,8 +1,6 @@
 """`tools/analyze.py`, from the command line to the files and the one line."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,20 +24,14 @@ def asked(capsys, *words):
     return told.out, told.err, status
 
 
-def test_the_script(digits, tmp_path):
+def test_the_script(run_script, digits, tmp_path):
     arguments = ["--checkpoint", "random", "--cfg", TOY, *TOLD, "--list", digits / "motion/test.csv"]
     more = ["--transformations", "instance,colour", "--top-k", "4", "--boxes", digits / "boxes.csv"]
-    done = subprocess.run(
-        [sys.executable, TOP / "tools/analyze.py", "invariance", *map(str, (*arguments, *more)), "--workers", "0",
-         "--device", "cpu", "--size", "24", "--out", "out"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    more += ["--workers", "0", "--device", "cpu", "--size", "24", "--out", "out"]
+    status, out, err = run_script(TOP / "tools/analyze.py", "invariance", *arguments, *more, cwd=tmp_path)
+    assert status == 0 and "Traceback" not in err, err
     results = json.loads((tmp_path / "out/results.json").read_text())
-    lines = done.stdout.splitlines()
+    lines = out.splitlines()
     assert lines[0].startswith("16 videos, 16 clips; the 4 best of") and lines[-1] == "out/invariance.png"
     assert lines[0].endswith("1: a unit that ignores the clip, 8: perfect")
     shown = {line.split()[0]: line.split()[1] for line in lines[2:-1]}

@@ -2,10 +2,8 @@
 
 import json
 import math
-import os
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -65,19 +63,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-def command(name, *arguments, cwd):
-    """Run a script as a user does; give its status, what it prints, and what it says beside that."""
-    done = subprocess.run(
-        [sys.executable, str(DATASETS / f"prepare_{name}.py"), *arguments],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
 @pytest.fixture
 def here(folder, monkeypatch, capsys):
     """Run a script in this process, which is faster; give the same."""
@@ -111,14 +96,16 @@ def test_scripts_write_lists(here, folder, name):
     check_lists(name, folder, *here(name, *GIVEN[name][0], "--out", f"lists/{name}"))
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long) for name in GIVEN])
-def test_scripts_are_commands(folder, name):
+@pytest.mark.parametrize("name", GIVEN)
+def test_scripts_are_commands(folder, run_script, name):
     shutil.rmtree(folder / "lists" / name, ignore_errors=True)
-    check_lists(name, folder, *command(name, *GIVEN[name][0], "--out", f"lists/{name}", cwd=folder))
+    script = DATASETS / f"prepare_{name}.py"
+    check_lists(name, folder, *run_script(script, *GIVEN[name][0], "--out", f"lists/{name}", cwd=folder))
 
 
-def test_lists_of_another_data_set(folder):
-    assert command("ucf101", "hmdb", "--splits", "ucf", "--out", "wrong", cwd=folder) == (
+def test_lists_of_another_data_set(folder, run_script):
+    told = ["hmdb", "--splits", "ucf", "--out", "wrong"]
+    assert run_script(DATASETS / "prepare_ucf101.py", *told, cwd=folder) == (
         2,
         "",
         "error: train1: 1 of 1 listed files are not in hmdb, a share of 1, the limit is 0.05 (--max-missing): "

@@ -2,15 +2,15 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from vidssl import cli
+from vidssl.arguments import protocol_choices
 from vidssl.engine.run import load_run
 from vidssl.engine.train import train
+from vidssl.errors import ConfigError
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -40,21 +40,15 @@ def asked(monkeypatch, capsys, *words):
     return told.out, told.err, status
 
 
-def test_the_script(checkpoint, digits, tmp_path):
+def test_the_script(run_script, checkpoint, digits, tmp_path):
     arguments = ["--checkpoint", checkpoint, "--list", digits / "motion/test.csv", "--out", "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
     told = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
-    done = subprocess.run(
-        [sys.executable, TOP / "tools/test_net.py", *map(str, (*arguments, *more, *told))],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
+    status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *told, cwd=tmp_path)
+    assert status == 0, err
+    assert "Traceback" not in err
     results = json.loads((tmp_path / "out/results.json").read_text())
-    lines = done.stdout.splitlines()
+    lines = out.splitlines()
     assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == "out/results.json"
     shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
     assert list(shown) == [
@@ -72,7 +66,14 @@ def test_the_script(checkpoint, digits, tmp_path):
     assert spread == f"{100 * results['lowshot@2_spread']:.1f}"
     assert results["protocols"][1:] == [
         {"name": "knn", "k": 3, "temperature": 0.5},
-        {"name": "lowshot", "shots": [1, 2], "draws": 5, "cost": 1.0, "seed": 0},
+        {
+            "name": "lowshot",
+            "shots": [1, 2],
+            "draws": 5,
+            "costs": [0.01, 0.1, 1.0, 10.0, 100.0],
+            "folds": 3,
+            "seed": 0,
+        },
     ]
     assert (results["protocol"]["clips"], results["protocol"]["crops"]) == (2, 5)
 
@@ -156,3 +157,33 @@ def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
     assert found[0].endswith("out/results.json\n") and found[1] == ""
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert set(results["splits"]) == {"1", "2"} and 0 <= results["mean"]["top1"] <= 1
+
+
+def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
+    """They are told from those of the protocols; what both have is the protocol's."""
+    lists = ["--list", digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
+    where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
+    told = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
+    chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
+    _, err, status = asked(monkeypatch, capsys, *chosen, "--out", tmp_path, *told)
+    assert status == 0, err
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["config"]["data"]["workers"] == 0 and results["config"]["device"] == "cpu"
+    assert results["config"]["seed"] == 0
+    knn, svm = results["protocols"]
+    assert (knn["name"], knn["k"], svm["name"], svm["seed"]) == ("knn", 3, "svm", 5)
+
+
+def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
+    words = ["mine", "seed=3", "data.workers=0", "depth.max=2"]
+    assert protocol_choices(words) == ([{"name": "mine", "seed": 3, "depth": {"max": 2}}], ["data.workers=0"])
+    with pytest.raises(ConfigError, match=r"--protocol data\.workers=0 names no protocol"):
+        protocol_choices(["data.workers=0"])
+
+
+def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digits, tmp_path):
+    lists = ["--list", digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
+    told = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
+    assert "unknown key" in asked(monkeypatch, capsys, *told, "knn", "kk=3")[1]
+    message = asked(monkeypatch, capsys, *told, "k=3", "knn")[1]
+    assert "--protocol begins with the setting k=3" in message

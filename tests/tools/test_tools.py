@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import runpy
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,19 +24,17 @@ TOY = TOP / "configs" / "toy" / "supervised.yaml"
 RANKS = ("R@1", "R@5", "R@10", "R@20", "R@50")
 
 
-def command(script, *arguments, cwd):
+@pytest.fixture(scope="session")
+def command(run_script):
     """Run a script as a user does; give what it prints, and what it says beside that."""
-    done = subprocess.run(
-        [sys.executable, str(TOP / script), *map(str, arguments)],
-        cwd=cwd,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
+
+    def run(script, *arguments, cwd):
+        status, out, err = run_script(TOP / script, *arguments, cwd=cwd)
+        assert status == 0, err
+        assert "Traceback" not in err
+        return out, err
+
+    return run
 
 
 def vidssl_command(monkeypatch, capsys, *arguments):
@@ -59,7 +59,7 @@ def settings(digits, output, *more):
 
 
 @pytest.fixture(scope="module")
-def trained(digits, tmp_path_factory):
+def trained(command, digits, tmp_path_factory):
     """Folder of a run that was interrupted after step 4 and finished by the tool; and what the tool said."""
     folder = tmp_path_factory.mktemp("run")
     told = settings(digits, "run", "data.workers=0")  # relative to where the tool is started
@@ -79,7 +79,7 @@ def checkpoint(trained):
 
 
 @pytest.fixture(scope="module")
-def retrieved(trained, digits):
+def retrieved(command, trained, digits):
     """Results of the trained and of the untrained backbone, as `vidssl compare` expects them."""
     folder = trained[0].parent
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
@@ -126,6 +126,9 @@ def test_training_is_taken_up_again(trained, digits):
     assert "resumed run at step 4" in log and "supervised on resnet3d18" in log and "40 videos" in log
     steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in steps if "loss" in line] == [1, 2, 3, 4, 5, 6]
+    times = [line["time"] for line in steps]
+    assert times == sorted(times) and 0 <= time.time() - times[-1] < 3600
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO \w", log)
     names = {path.name for path in (folder / "checkpoints").iterdir()}
     assert {"step-00000006.pt", "step-00000004.pt", "last.pt"} <= names
     assert not [name for name in names if "tmp" in name]
@@ -216,7 +219,7 @@ def test_retrieval_without_labels(checkpoint, digits, tmp_path, capsys):
     assert (tmp_path / "out/index.html").stat().st_size > 1000
 
 
-def test_extract(trained, checkpoint, digits, retrieved):
+def test_extract(command, trained, checkpoint, digits, retrieved):
     folder = trained[0].parent
     out, _ = command(
         "tools/extract.py",
@@ -264,7 +267,7 @@ def test_help_and_schema(monkeypatch, capsys):
     assert "sce" in json.dumps(schema) and "resnet3d18" in json.dumps(schema)
 
 
-def test_make_moving_digits(tmp_path, monkeypatch, capsys):
+def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
     told = ["--out", "set", "--train", "3", "--test", "2", "--frames", "6", "--size", "32"]
     out, _ = command("datasets/make_moving_digits.py", *told, cwd=tmp_path)
     assert "rendered 3 training and 2 test videos" in out
@@ -282,7 +285,7 @@ def test_make_moving_digits(tmp_path, monkeypatch, capsys):
     assert caught.value.code == 2 and "seed 0 there, 1 wanted" in capsys.readouterr().err
 
 
-def test_a_folder_of_real_videos(real, tmp_path, capsys, checkpoint):
+def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
     """From a folder to its retrieval page: nothing but two commands."""
     out, _ = command(
         "datasets/prepare_folder.py",
@@ -361,6 +364,18 @@ def test_mistakes_in_a_config(training):
     assert "\n" not in training("no_equals_sign")
 
 
+def test_a_setting_written_as_an_option(capsys):
+    for written, meant in (("--output=x", "output=x"), ("--data.workers", "data.workers=VALUE")):
+        with pytest.raises(SystemExit) as caught:
+            cli.train(["--cfg", str(TOY), written])
+        assert caught.value.code == 2
+        message = capsys.readouterr().err
+        assert f"unrecognized arguments: {written} (did you mean {meant}? settings" in message
+    with pytest.raises(SystemExit):
+        cli.train(["--cfg", str(TOY), "--unknown=x"])
+    assert "did you mean" not in capsys.readouterr().err
+
+
 def test_mistakes_in_lists(training, tmp_path):
     assert training(f"data.train={tmp_path}/none.csv").startswith(
         f"error: cannot read list {tmp_path}/none.csv: "
@@ -381,8 +396,8 @@ def test_a_missing_config(refused, tmp_path):
     assert message.startswith(f"error: cannot read config {tmp_path}/none.yaml: ") and "\n" not in message
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_absent(training, refused, digits, tmp_path):
+def test_a_gpu_that_is_absent(training, refused, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert training("device=cuda") == (
         "error: device: cuda was asked for and torch sees no GPU here; use device: auto or cpu"
     )
@@ -548,6 +563,23 @@ def test_a_comparison_without_results(refused, tmp_path, digits):
         (tmp_path / run / "all" / "results.json").write_text('{"num_queries": 3}')
     message = refused(cli.compare, tmp_path, "--metrics", tmp_path / "metrics.jsonl", *videos)
     assert "R@1" in message and "\n" not in message
+
+
+def test_log_lines_have_time_and_rank(run_script, tmp_path):
+    """The rank is that of the environment, which Slurm's processes set after the start."""
+    (tmp_path / "script.py").write_text(
+        "import logging, os\n"
+        "from vidssl.cli import guarded\n"
+        "def work():\n"
+        "    log = logging.getLogger('vidssl.some')\n"
+        "    log.info('alone')\n"
+        "    os.environ.update(WORLD_SIZE='4', RANK='3')\n"
+        "    log.warning('together')\n"
+        "guarded(work)\n"
+    )
+    status, _, err = run_script(tmp_path / "script.py", cwd=tmp_path)
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert status == 0 and re.fullmatch(f"{stamp} INFO alone\n{stamp} WARNING rank 3 together\n", err), err
 
 
 def test_ctrl_c_ends_quietly(capsys):

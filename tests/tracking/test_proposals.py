@@ -1,5 +1,6 @@
 """Selective search: the same boxes each time, around the thing that is there, also where a frame is none."""
 
+import ctypes
 import logging
 import sys
 
@@ -112,6 +113,38 @@ def test_of_too_many_all_sizes_stay():
     areas = np.sqrt(np.prod(kept[:, 2:], axis=1))
     assert len(kept) == 7 and areas[0] == 69 and areas[-1] == 10
     assert (np.abs(np.diff(areas) + 59 / 6) < 1).all()
+
+
+def test_the_first_of_the_ranking_are_the_papers_choice():
+    """The paper keeps the top 300 proposals and drops none for its size or shape."""
+    image, every = draw_image(seed=5), {"smallest": 0.0, "largest": 1.0, "ratio": None}
+    whole = {tuple(box) for box in propose(image, Search(short_side=96, limit=10_000, **every)).tolist()}
+    engine = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    engine.setBaseImage(cv2.cvtColor(image, cv2.COLOR_RGB2BGR))
+    engine.switchToSelectiveSearchFast(base_k=150)
+    ctypes.CDLL(None).srand(1)
+    ranked = engine.process().astype(float)
+    ranked[:, 2:] += ranked[:, :2]
+    assert len(ranked) > 60 and {tuple(box) for box in ranked.tolist()} == whole
+    found = propose(image, Search(short_side=96, limit=40, keep="first", **every))
+    assert {tuple(box) for box in found.tolist()} == {tuple(box) for box in ranked[:40].tolist()}
+    np.testing.assert_array_equal(
+        found, propose(image, Search(short_side=96, limit=40, keep="first", **every))
+    )
+    area = np.prod(found[:, 2:] - found[:, :2], axis=1)
+    assert (np.diff(area) <= 0).all()
+
+
+def test_what_is_too_small_does_not_count_among_the_first():
+    boxes = np.array(
+        [[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float
+    )
+    kept = choose(boxes, 100, 100, Search(limit=2, keep="first"))
+    np.testing.assert_array_equal(kept, [[0, 0, 30, 30], [5, 5, 25, 25]])
+    every = Search(limit=3, keep="first", smallest=0, largest=1, ratio=None)
+    np.testing.assert_array_equal(choose(boxes, 100, 100, every), boxes[[2, 1, 0]])
+    thin = Search(limit=9, largest=1, ratio=None)
+    assert [0, 0, 50, 9] in choose(boxes, 100, 100, thin).tolist()
 
 
 def test_a_missing_ximgproc_names_the_wheel(monkeypatch):

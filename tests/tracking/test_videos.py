@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vidssl.data import open_video, read_list
-from vidssl.data.tracks import read_tracks
+from vidssl.data.tracks import read_tracks, write_tracks
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
@@ -113,6 +113,34 @@ def test_workers_change_nothing_and_what_is_there_is_kept(folder, track):
     assert track(rows, workers=0, weights="b", config=CONFIG.model_copy(update={"top": 2})).kept == 0
 
 
+def test_tracks_of_another_file_are_made_again(folder, track, write_video, caplog):
+    """Of the same name, in place of the one that was tracked, or under another root."""
+    rows = ["path", "0.mp4", "1.mp4"]
+    track(rows)
+    before = read_tracks(folder / "out/tracks/0.mp4.npz")[0]
+    write_video(folder / "0.mp4", draw_frames(30, 25))
+    again = track(rows)
+    assert (again.made, again.kept) == (("0.mp4",), 1)
+    path = folder / "out/tracks/0.mp4.npz"
+    assert f"1 files of tracks are made again: the first, {path}, was made with another video." in caplog.text
+    assert not np.array_equal(read_tracks(path)[0].boxes, before.boxes)
+    caplog.clear()
+    assert track(rows).kept == 2 and not caplog.messages
+    tracks, made_with = read_tracks(path)
+    del made_with["video"]  # as an earlier version wrote it
+    write_tracks(path, tracks, made_with)
+    assert track(rows).made == ("0.mp4",) and "another video" in caplog.text
+
+
+def test_tracks_and_proposals_stay_when_videos_are_copied(track, folder, monkeypatch):
+    rows = ["path", "1.mp4"]
+    track(rows)
+    os.utime(folder / "1.mp4", (1, 1))
+    assert track(rows).kept == 1
+    monkeypatch.setattr(videos, "propose", lambda *_: pytest.fail("searched again"))
+    assert track(rows, workers=0, weights="b").made == ("1.mp4",)
+
+
 def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
     rows = ["path", "1.mp4"]
     track(rows, workers=0)
@@ -156,8 +184,11 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
         return real(image, search)
 
     monkeypatch.setattr(videos, "propose", break_down)
-    done = track(["path", "crash.mp4", "0.mp4", "hang.mp4"], workers=2, timeout=4.0)
-    assert "signal 11" in done.left_out["crash.mp4"] and "within 4 s" in done.left_out["hang.mp4"]
+    done = track(["path", "crash.mp4", "0.mp4", "hang.mp4"], workers=2, timeout=2.0)
+    assert (
+        "signal 11" in done.left_out["crash.mp4"]
+        and "timed out after 2 s, twice" in done.left_out["hang.mp4"]
+    )
     assert len(done.left_out) == 2 and done.made == ("0.mp4",)
     assert [path.name for path in (folder / "out" / "tracks").iterdir()] == ["0.mp4.npz"]
     assert "left out: crash.mp4: the process" in str(done)
@@ -185,7 +216,7 @@ def test_an_error_of_opencv_is_the_video_s(track, monkeypatch):
 
 
 def test_rows_of_one_video_are_tracked_once(track):
-    done = track(["path,label", "1.mp4,0", "1.mp4,1"], workers=0)
+    done = track(["path,mask", "1.mp4,a.png", "1.mp4,b.png"], workers=0)
     assert done.made == ("1.mp4",) and done.kept == 0
 
 

@@ -203,6 +203,53 @@ def test_three_crops_resize_first() -> None:
     assert np.array_equal(right[0].transpose(1, 2, 0), small[:, 40:])
 
 
+@pytest.mark.parametrize(("height", "width"), [(320, 480), (480, 320), (256, 256), (280, 420)])
+def test_the_test_crop_of_imagenet_is_torchvisions(height: int, width: int) -> None:
+    """Resize(256), CenterCrop(224). Half a pixel: torchvision takes the even side, SlowFast and this the upper one."""
+    frames = noise(1, height, width)
+    found = center_crop(frames, 224, 256)
+    tensor = F.resize(torch.from_numpy(frames.copy()), [256], antialias=False)
+    expected = F.center_crop(tensor, [224, 224]).numpy()
+    assert np.abs(found.frames.astype(int) - expected).max() <= 1
+    # and which part of the frame that is
+    side = 224 * min(height, width) / 256
+    assert found.window is not None
+    assert found.window[:4] == pytest.approx(((width - side) / 2, (height - side) / 2, side, side), abs=1)
+
+
+def test_crops_of_a_longer_short_side_lie_in_its_middle() -> None:
+    frames = ramp(1, 48, 90)  # nothing is resized: pixels are their places
+    for n, view in enumerate(uniform_crops(frames, 40, 3, 48)):
+        assert (view.frames[0, 0, 0, 0], view.frames[0, 1, 0, 0]) == ((0, 25, 50)[n], 4)
+        assert view.window == Window((0, 25, 50)[n], 4, 40, 40)
+    high = [view.window for view in uniform_crops(ramp(1, 90, 48), 40, 2, 48)]
+    assert high == [Window(4, 0, 40, 40), Window(4, 50, 40, 40)]
+    for size, count in ((48, 1), (48, 3), (30, 3)):  # the default is as before
+        pairs = zip(uniform_crops(frames, size, count), uniform_crops(frames, size, count, size), strict=True)
+        assert all(np.array_equal(a.frames, b.frames) and a.window == b.window for a, b in pairs)
+
+
+def test_padded_random_crops_are_torchvisions() -> None:
+    """RandomCrop(32, padding=4): at each of 9 x 9 places, and never elsewhere."""
+    frames, seen = noise(2, 32, 32), set()
+    padded = F.pad(torch.from_numpy(frames.copy()), [4])
+    for key in range(600):
+        view = random_crop(frames, 32, generator(1, key), padding=4)
+        assert view.window is not None
+        left, top = int(view.window.x), int(view.window.y)
+        expected = F.crop(padded, top + 4, left + 4, 32, 32).numpy()
+        assert np.array_equal(view.frames, expected) and view.window == Window(left, top, 32, 32)
+        seen.add((left, top))
+    assert seen == {(left, top) for left in range(-4, 5) for top in range(-4, 5)}
+
+
+def test_a_mask_is_not_counted_beyond_the_frame() -> None:
+    mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    found = Window(-1, 1, 3, 3).cut(mask, 3)
+    assert found.tolist() == [[255, 4, 5], [255, 8, 9], [255, 255, 255]]
+    assert Window(-1, 1, 3, 3, flipped=True).cut(mask, 3).tolist() == [row[::-1] for row in found.tolist()]
+
+
 def test_flip() -> None:
     frames = noise(3, 5, 7)
     out = flip(frames)

@@ -147,6 +147,21 @@ def test_no_operations_are_no_change(drawn: list[tuple[str, float]]) -> None:
     assert len(drawn) == 40 and {abs(level) for _, level in drawn} == {1.0}
 
 
+def test_each_operation_is_done_with_its_probability(drawn: list[tuple[str, float]]) -> None:
+    """As in PyContrast, where each of two operations is done with probability 0.5; 1 draws no number for it."""
+    frames, rng = noise(), generator(14)
+    for _ in range(1000):
+        rand_augment(frames, 2, 30, True, rng, 0.5)
+    assert abs(len(drawn) - 1000) < 4.5 * np.sqrt(500)
+    assert rand_augment(frames, 5, 30, True, generator(15), 0.0) is frames
+    one, other = generator(16), generator(16)
+    rand_augment(frames, 3, 30, True, one, 1.0)
+    for _ in range(3):  # which operation, and its sign
+        other.integers(14)
+        other.choice((-1, 1))
+    assert one.random() == other.random()
+
+
 def test_one_generator_gives_one_clip() -> None:
     frames = smooth()
     before = frames.copy()

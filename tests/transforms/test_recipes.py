@@ -199,6 +199,29 @@ def test_any_view_can_have_randaugment_and_none_draws_for_it_otherwise() -> None
             assert np.array_equal(view.frames, other.frames) and view.window == other.window
 
 
+def test_crops_of_tests_take_their_short_side() -> None:
+    frames = clip()  # 40 x 52
+    expected = crops.uniform_crops(frames, 30, 3, 36)
+    for name, settings, views in (
+        ("uniform_crops", {"crops": 3}, expected),
+        ("center_crop", {}, expected[1:2]),
+    ):
+        recipe = RECIPES[name](RECIPES[name].Config(size=30, short_side=36, **settings))
+        for view, other in zip(recipe(frames, generator(0)), views, strict=True):
+            assert np.array_equal(view.frames, other.frames) and view.window == other.window
+
+
+def test_train_crop_pads_before_it_cuts() -> None:
+    config = recipes.TrainCrop.Config(size=40, short_side=(40, 40), padding=4, flip_probability=0.0)
+    frames = clip()
+    for key in range(5):
+        rng = generator(17, key)
+        rng.integers(40, 40, endpoint=True)
+        expected = crops.random_crop(frames, 40, rng, 4)
+        (view,) = recipes.TrainCrop(config)(frames, generator(17, key))
+        assert np.array_equal(view.frames, expected.frames) and view.window == expected.window
+
+
 def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(crops, "short_side", lambda frames, size: sizes.append(size) or frames)
@@ -228,6 +251,9 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("infomin", {"magnitude": 31}, "less than or equal to 30"),
         ("train_crop", {"size": 300}, "size 300 or more"),
         ("train_crop", {"short_side": (320, 256)}, "must rise"),
+        ("train_crop", {"size": 32, "short_side": (23, 32), "padding": 4}, "start at size 32"),
+        ("center_crop", {"size": 224, "short_side": 223}, "short_side 223 is less than size 224"),
+        ("uniform_crops", {"size": 224, "short_side": 223}, "short_side 223 is less than size 224"),
         ("center_crop", {"size": -1}, "greater than or equal to 1"),
         ("uniform_crops", {"area": (0.1, 0.2)}, "not permitted"),
     ],

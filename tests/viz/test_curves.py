@@ -21,7 +21,7 @@ TRAINING = [
     }
     for step in (10, 20, 30)
 ]
-EVALUATION = [{"step": 30, "knn": 0.4, "R@1": 0.35, "uniformity": -2.1}]
+EVALUATION = [{"step": 30, "knn": 0.4, "R@1": 0.35, "uniformity_loss": -2.1}]
 
 
 def titles(metrics):

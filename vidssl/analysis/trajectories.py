@@ -75,12 +75,14 @@ class Trajectories:
         clips: Of each video, at uniform places; each is a sample of its own.
         size: Of the central square that is seen, pixels.
         names: Of the transformations.
+        short_side: Of the video before the square is cut, pixels; None: `size`.
     """
 
     clip: ClipSettings
     clips: int
     size: int
     names: tuple[str, ...]
+    short_side: int | None = None
 
     @property
     def _corruptions(self) -> list[str]:
@@ -116,7 +118,8 @@ class Trajectories:
         """Make the data set whose samples hold, clip by clip, the clip and its versions."""
         corruptions = [CORRUPTIONS[name] for name in self._corruptions]
         moved = sum(len(move.amounts) for move in self._moves)
-        recipes = [_Square(self.size, corruptions), *[_Square(self.size)] * moved] * self.clips
+        square, plain_square = (_Square(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
+        recipes = [square, *[plain_square] * moved] * self.clips
         plain = {name: getattr(reading, name) for name in Reading.model_fields}
         opening = Reading(**plain) if boxes is None else Covering(**plain, boxes=boxes)
         return ClipDataset(
@@ -129,12 +132,12 @@ class _Square:
 
     difference = 0.0
 
-    def __init__(self, size: int, corruptions: Sequence[Corruption] = ()) -> None:
-        self._size = size
+    def __init__(self, size: int, short_side: int | None, corruptions: Sequence[Corruption]) -> None:
+        self._size, self._short_side = size, short_side
         self._corruptions = tuple(corruptions)
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        view = center_crop(frames, self._size)
+        view = center_crop(frames, self._size, self._short_side)
         versions = [version for kind in self._corruptions for version in kind.versions(view.frames)]
         return [view, *(View(version, view.window) for version in versions)]
 
@@ -178,7 +181,9 @@ def trajectory_features(
     std: Sequence[float],
     boxes: Mapping[str, Boxes] | None = None,
     batch_size: int = 8,
+    half: bool = False,
     workers: int = 0,
+    prefetch: int = 2,
     timeout: float | None = None,
     skip: bool = False,
     title: str = "trajectories",
@@ -195,7 +200,9 @@ def trajectory_features(
         std: Of pixels in [0, 1].
         boxes: Of the instances, by the paths of the records; the transformation `instance` needs them.
         batch_size: Clips at a time.
+        half: Whether the backbone runs in bfloat16.
         workers: Processes that decode.
+        prefetch: Batches that each worker makes in advance.
         timeout: Seconds that one video may take.
         skip: Leave out videos that cannot be read, and name them; else they are an error.
         title: Of the progress bar.
@@ -210,8 +217,10 @@ def trajectory_features(
     dataset = trajectories.dataset(videos, reading, boxes, skip)
     # All clips and versions of a video come at once: fewer videos at a time, the more clips there are of each.
     batch = max(1, batch_size // trajectories.clips)
-    loader = eval_loader(dataset, batch, workers, comm.rank(), comm.world(), timeout)
-    parts = comm.gather_outcomes(lambda: _encode(backbone, trajectories, loader, device, mean, std, title))
+    loader = eval_loader(dataset, batch, workers, comm.rank(), comm.world(), timeout, prefetch)
+    parts = comm.gather_outcomes(
+        lambda: _encode(backbone, trajectories, loader, device, mean, std, half, title)
+    )
     missing = sorted(pair for part in parts for pair in part.missing)
     if len(missing) == len(videos.records):
         raise DataError(
@@ -235,6 +244,7 @@ def _encode(
     device: torch.device,
     mean: Sequence[float],
     std: Sequence[float],
+    half: bool,
     title: str,
 ) -> TrajectoryFeatures:
     """Encode what this process's loader gives."""
@@ -250,7 +260,8 @@ def _encode(
             missing += raw.replaced
             if not len(raw.index):
                 continue
-            encoded = np.stack([_one(backbone, raw, n, device, mean, std) for n in range(len(raw.views))], 1)
+            views = [_one(backbone, raw, n, device, mean, std, half) for n in range(len(raw.views))]
+            encoded = np.stack(views, axis=1)
             x.append(encoded.reshape(-1, shape[1], backbone.dim))
             changed.append(_changed(raw, *shape))
             index.append(np.repeat(raw.index.numpy(), trajectories.clips))
@@ -267,11 +278,13 @@ def _one(
     device: torch.device,
     mean: Sequence[float],
     std: Sequence[float],
+    half: bool,
 ) -> NDArray[np.float32]:
     """Encode one view of a batch; one at a time, so that not all of them are float at once."""
     batch = to_device(replace(raw, views=(raw.views[view],)), device, mean, std)
-    encoded: NDArray[np.float32] = backbone(batch.views[0]).float().cpu().numpy()
-    return encoded
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        encoded: torch.Tensor = backbone(batch.views[0])
+    return encoded.float().cpu().numpy()
 
 
 def _changed(raw: Batch, clips: int, views: int) -> NDArray[np.bool_]:

@@ -52,7 +52,7 @@ class Borrowed:
                 yield image
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file: what reads it holds it open."""
         del self._read
 
     def _guarded(self, action: Callable[[], T]) -> T:

@@ -20,6 +20,16 @@ from vidssl.transforms import Recipe, View, Window
 from vidssl.types import Sample, Tracks, VideoMeta
 from vidssl.workers import Desk
 
+_IN_A_ROW = 1000  # limit on consecutive broken videos
+
+_SHOWN = 5  # reasons in a message
+
+
+def first_few(reasons: Sequence[str]) -> str:
+    """Join the first reasons of a list that can have thousands; say how many more there are."""
+    more = len(reasons) - _SHOWN
+    return "; ".join(reasons[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
 
 class ClipDataset:
     """Clips of the videos of a list.
@@ -29,8 +39,8 @@ class ClipDataset:
         sampler: Chooses the clips of a video.
         recipes: One for each view, or one for all clips.
         seed: Every random choice of a sample is a function of (seed, epoch, index, view).
-        replace: How many broken videos in a row the next ones may stand in for. 0, for evaluation: a broken
-            video is an error.
+        replace: How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a
+            broken video is an error.
         reading: How videos are read.
         skip: Instead of an error, a broken video gives a sample without views; `replaced` names it.
         tracks: Folder of the videos' tracks. With it the sampler knows them, and samples have boxes. A video without
@@ -78,7 +88,7 @@ class ClipDataset:
         """
         epoch, index = key
         broken: list[tuple[str, str]] = []
-        for step in range(min(self.replace, len(self) - 1) + 1):
+        for step in range(min(self.replace + 1, len(self), _IN_A_ROW)):
             # By rule, not by chance: the next video of the list takes the place.
             at = (index + step) % len(self)
             path = self.videos.records[at].path
@@ -93,9 +103,12 @@ class ClipDataset:
             return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
             raise DataError(broken[0][1])
-        shown = "; ".join(reason for _, reason in broken[:5])
+        remedy = " or raise data.max_broken"
+        if len(broken) == _IN_A_ROW:
+            remedy = f": the limit is {_IN_A_ROW} consecutive broken videos, whatever data.max_broken is"
         raise DataError(
-            f"{len(broken)} videos in a row cannot be used: {shown}; mend the list or raise data.max_broken"
+            f"{len(broken)} videos in a row cannot be used: {first_few([reason for _, reason in broken])}; correct the "
+            f"list (tools/check_videos.py){remedy}"
         )
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:

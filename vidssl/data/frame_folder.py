@@ -1,7 +1,7 @@
 """Videos kept as images: a folder with one file a frame, as TrackingNet often is, or one picture alone."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -18,6 +18,39 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")  # what stands before the number, and the 
 
 # By their content: a file of another kind is not given to a decoder, whatever it is called.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
+
+
+def frame_number(name: str) -> tuple[str, int] | None:
+    """Split the name of an image into what stands before its number, and the number; None: it has no number."""
+    stem, dot, suffix = name.rpartition(".")
+    match = _NUMBERED.fullmatch(stem)
+    if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or match is None or name.startswith("."):
+        return None
+    return match[1], int(match[2])
+
+
+def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:
+    """Numbers of the images of a folder, by what stands before them; empty unless most images have a number."""
+    numbers: dict[str, list[int]] = {}
+    for image in images:
+        found = frame_number(image)
+        if found is not None:
+            numbers.setdefault(found[0], []).append(found[1])
+    return numbers if 2 * sum(map(len, numbers.values())) > len(images) else {}
+
+
+def is_sequence(numbers: Mapping[str, Sequence[int]]) -> bool:
+    """Whether these are the frames of one video: one name, and each number once."""
+    return len(numbers) == 1 and all(len({*each}) == len(each) for each in numbers.values())
+
+
+def is_mixed(numbers: Mapping[str, Sequence[int]]) -> bool:
+    """Whether several names have the same numbers: `img_0001.jpg` and its flow `flow_x_0001.jpg`, `flow_y_0001.jpg`."""
+    if len(numbers) < 2:
+        return False
+    each = [{*found} for found in numbers.values()]
+    common = set.intersection(*each)
+    return len(common) > 1 and 2 * len(common) > len(set.union(*each))
 
 
 def is_image(path: Path) -> bool:
@@ -83,7 +116,7 @@ class FrameFolder:
 
     def _read(self, file: Path) -> NDArray[np.uint8]:
         self._size(file)
-        # Not cv2.imread: it cannot say why, and on Windows it does not know all names.
+        # Not cv2.imread: it does not say why it failed.
         try:
             content = np.fromfile(file, np.uint8)
         except OSError as error:
@@ -101,14 +134,14 @@ def _in_order(path: Path) -> list[Path]:
     numbered: dict[int, Path] = {}
     names: set[str] = set()
     for file in path.iterdir():
-        match = _NUMBERED.fullmatch(file.stem)
-        if file.suffix.lower() not in IMAGE_SUFFIXES or match is None or file.name.startswith("."):
+        found = frame_number(file.name)
+        if found is None:
             continue
-        names.add(match[1])
+        name, number = found
+        names.add(name)
         if len(names) > 1:
-            shown = " and ".join(f"{name}N" for name in sorted(names))
+            shown = " and ".join(f"{each}N" for each in sorted(names))
             raise DecodeError(f"{path}: images are named {shown}: keep one kind in a folder")
-        number = int(match[2])
         if number in numbered:
             raise DecodeError(f"{path}: {numbered[number].name} and {file.name} are both frame {number}")
         numbered[number] = file

@@ -6,7 +6,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 from vidssl.errors import DataError
 
@@ -61,6 +60,8 @@ def make_glyph(pixels: NDArray[np.float64]) -> Floats:
 def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
     """Images (N, E, E) in 0 to 1, and for each split and digit its images' numbers; no image is in both."""
     if mnist is None:
+        from sklearn.datasets import load_digits  # a second to import, and needed by this set alone
+
         images, labels = load_digits(return_X_y=True)
         images = images.reshape(-1, 8, 8) / 16
     else:

@@ -4,15 +4,17 @@ import logging
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vidssl.data.dataset import ClipDataset
+from vidssl import comm
+from vidssl.data.dataset import ClipDataset, first_few
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.types import Batch, Sample
@@ -21,7 +23,6 @@ from vidssl.workers import Desk, ordered
 _log = logging.getLogger(__name__)
 
 Key = tuple[int, int]  # (epoch, index)
-_AHEAD = 4  # batches that each worker has before it: videos take unequally long
 
 
 def keys_of_step(step: int, batch_size: int, num_records: int, seed: int) -> list[Key]:
@@ -92,13 +93,17 @@ class StepSampler:
 
 
 def train_loader(
-    dataset: ClipDataset, sampler: StepSampler, workers: int, timeout: float | None = None
+    dataset: ClipDataset,
+    sampler: StepSampler,
+    workers: int,
+    timeout: float | None = None,
+    prefetch: int = 2,
 ) -> "Loader":
     """Make the loader of a run; its whole state is the step that the sampler starts from.
 
     As many videos may hang or kill a worker as the data set replaces.
     """
-    return Loader(dataset, sampler, workers, timeout, dataset.replace)
+    return Loader(dataset, sampler, workers, timeout, dataset.replace, prefetch)
 
 
 def eval_loader(
@@ -108,6 +113,7 @@ def eval_loader(
     rank: int = 0,
     world: int = 1,
     timeout: float | None = None,
+    prefetch: int = 2,
 ) -> "Loader":
     """Make a loader that gives each video exactly once, in order: this process's every world-th video."""
     mine = range(rank, len(dataset), world)
@@ -115,7 +121,7 @@ def eval_loader(
         [(0, index) for index in mine[first : first + batch_size]]
         for first in range(0, len(mine), batch_size)
     ]
-    return Loader(dataset, chunks, workers, timeout, len(dataset) if dataset.skip else 0)
+    return Loader(dataset, chunks, workers, timeout, len(dataset) if dataset.skip else 0, prefetch)
 
 
 class Loader:
@@ -127,6 +133,7 @@ class Loader:
         workers: Processes; with 0 this one makes the batches, and neither hangs nor crashes are survived.
         timeout: Seconds that one video may take before its worker is stopped and it counts as broken.
         max_lost: Videos that may hang or kill their worker; one more is an error.
+        prefetch: Batches that each worker prefetches. Which batches they are does not depend on it.
     """
 
     def __init__(
@@ -136,16 +143,20 @@ class Loader:
         workers: int,
         timeout: float | None = None,
         max_lost: int = 0,
+        prefetch: int = 2,
     ) -> None:
         self.batches = batches
-        self._dataset, self._workers, self._timeout, self._max_lost = dataset, workers, timeout, max_lost
+        self.workers, self.prefetch = workers, prefetch
+        self._dataset, self._timeout, self._max_lost = dataset, timeout, max_lost
+        self._logged = False
 
     def __len__(self) -> int:
         return len(self.batches)
 
     def __iter__(self) -> Generator[Batch, None, None]:
         lost: list[str] = []
-        begun: deque[list[Key]] = deque(maxlen=self._workers * _AHEAD)  # all that workers have before them
+        # Batches in flight.
+        begun: deque[list[Key]] = deque(maxlen=self.workers * self.prefetch)
 
         def keys() -> Iterator[list[Key]]:
             for batch in self.batches:
@@ -160,20 +171,43 @@ class Loader:
             _log.warning("%s; it was read for the batch of the records %s", lost[-1], [n for _, n in batch])
             if len(lost) > self._max_lost:
                 raise DataError(
-                    f"{'; '.join(lost)}; {len(lost)} of {num_records} videos hung or ended a worker, "
-                    f"{self._max_lost} may: mend the list or raise data.max_broken (evaluation: --allow-missing)"
+                    f"{first_few(lost)}; {len(lost)} of {num_records} videos hung or ended a worker; the "
+                    f"limit is {self._max_lost}: correct the list or raise data.max_broken "
+                    "(evaluation: --allow-missing)"
                 )
 
         # No name here holds a batch: its memory is the consumer's to free.
         yield from map(
-            _batch,
-            ordered(self._make, keys(), self._workers, timeout=self._timeout, ahead=_AHEAD, on_loss=on_loss),
+            self._counted,
+            ordered(
+                self._make,
+                keys(),
+                self.workers,
+                timeout=self._timeout,
+                ahead=self.prefetch,
+                on_loss=on_loss,
+            ),
         )
 
     def _make(self, keys: list[Key], desk: Desk) -> "_Stacked":
-        if self._workers:
+        if self.workers:
             torch.set_num_threads(1)  # in a worker: they share the cores already
         return _stack([self._dataset.sample(key, desk) for key in keys])
+
+    def _counted(self, stacked: "_Stacked") -> Batch:
+        """Make a batch; of the first one log the memory that all take which workers have made in advance."""
+        if self.workers and stacked.views and not self._logged and comm.is_main():
+            self._logged = True
+            masks = 0 if stacked.mask is None else stacked.mask.nbytes
+            each = (sum(view.nbytes for view in stacked.views) + masks) / 1e6
+            _log.info(
+                "the loader holds up to %s MB in each process: %d data.workers x %d data.prefetch x %s MB a batch",
+                f"{self.workers * self.prefetch * each:,.0f}",
+                self.workers,
+                self.prefetch,
+                f"{each:,.1f}",
+            )
+        return _batch(stacked)
 
 
 @dataclass(frozen=True)
@@ -221,17 +255,20 @@ def _batch(stacked: _Stacked) -> Batch:
 
 
 def on_device(
-    loader: Loader, device: torch.device, mean: Sequence[float], std: Sequence[float]
+    loader: Loader, device: torch.device, mean: Sequence[float] | None = None, std: Sequence[float] = (1.0,)
 ) -> Generator[Batch, None, None]:
-    """Give the batches of a loader as `to_device` makes them.
+    """Yield the batches of a loader as `to_device` makes them; without `mean` their views stay uint8 (`transfer`).
 
     On a GPU a batch travels, as uint8 from pinned memory and on a stream of its own, while the one before it is
     computed on.
     """
+
+    def move(batch: Batch) -> Batch:
+        return transfer(batch, device) if mean is None else to_device(batch, device, mean, std)
+
     with closing(iter(loader)) as batches:
         if device.type != "cuda":
-            for batch in batches:
-                yield to_device(batch, device, mean, std)
+            yield from map(move, batches)
             return
         side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         before: Batch | None = None
@@ -241,7 +278,7 @@ def on_device(
             coming: Batch | None = None
             if raw is not None:
                 with torch.cuda.stream(side):
-                    coming = to_device(_pinned(raw), device, mean, std)
+                    coming = move(_pinned(raw))
             if before is not None:
                 torch.cuda.current_stream(device).wait_event(arrived)
                 for tensor in (*before.views, before.label, before.index, before.boxes, before.mask):
@@ -264,19 +301,27 @@ def _pinned(batch: Batch) -> Batch:
 
 
 def to_device(batch: Batch, device: torch.device, mean: Sequence[float], std: Sequence[float]) -> Batch:
-    """Move a batch of uint8 views (B, T, C, S, S) to the device and make them what networks take.
+    """Move a batch to the device and make its uint8 views (B, T, C, S, S) what networks take; masks become int64."""
+    moved = transfer(batch, device)
+    return replace(moved, views=tuple(normalised(view, mean, std) for view in moved.views))
 
-    This is the one place where pixels become float, are normalised with the `mean` and `std` of [0, 1]
-    values, and change to (B, C, T, S, S); in memory they are `channels_last_3d` without a copy. Masks become int64.
-    """
-    # (C,), one value or one for each channel
-    shift = torch.tensor(mean, device=device).view(1, -1, 1, 1, 1)
-    scale = torch.tensor(std, device=device).view(1, -1, 1, 1, 1)
-    views = tuple(
-        (view.to(device, non_blocking=True).permute(0, 2, 1, 3, 4).float() / 255 - shift) / scale
-        for view in batch.views
-    )
+
+def transfer(batch: Batch, device: torch.device) -> Batch:
+    """Move a batch to the device; its views stay uint8 (B, T, C, S, S), masks become int64."""
     label, index = (x.to(device, non_blocking=True) for x in (batch.label, batch.index))
     boxes = None if batch.boxes is None else batch.boxes.to(device, non_blocking=True)
     mask = None if batch.mask is None else batch.mask.to(device, non_blocking=True).long()
+    views = tuple(view.to(device, non_blocking=True) for view in batch.views)
     return Batch(views, label, index, batch.replaced, boxes, mask)
+
+
+def normalised(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Make what networks take of a uint8 view (B, T, C, S, S): float (B, C, T, S, S), normalised.
+
+    This is the one place where pixels become float, are normalised with the `mean` and `std` of [0, 1] values, and
+    change their order; in memory the result is `channels_last_3d` without a copy.
+    """
+    # (C,), one value or one for each channel
+    shift = torch.tensor(mean, device=view.device).view(1, -1, 1, 1, 1)
+    scale = torch.tensor(std, device=view.device).view(1, -1, 1, 1, 1)
+    return (view.permute(0, 2, 1, 3, 4).float() / 255 - shift) / scale

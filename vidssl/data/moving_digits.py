@@ -1,9 +1,12 @@
-"""The embedded data set: Colorful Moving MNIST (InfoMin, supplement B.4) as mp4 files, one class a motion.
+"""The embedded data set: moving digits as mp4 files, one class a motion.
 
 A digit moves over a large texture on which a camera pans. Motion, digit, colour, texture, start and speed are
 drawn independently, and the textures are shared by all videos: two clips of a video share the moving
 digit, not its background, and one frame says next to nothing about the motion. Tilt and scale are
 distributed alike in a video where they change (`rock`, `pulse`) and in one where they do not.
+
+It is not the Colorful Moving MNIST of InfoMin (supplement B.4): that one has MNIST's digits before a still crop of
+STL-10, one motion at constant speed that the border reflects, and views of 10 frames and of the 20th.
 """
 
 import csv

@@ -1,8 +1,8 @@
 """Where the frames of a file are: what one pass over its packets tells, with no pixel decoded."""
 
 import hashlib
-import os
-import tempfile
+import logging
+import mmap
 import zipfile
 from array import array
 from collections import OrderedDict
@@ -18,8 +18,11 @@ import numpy as np
 from av.bitstream import BitStreamFilterContext
 from numpy.typing import NDArray
 
-from vidssl.errors import ConfigError, DecodeError, NoVideoError, TooLargeError
+from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.files import replacing
 from vidssl.types import VideoMeta
+
+_log = logging.getLogger(__name__)
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are not among them: they name other files.
 _FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv,ogg,gif"
@@ -71,14 +74,15 @@ _remembered: OrderedDict[_Key, Packets] = OrderedDict()
 def remembered(key: _Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Read the packets of a file once per process, and with a `folder` once for all processes.
 
+    A folder that cannot be read or written is one warning; the packets are then read again by each process.
+
     Raises:
         DecodeError: What `read` raises, or the file holds no frame.
-        ConfigError: The folder cannot be written to.
     """
     packets = _remembered.get(key)
     if packets is None:
         file = _file(folder, key) if folder else None
-        packets = _load(file) if file and file.exists() else None
+        packets = _load(file) if file else None
         if packets is None:
             packets = read()
             if file:
@@ -323,7 +327,12 @@ def _load(file: Path) -> Packets | None:
             count, fps, height, width = saved["meta"].tolist()
             arrays = {name: saved[name] for name in _ARRAYS if name in saved}
         return Packets(VideoMeta(int(count), fps, int(height), int(width)), **arrays)
-    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn_once("read", file, error)
+        return None
+    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
         return None  # written by halves, or not by us: it is written again
 
 
@@ -332,16 +341,24 @@ def _save(file: Path, packets: Packets) -> None:
     arrays = {name: value for name in _ARRAYS if (value := getattr(packets, name)) is not None}
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:
-            try:
-                shape = np.array([meta.num_frames, meta.fps, meta.height, meta.width])
-                np.savez(temporary, meta=shape, **arrays)
-                os.replace(temporary.name, file)
-            except BaseException:
-                Path(temporary.name).unlink()
-                raise
+        with replacing(file) as content:
+            np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
     except OSError as error:
-        raise ConfigError(f"cannot write to data.cache {file.parent}: {error.strerror}") from None
+        _warn_once("write", file, error)
+
+
+_warned = mmap.mmap(-1, 1)  # shared with forked workers: one warning for all of them
+
+
+def _warn_once(action: str, file: Path, error: OSError) -> None:
+    if not _warned[0]:
+        _warned[0] = 1
+        _log.warning(
+            "cannot %s data.cache %s: %s; the packets of such videos are read again by each process",
+            action,
+            file.parent,
+            error.strerror or error,
+        )
 
 
 _ARRAYS = ("frame_of", "keys", "stamps")

@@ -42,7 +42,9 @@ SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "vidssl.data")
 class ClipSettings(Settings):
     """How long a clip is, and what is done with a video that is shorter.
 
-    Exactly one of `seconds` (length of the span) and `sampling_rate` (stride between kept frames) is given.
+    Exactly one of `seconds` (length of the span) and `sampling_rate` (stride between kept frames) is given. With
+    `target_fps`, `sampling_rate` counts frames at this rate: the span then lasts
+    `frames * sampling_rate / target_fps` seconds, as in SlowFast (`slowfast/datasets/decoder.py`).
     `short`: `loop` plays a short video again from its start, `hold` repeats its last frame, `error` refuses
     it.
     """
@@ -50,20 +52,28 @@ class ClipSettings(Settings):
     frames: int = Field(ge=1)  # T
     seconds: float | None = Field(default=None, gt=0)
     sampling_rate: int | None = Field(default=None, ge=1)
+    target_fps: float | None = Field(default=None, gt=0)
     short: Literal["loop", "hold", "error"] = "loop"
 
     @model_validator(mode="after")
     def _one_length(self) -> "ClipSettings":
         if (self.seconds is None) == (self.sampling_rate is None):
             raise ValueError("give exactly one of seconds and sampling_rate")
+        if self.target_fps is not None and self.sampling_rate is None:
+            raise ValueError(
+                "target_fps is the frame rate that sampling_rate counts in: give both, or seconds alone"
+            )
         return self
 
     def span(self, fps: float, factor: float = 1.0) -> int:
         """Number of native frames that a clip covers, at least 1; `factor` stretches its duration."""
-        if self.seconds is not None:
-            return max(1, round(self.seconds * factor * fps))
-        assert self.sampling_rate is not None  # by the validator
-        return max(1, round(((self.frames - 1) * self.sampling_rate + 1) * factor))
+        seconds = self.seconds
+        if self.sampling_rate is not None:
+            if self.target_fps is None:
+                return max(1, round(((self.frames - 1) * self.sampling_rate + 1) * factor))
+            seconds = self.frames * self.sampling_rate / self.target_fps
+        assert seconds is not None  # by the validator
+        return max(1, round(seconds * factor * fps))
 
     def clip(self, meta: VideoMeta, start: int, span: int) -> Clip:
         """Keep `frames` of the native frames start … start + span - 1, evenly, both ends included.

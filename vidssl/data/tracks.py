@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,9 @@ def tracks_file(folder: Path, name: str, record: VideoRecord) -> Path:
 
 def tracks_name(name: str, record: VideoRecord) -> str:
     """Name what is tracked: the video, with the span where the record means a part."""
-    parts = [part for part in PurePosixPath(name).parts if part not in ("/", ".", "..")]
+    parts = [
+        part for part in name.split("/") if part not in ("", ".", "..")
+    ]  # no Path: it would intern them all
     end = "end" if record.end is None else f"{record.end:.3f}"
     span = "" if record.start is None and record.end is None else f"@{record.start or 0:.3f}-{end}"
     return "/".join(parts) + span

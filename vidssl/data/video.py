@@ -1,7 +1,9 @@
 """Open a video and fetch frames by number: the i-th frame in presentation order of the first video stream."""
 
 import difflib
+import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +49,7 @@ class Video:
         self.path = path
         self.meta = meta
         self._decoder = decoder
+        self._closed = False
 
     def __enter__(self) -> "Video":
         return self
@@ -55,8 +58,15 @@ class Video:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._decoder.close()
+        """Close the file; once more does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._decoder.close()
+
+    def _opened(self) -> Decoder:
+        if self._closed:
+            raise ValueError(f"{self.path} is closed: open the video again to read frames of it")
+        return self._decoder
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
         """Decode frames by number in one forward pass.
@@ -69,7 +79,9 @@ class Video:
 
         Raises:
             DecodeError: An index is out of range, or the file fails before the last wanted frame.
+            ValueError: The video is closed.
         """
+        decoder = self._opened()
         numbers = np.asarray(indices, dtype=np.int64)
         limit = self.meta.num_frames
         if not numbers.size or numbers.min() < 0 or numbers.max() >= limit:
@@ -79,7 +91,7 @@ class Video:
         row_of = {number: row for row, number in enumerate(wanted.tolist())}
         found: NDArray[np.uint8] | None = None
         missing = set(row_of)
-        for number, image in self._decoder.fetch(list(row_of)):
+        for number, image in decoder.fetch(list(row_of)):
             if found is None:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
             if image.shape != found.shape[1:]:
@@ -102,9 +114,10 @@ class Video:
 
         Raises:
             DecodeError: The file is damaged, or holds more or fewer frames than its packets say.
+            ValueError: The video is closed.
         """
         count = 0
-        for image in self._decoder.every():
+        for image in self._opened().every():
             yield image
             count += 1
         if count != self.meta.num_frames:
@@ -134,7 +147,7 @@ def open_video(
     Raises:
         DecodeError: The file is missing, damaged, too large, has no video stream, or is not one that the
             backend gives right frames of.
-        ConfigError: There is no such backend, it is not installed, or the cache cannot be written to.
+        ConfigError: There is no such backend, or it is not installed.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
@@ -142,7 +155,7 @@ def open_video(
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise DecodeError(f"{path}: No such file{_nearest(path)}") from None
+        raise DecodeError(f"{path}: No such file{_similar_name(path)}") from None
     except OSError as error:
         raise DecodeError(f"{path}: {error.strerror}") from None
     if not path.is_dir() and status.st_size == 0:
@@ -161,12 +174,21 @@ def open_video(
         raise
 
 
-def _nearest(path: Path) -> str:
-    """Name what is there instead: the same name in other letters, or the nearest one."""
+# Listing a folder and comparing names must cost less than decoding a video: a list may lack thousands of files.
+_MAX_LISTED = 1000  # names; about 1 ms
+_MAX_COMPARED = 100  # names, letter by letter; about 10 ms
+
+
+def _similar_name(path: Path) -> str:
+    """Suggest what a small folder holds instead: the same name in another case, or the most similar one."""
     try:
-        names = [entry.name for entry in path.parent.iterdir()]
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_LISTED + 1)]
     except OSError:
         return ""
-    same = [name for name in names if name.casefold() == path.name.casefold()]
-    near = same or difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    if len(names) > _MAX_LISTED:
+        return ""
+    found = sorted(name for name in names if name.casefold() == path.name.casefold())
+    if not found and len(names) <= _MAX_COMPARED:
+        found = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -7,7 +7,7 @@ import numpy as np
 
 from vidssl.data.samplers import Clip, Sampler
 from vidssl.data.video import Video
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.transforms import Recipe, View, difference_pairs, rgb_difference
 from vidssl.types import VideoMeta, VideoRecord
 
@@ -34,7 +34,7 @@ def make_views(
     Raises:
         ConfigError: Numbers of clips and recipes do not fit.
         DecodeError: A frame cannot be decoded.
-        DataError: The video is shorter than the clip and the sampler refuses that.
+        DataError: The record's span lies outside the video, or is shorter than the clip and the sampler refuses that.
     """
     offset, meta = part_of(video.meta, record)
     return fetch(video, offset, sampler(meta, generators), recipes, generators).views
@@ -94,8 +94,23 @@ def _wanted(clip: Clip, difference: bool) -> tuple[np.ndarray, ...]:
 
 
 def part_of(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
-    """First frame of the part that the record means, and that part as a video of its own."""
-    first = 0 if record.start is None else round(record.start * meta.fps)
-    stop = meta.num_frames if record.end is None else min(round(record.end * meta.fps), meta.num_frames)
-    first = min(first, meta.num_frames - 1)
+    """Turn the span of a record, in seconds, into frames: its first frame, and the span as a video of its own.
+
+    Times are rounded to the nearest frame, a span has at least one. What lies beyond the end of the file is cut off:
+    annotations are often whole seconds, a little longer than the file.
+
+    Raises:
+        DataError: Less than half of the span lies in the file: other units, times of another file, or a truncated file.
+    """
+    start, end = record.start or 0.0, meta.duration if record.end is None else record.end
+    inside = min(end, meta.duration) - start
+    if inside <= 0 or 2 * inside < end - start:
+        span = f"from {start:g} s on" if record.end is None else f"{start:g}-{record.end:g} s"
+        raise DataError(
+            f"{record.path}: {'most of ' if inside > 0 else ''}the row's span, {span}, lies outside the file, which is "
+            f"{meta.duration:.2f} s long: start and end are seconds; correct the list, or remove such rows with "
+            "tools/check_videos.py"
+        )
+    first = min(round(start * meta.fps), meta.num_frames - 1)
+    stop = min(round(end * meta.fps), meta.num_frames)
     return first, VideoMeta(max(stop - first, 1), meta.fps, meta.height, meta.width)

@@ -1,15 +1,20 @@
 """What reaches the method: batches on the device, about which all processes agree."""
 
+import csv
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from io import StringIO
+from pathlib import Path
 
 import torch
 
 from vidssl import comm
+from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.run import Run
 from vidssl.errors import DataError, Interrupted, VidsslError
+from vidssl.files import write_whole
 from vidssl.types import Batch
 
 _log = logging.getLogger(__name__)
@@ -35,6 +40,7 @@ class Feed:
     ) -> None:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
         self._limit, self._num_records, self._request = run.data.max_broken, num_records, request
+        self._report = Path(run.output) / "broken-videos.csv"
         self._broken = broken  # added to, and saved with the run
 
     def close(self) -> None:
@@ -84,10 +90,18 @@ class Feed:
                         "broken video %d, the next one takes its place: %s", len(self._broken), reason
                     )
         if len(self._broken) > self._limit * self._num_records:
+            if comm.is_main():
+                self._write_report()
             raise DataError(
                 f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {self._limit}: "
-                + "; ".join(self._broken.values())
+                f"{first_few([*self._broken.values()])}; all are in {self._report}"
             )
+
+    def _write_report(self) -> None:
+        text = StringIO()
+        csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
+        with suppress(DataError):  # the error that follows is what matters
+            write_whole(self._report, text.getvalue().encode())
 
 
 def _raise(failure: VidsslError | None) -> None:

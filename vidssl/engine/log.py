@@ -2,12 +2,11 @@
 
 import json
 import logging
+import math
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
-
-from torch.utils.tensorboard import SummaryWriter
 
 from vidssl.errors import TrainingError
 from vidssl.files import replacing
@@ -38,6 +37,8 @@ class RunLog:
         Raises:
             TrainingError: The folder cannot be written.
         """
+        from torch.utils.tensorboard import SummaryWriter  # the main process alone needs it
+
         try:
             text = self._path.read_text(errors="replace") if self._path.exists() else ""
             lines = text.splitlines()
@@ -74,9 +75,10 @@ class RunLog:
         warn_of_collapse(step, values)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Write a line of numbers."""
+        """Write a line of numbers, with the time: seconds since 1970, in UTC."""
+        line = {"step": step, "time": round(time.time(), 3), **values}
         try:
-            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.write(json.dumps(line) + "\n")
             for key, value in values.items():
                 self._board.add_scalar(key, value, step)
         except OSError as error:
@@ -95,15 +97,20 @@ class RunLog:
 
 
 def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
-    """Say so where the keys of a query/key method no longer tell videos apart."""
+    """Warn, and return True, if the keys of different videos have become nearly equal.
+
+    It warns if `key_rank` < min(3, `key_rank_limit` / 4), or `negative_similarity` > 0.95.
+    """
     rank, negative = values.get("key_rank"), values.get("negative_similarity")
-    if rank is None or negative is None or (rank >= 3.0 and negative <= 0.95):
+    limit = values.get("key_rank_limit", math.inf)
+    if rank is None or negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
         return False
     _log.warning(
-        "step %d: the keys have collapsed: effective rank %.1f, mean similarity of negatives %.2f; "
+        "step %d: the keys have collapsed: effective rank %.1f of at most %g, mean similarity of negatives %.2f; "
         "try milder views, a lower learning rate, or with sce a higher coefficient",
         step,
         rank,
+        limit,
         negative,
     )
     return True

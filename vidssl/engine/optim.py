@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.optim import SGD, AdamW, Optimizer
 
 from vidssl.config import Settings
 from vidssl.methods.base import Method
+from vidssl.models.norms import norm_parameters
 from vidssl.schedule import Scheduled
 
 
@@ -21,19 +22,29 @@ class _Shared(Settings):
     backbone_scale: float = Field(default=1.0, gt=0)
 
 
-class LARSConfig(_Shared):
+class _WithMomentum(_Shared):
+    sgd_momentum: float = Field(default=0.9, ge=0, lt=1)
+    nesterov: bool = False
+
+    @model_validator(mode="after")
+    def _nesterov_has_momentum(self) -> "_WithMomentum":
+        if self.nesterov and not self.sgd_momentum:
+            raise ValueError("nesterov needs an sgd_momentum above 0")
+        return self
+
+
+class LARSConfig(_WithMomentum):
     """LARS; neither decay nor trust scaling for biases and norms (SCE's code, section D.3)."""
 
     name: Literal["lars"]
-    sgd_momentum: float = Field(default=0.9, ge=0, lt=1)
     trust: float = Field(default=0.001, gt=0)
 
 
-class SGDConfig(_Shared):
-    """SGD with momentum; all tensors decay."""
+class SGDConfig(_WithMomentum):
+    """SGD with momentum; all tensors decay, with `decay_norms: false` all but the weights and biases of norms."""
 
     name: Literal["sgd"]
-    sgd_momentum: float = Field(default=0.9, ge=0, lt=1)
+    decay_norms: bool = True
 
 
 class AdamWConfig(_Shared):
@@ -54,11 +65,18 @@ class LARS(Optimizer):
     """
 
     def __init__(
-        self, params: Iterable[Any], lr: float, momentum: float, weight_decay: float, trust: float
+        self,
+        params: Iterable[Any],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        trust: float,
+        nesterov: bool = False,
     ) -> None:
         super().__init__(
             params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
         )
+        self.nesterov = nesterov
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -82,6 +100,8 @@ class LARS(Optimizer):
             buffers = [self.state[p]["momentum_buffer"] for p in params]
             torch._foreach_mul_(buffers, group["momentum"])
             torch._foreach_add_(buffers, gradients)
+            if self.nesterov:
+                buffers = torch._foreach_add(gradients, buffers, alpha=group["momentum"])  # type: ignore[assignment]
             torch._foreach_add_(params, buffers, alpha=-group["lr"])
 
 
@@ -89,18 +109,24 @@ def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
     """Make the optimizer of the weights that ask for gradients; its lr is set before each step by `set_lr`."""
     groups = _groups(config, method)
     if isinstance(config, LARSConfig):
-        return LARS(groups, 0.0, config.sgd_momentum, config.weight_decay, config.trust)
+        return LARS(groups, 0.0, config.sgd_momentum, config.weight_decay, config.trust, config.nesterov)
     optimizer: Optimizer
     # Fused: one pass over the weights, on CPUs too.
     if isinstance(config, SGDConfig):
-        optimizer = SGD(groups, 0.0, config.sgd_momentum, weight_decay=config.weight_decay, fused=True)
+        norms = {id(p) for p in norm_parameters(method)}
+        if not config.decay_norms:
+            groups = _split(groups, config.weight_decay, lambda p: id(p) not in norms)
+        optimizer = SGD(
+            groups,
+            0.0,
+            config.sgd_momentum,
+            weight_decay=config.weight_decay,
+            nesterov=config.nesterov,
+            fused=True,
+        )
     else:
-        split = [
-            {**group, "params": [p for p in group["params"] if (p.ndim > 1) == decays], "weight_decay": decay}
-            for group in groups
-            for decays, decay in ((True, config.weight_decay), (False, 0.0))
-        ]
-        optimizer = AdamW(split, lr=0.0, betas=config.betas, fused=True)
+        groups = _split(groups, config.weight_decay, lambda p: p.ndim > 1)
+        optimizer = AdamW(groups, lr=0.0, betas=config.betas, fused=True)
     optimizer.register_load_state_dict_post_hook(_follow_layout)
     return optimizer
 
@@ -116,6 +142,17 @@ def _groups(config: OptimizerConfig, method: Method) -> list[dict[str, Any]]:
         {"params": [p for p in params if id(p) not in inside], "scale": 1.0},
     ]
     return [group for group in groups if group["params"]]
+
+
+def _split(
+    groups: list[dict[str, Any]], weight_decay: float, decays: Callable[[Tensor], bool]
+) -> list[dict[str, Any]]:
+    """Divide each group into the weights that decay and those that do not."""
+    return [
+        {**group, "params": [p for p in group["params"] if decays(p) == decayed], "weight_decay": decay}
+        for group in groups
+        for decayed, decay in ((True, weight_decay), (False, 0.0))
+    ]
 
 
 def _follow_layout(optimizer: Optimizer) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from vidssl.engine.run import SyncBN
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
 from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.backbones import compile_backbone
 from vidssl.models.norms import batch_norms, synchronise
 
 BatchNorm = Literal["none", "sync", "shuffle", "local"]
@@ -45,6 +46,12 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
         method.shuffle = True  # type: ignore[assignment]
         return method, "shuffle"
     return method, "local"
+
+
+def compile_backbones(method: Method, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile the backbone in place, and that of the target network, which encodes as many clips."""
+    for backbone in {method.backbone, method.target_backbone}:
+        compile_backbone(backbone, backend)
 
 
 def over_processes(method: Method, device: torch.device, exact: bool) -> nn.Module:

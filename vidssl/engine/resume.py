@@ -16,6 +16,7 @@ import torch
 import vidssl
 from vidssl import comm
 from vidssl.config import Tree, differences
+from vidssl.data.identity import identify
 from vidssl.data.records import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.run import Run, bind_run
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 # What may differ between a run and its resume: where and how fast, not what is computed.
 _FREE = {
     "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
-    "data.train", "data.root", "data.workers", "data.timeout", "data.max_broken", "data.cache", "data.moving_digits",
+    "data.train", "data.root", "data.workers", "data.prefetch", "data.timeout", "data.max_broken", "data.cache",
+    "data.moving_digits",
 }  # fmt: skip
 
 
@@ -41,11 +43,13 @@ class Reached:
         step: Optimizer steps done.
         evaluated: The step of the last evaluation.
         broken: Videos that were found broken, path to reason.
+        data: The files that are trained on, as `identify` describes them.
     """
 
     step: int = 0
     evaluated: int = 0
     broken: dict[str, str] = field(default_factory=dict)
+    data: Tree = field(default_factory=dict)
 
 
 def resume(
@@ -53,17 +57,22 @@ def resume(
 ) -> Reached:
     """Take up the newest valid checkpoint of the output folder, the same on all processes.
 
+    With other files under the names of the list, as under another `data.root`, the run goes on; a warning says what
+    differs.
+
     Raises:
         ConfigError: The processes were not started with the same settings, or see different lists.
         CheckpointError: No checkpoint is sound, or it is one of another run.
+        DataError: The settings of shrunk copies cannot be read.
     """
     _agree(run, videos)
+    data = comm.on_main(lambda: identify(videos))
     # One process decides, and checks the file; the others, which see the same folder, read what it found.
     folder, trust = output / "checkpoints", run.checkpoint.trust
     found = comm.together(lambda: checkpoint.newest_valid(folder, trust) if comm.is_main() else None)
     step: int = comm.gather_objects(found["step"] if found is not None else 0)[0]
     if not step:
-        return Reached()
+        return Reached(data=data)
     path = checkpoint.path_of(folder, step)
     content = comm.together(lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos))
     load_state(method, content["method"], str(path))
@@ -88,7 +97,30 @@ def resume(
             )
     if comm.is_main():
         _log.info("resumed %s at step %d", output, step)
-    return Reached(step, content["evaluated"], content["broken"])
+        _warn_of_other_files(path, content.get("data"), data)
+    return Reached(step, content["evaluated"], content["broken"], data)
+
+
+def _warn_of_other_files(path: Path, then: Tree | None, now: Tree) -> None:
+    """Say what differs between the files that a checkpoint was trained on and those that the run goes on with."""
+    if then is None:
+        _log.warning(
+            "%s was written by an earlier version, which did not record the files that it was trained on; the run goes "
+            "on with those in %s, and is exact only if they are the same",
+            path,
+            now["root"],
+        )
+    elif then != now:
+        changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(then, now, "data"))
+        same = " (the sizes of all files are the same)" if then["sizes"] == now["sizes"] else ""
+        _log.warning(
+            "%s was trained on other files: %s%s; the run goes on with those in %s, and is exact only if they have the "
+            "same content",
+            path,
+            changed,
+            same,
+            now["root"],
+        )
 
 
 def _processes(world: int, on_gpu: bool) -> str:

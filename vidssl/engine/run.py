@@ -22,6 +22,7 @@ from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import Initial
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
+from vidssl.transforms.recipes import check_short_side
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
 
@@ -41,7 +42,10 @@ class Data(Reading):
     allow_external: bool = False  # accept paths that leave the root
     moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
     workers: int = Field(default=2, ge=0)
-    # Seconds that one video may take before its worker is stopped and it counts as broken.
+    prefetch: int = Field(
+        default=2, ge=1
+    )  # batches that each worker makes in advance; they are held in memory
+    # Seconds that one video may take before its worker is stopped; the second time it counts as broken.
     timeout: float = Field(default=120.0, gt=0)
     max_broken: float = Field(
         default=0.05, ge=0, le=1
@@ -61,8 +65,12 @@ class Evaluate(Settings):
 
     clips: int = Field(default=10, ge=1)
     crops: int = Field(default=3, ge=1)  # of each clip
-    size: int | None = Field(default=None, ge=1)  # side of the crops; None: that of the first view
+    size: int | None = Field(default=None, ge=1)  # side of the crops, pixels; None: that of the first view
+    # Of the video before it is cropped, pixels; None: size. 256 with size 224 is the usual test of ImageNet.
+    short_side: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=8, ge=1)  # videos at a time
+    # Of the forward pass. Not that of the run: published tests are in float32.
+    precision: Literal["float32", "bfloat16"] = "float32"
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # the list of training videos that tests compare with
     query: str | None = None  # the list that is tested
@@ -111,7 +119,7 @@ class Run(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     deterministic: bool = False  # bit-exact also on a GPU, slower
-    compile: bool = False  # torch.compile on the backbone
+    compile: bool = False  # torch.compile on the backbone, and on that of the target network
     # Batch norm over several processes, see docs/distributed.md; auto: sync.
     sync_bn: SyncBN = "auto"
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
@@ -133,6 +141,14 @@ class Run(Settings):
     def _one_length(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("give exactly one of epochs and steps")
+        return self
+
+    @model_validator(mode="after")
+    def _test_crop_fits(self) -> "Run":
+        try:
+            check_short_side(self.test_size, self.evaluate.short_side)
+        except ValueError as error:
+            raise ValueError(f"evaluate.{error}") from None
         return self
 
     def total_steps(self, num_records: int) -> int:

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from vidssl import comm
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
+from vidssl.data.identity import check_copies, identify
 from vidssl.data.loader import Loader, StepSampler, train_loader
 from vidssl.data.moving_digits import ensure
 from vidssl.data.records import VideoList, choose, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.video import Reading
+from vidssl.engine.accumulate import accumulate
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
@@ -26,10 +28,10 @@ from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.engine.parallel import (
     average_gradients,
     check_equal,
+    compile_backbones,
     gradient_norm,
     over_processes,
     set_batch_norm,
-    without_averaging,
 )
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run import Run, choose_device
@@ -42,7 +44,7 @@ from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
-from vidssl.models.backbones import BACKBONES, Backbone, compile_backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.norms import average_statistics
 from vidssl.models.weights import load_initial
 from vidssl.transforms import RECIPES
@@ -99,7 +101,7 @@ def train(run: Run, until: int | None = None) -> Path:
         reached = resume(run, output, videos, method, optimizer)
         step = saved = reached.step
         if run.compile:
-            compile_backbone(method.backbone)
+            compile_backbones(method)
         parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
         tracks = RunTracks(run, videos)
         feed: Feed | None = None
@@ -156,22 +158,14 @@ def train(run: Run, until: int | None = None) -> Path:
 
                 lr = set_lr(optimizer, run.optimizer, step / steps, run.batch_size)
                 method.watched = (step + 1) % run.log_every == 0 or step + 1 == steps
-                totals: dict[str, Tensor] = {}
-                seen: list[Tensor] = []
-                for n in range(micro_batches):
-                    batch = feed.next(between_steps=n == 0)
-                    seen.append(batch.index)
-                    last = n == micro_batches - 1
-                    with nullcontext() if last else without_averaging(parallel):
-                        with torch.autocast(device.type, torch.bfloat16, enabled=run.precision == "bfloat16"):
-                            scalars = parallel(batch)
-                        (scalars["loss"] / micro_batches).backward()
-                    for name, value in scalars.items():
-                        totals[name] = totals.get(name, 0.0) + value.detach() / micro_batches
+                batches = (feed.next(between_steps=n == 0) for n in range(micro_batches))
+                totals, seen = accumulate(
+                    method, parallel, batches, micro_batches, half=run.precision == "bfloat16"
+                )
                 average_gradients(parallel)
                 means = dict(zip(totals, comm.mean(torch.stack(list(totals.values()))), strict=True))
                 if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
-                    raise _not_finite(output, step + 1, videos, totals["loss"], torch.cat(seen))
+                    raise _not_finite(output, step + 1, videos, totals["loss"], seen)
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
                 step = reached.step = step + 1
@@ -226,7 +220,7 @@ def training_list(run: Run) -> VideoList:
     kind = METHODS[run.method.name]
     if kind.classifies:
         _check_classes(videos, run.method.classes)
-    unlabelled = sum(record.label < 0 for record in videos.records)
+    unlabelled = int((videos.labels < 0).sum())
     if kind.needs_labels and unlabelled:
         raise ConfigError(
             f"{run.method.name} learns from labels, and {unlabelled} of {len(videos.records)} videos of {videos.path} "
@@ -241,7 +235,7 @@ def _check_classes(videos: VideoList, classes: int) -> None:
             f"method.classes is {classes}, and {videos.path} has {len(videos.classes)} classes (its classes.txt): give "
             f"method.classes={len(videos.classes)}"
         )
-    labels = {record.label for record in videos.records}
+    labels = set(videos.labels.tolist())
     if min(labels) < 0:
         raise ConfigError(f"{videos.path} has videos without a label: a classifier learns from labels alone")
     if max(labels) >= classes:
@@ -260,13 +254,16 @@ def tested(run: Run, videos: VideoList) -> Tested:
 
     Raises:
         ConfigError: A protocol lacks what it needs.
-        DataError: A list cannot be used, or the lists do not fit each other.
+        DataError: A list cannot be used, lists do not fit each other, or one names shrunk copies and one originals.
     """
     gallery, query = (
         None if path is None else read_list(path, run.data.root, run.data.allow_external)
         for path in (run.evaluate.gallery, run.evaluate.query)
     )
     assert query is not None
+    if gallery is not None:
+        there, asked = gallery, query
+        comm.on_main(lambda: check_copies(there.path, identify(there), asked.path, identify(asked)))
     classifies = METHODS[run.method.name].classifies
     protocols = chosen_protocols(run.evaluate.protocols, classifies, gallery, query)
     check_measurable(protocols, gallery, query, run.method.classes if classifies else 0)
@@ -290,12 +287,15 @@ def test_clips(run: Run) -> TestClips:
         clips=run.evaluate.clips,
         crops=run.evaluate.crops,
         size=run.test_size,
+        short_side=run.evaluate.short_side,
         mean=run.data.mean,
         std=run.data.std,
         **run.data.model_dump(include=set(Reading.model_fields)),
         batch_size=run.evaluate.batch_size,
         workers=run.data.workers,
+        prefetch=run.data.prefetch,
         timeout=run.data.timeout,
+        precision=run.evaluate.precision,
     )
 
 
@@ -312,7 +312,7 @@ def _loader(run: Run, videos: VideoList, step: int, stop: int, tracks: Path | No
     sampler = StepSampler(
         len(dataset), run.batch_size, micro, step, stop, run.seed, comm.rank(), comm.world()
     )
-    return train_loader(dataset, sampler, run.data.workers, run.data.timeout)
+    return train_loader(dataset, sampler, run.data.workers, run.data.timeout, run.data.prefetch)
 
 
 def _micro_batch_size(run: Run) -> int:

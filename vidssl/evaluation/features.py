@@ -1,22 +1,24 @@
 """Features of a list of videos: a backbone over N clips x M crops of each, averaged."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from typing import Literal
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from vidssl import comm
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import eval_loader, to_device
+from vidssl.data.loader import eval_loader, normalised, on_device
 from vidssl.data.records import VideoList
 from vidssl.data.samplers import ClipSettings, Uniform
 from vidssl.data.video import Reading
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
-from vidssl.transforms.recipes import UniformCrops
+from vidssl.transforms.recipes import UniformCrops, check_short_side
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
@@ -30,20 +32,28 @@ class TestClips(Reading):
     clip: ClipSettings
     clips: int
     crops: int  # of each clip, along the longer side; 1: the centre
-    size: int  # short side of the video and side of the crops, pixels
+    size: int  # side of the crops, pixels
+    short_side: int | None = None  # of the video before the crop, pixels; None: size
     mean: tuple[float, ...]
     std: tuple[float, ...]
     batch_size: int = 8  # videos at a time
     workers: int = 2
+    prefetch: int = 2  # batches that each worker makes in advance
     timeout: float = 120.0  # seconds that one video may take
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
     allow_missing: bool = False  # leave out videos that cannot be read; else they are an error
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "TestClips":
+        check_short_side(self.size, self.short_side)
+        return self
 
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Make the data set whose samples are all views of a video."""
         clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
         sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
-        recipe = UniformCrops(UniformCrops.Config(size=self.size, crops=self.crops))
-        return ClipDataset(videos, sampler, [recipe], reading=self, skip=self.allow_missing)
+        settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
+        return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing)
 
 
 @torch.no_grad()
@@ -88,6 +98,7 @@ def extract(
         first + parts * comm.rank(),
         parts * comm.world(),
         test.timeout,
+        test.prefetch,
     )
 
     def work() -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
@@ -97,8 +108,8 @@ def extract(
         training = backbone.training
         backbone.eval()
         try:
-            with closing(iter(loader)) as batches:
-                for raw in progress(
+            with closing(on_device(loader, device)) as batches:
+                for batch in progress(
                     batches,
                     total=len(loader),
                     title=title,
@@ -107,13 +118,10 @@ def extract(
                     leave=False,
                 ):
                     check()
-                    missing += raw.replaced
-                    if len(raw.index):
-                        batch = to_device(raw, device, test.mean, test.std)
-                        total = sum(backbone(view).float() for view in batch.views)
-                        assert isinstance(total, Tensor)  # there is at least one view
-                        rows.append((total / len(batch.views)).cpu())
-                        indices.append(raw.index)
+                    missing += batch.replaced
+                    if len(batch.index):
+                        rows.append(_mean_features(backbone, batch.views, test).cpu())
+                        indices.append(batch.index.cpu())
         finally:
             backbone.train(training)
         return torch.cat(rows), torch.cat(indices), missing
@@ -127,5 +135,16 @@ def extract(
             f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}"
         )
     index, order = torch.sort(torch.cat([index for _, index, _ in found]))
-    label = torch.tensor([record.label for record in videos.records])
+    label = torch.tensor(videos.labels)
     return Features(torch.cat([x for x, _, _ in found])[order], label[index], index, tuple(missing))
+
+
+def _mean_features(backbone: Backbone, views: Sequence[Tensor], test: TestClips) -> Tensor:
+    """Average the features of uint8 views (B, T, C, S, S) over the views; one of them is float at a time."""
+    total = torch.zeros(())
+    for view in views:
+        clips = normalised(view, test.mean, test.std)
+        with torch.autocast(view.device.type, torch.bfloat16, enabled=test.precision == "bfloat16"):
+            features = backbone(clips).float()
+        total = total + features
+    return total / len(views)

@@ -1,12 +1,11 @@
 """Which lists can be measured by what, and which of their rows are one video."""
 
-import os
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from vidssl.data.records import VideoList
+from vidssl.data.records import RealPath, VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.types import VideoRecord
@@ -38,7 +37,7 @@ def check_measurable(
             f"{query.path} has {len(query.classes)} classes, the network's classifier {classes}: test on the data set "
             "that it was trained on"
         )
-    highest = max(record.label for record in query.records)
+    highest = int(query.labels.max())
     if asking and highest >= classes:
         raise ConfigError(
             f"{query.path} has labels up to {highest}, the network's classifier {classes} classes, from 0"
@@ -80,7 +79,7 @@ def check_lists(
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: name their list too")
         for videos in (gallery, query):
-            if protocol.labels and videos is not None and any(r.label < 0 for r in videos.records):
+            if protocol.labels and videos is not None and (videos.labels < 0).any():
                 raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
     if gallery is None:
         return
@@ -89,7 +88,7 @@ def check_lists(
     if learning:
         check_apart(gallery, query, ", ".join(learning))
     for name in learning:
-        protocols[name].check(torch.tensor([record.label for record in gallery.records]))
+        protocols[name].check(torch.from_numpy(gallery.labels))
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:
@@ -135,13 +134,18 @@ def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
     That is every span of the same file, under whatever links it has, that shares time with the query's; other spans of
     the file do count.
     """
+    real_path = RealPath()
+
+    def file(record: VideoRecord) -> str:
+        return real_path(record.path) or record.path  # links that form a loop lead nowhere
+
     rows: dict[str, list[int]] = {}
     for n, record in enumerate(gallery.records):
-        rows.setdefault(os.path.realpath(record.path), []).append(n)
+        rows.setdefault(file(record), []).append(n)
     pairs = [
         (n, row)
         for n, record in enumerate(query.records)
-        for row in rows.get(os.path.realpath(record.path), ())
+        for row in rows.get(file(record), ())
         if _share_time(record, gallery.records[row])
     ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)

@@ -75,7 +75,7 @@ def chosen_protocols(
     """
     if choices is None:
         lists = [videos for videos in (gallery, query) if videos is not None]
-        labelled = all(record.label >= 0 for videos in lists for record in videos.records)
+        labelled = all((videos.labels >= 0).all() for videos in lists)
         names = [
             *(["accuracy"] if classifies and labelled else []),
             *(["retrieval", "knn"] if gallery is not None and labelled else []),

@@ -94,11 +94,12 @@ def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> f
     return torch.zeros(bins).double().scatter_add_(0, interval, gap).abs().sum().item() / len(label)
 
 
-def uniformity(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
+def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
     """Log of the mean Gaussian potential of all pairs of unit rows (N, D): lower is more uniform, 0 is collapse.
 
-    Wang and Isola, 2020, with t = 2. A row of zeros stays one: it is no unit vector, and lies 1 from all that
-    are. Of fewer than two rows there is no pair: nan.
+    `log E exp(-t |x - y|²)`, Wang and Isola, 2020, with t = 2. What other papers call uniformity is its negative.
+    A row of zeros stays one: it is not a unit vector, and lies 1 from all that are. Fewer than two rows have no pair:
+    nan.
 
     Raises:
         DataError: A feature is not finite.

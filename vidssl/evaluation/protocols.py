@@ -1,15 +1,15 @@
 """Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from statistics import mean, stdev
 from typing import Annotated, Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from pydantic import Field
-from sklearn.model_selection import StratifiedKFold
-from sklearn.svm import LinearSVC
 from torch import Tensor
 from torch.nn import functional
 
@@ -22,13 +22,15 @@ from vidssl.evaluation.metrics import (
     mean_class_accuracy,
     recall,
     top_k,
-    uniformity,
+    uniformity_loss,
     vote,
 )
 from vidssl.evaluation.search import Neighbours, check_finite, nearest
 from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features
+
+_FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,16 @@ class KNN(Compared):
         return Measured(_accuracies("knn", predicted, query.label), predicted)
 
 
+class _SvmSettings(Settings):
+    """The costs of a linear SVM, and how one of them is chosen."""
+
+    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1
+    )
+    folds: int = Field(default=3, ge=2)  # of the cross-validation
+    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `lowshot`
+
+
 @PROTOCOLS.register("svm")
 class LinearSVM(Compared):
     """Accuracy of one-against-rest linear SVMs on frozen features of unit length (as in InterCLR).
@@ -176,26 +188,18 @@ class LinearSVM(Compared):
 
     learns: ClassVar[bool] = True
 
-    class Config(Settings):
+    class Config(_SvmSettings):
         """Settings of the protocol."""
-
-        costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-            default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1
-        )
-        folds: int = Field(default=3, ge=2)
-        seed: int = Field(default=0, ge=0)  # of the folds
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `svm` and `svm_mean_class`; the details tell the cost and what each scored."""
+        """Return `svm` and `svm_mean_class`; the details hold the cost and the score of each."""
         self.check(gallery.label)
         _check_both_finite(gallery, query)
         x, label = _unit(gallery.x), gallery.label.numpy()
-        costs = sorted(set(self.config.costs))
-        scores = {cost: self._score(x, label, cost) for cost in costs} if len(costs) > 1 else {}
-        cost = max(costs, key=lambda c: scores.get(c, 0.0))  # the first of equal ones: the smallest
+        cost, scores = _choose_cost(x, label, self.config, self.config.folds)
         predicted = _svm(x, label, cost)(query.x)
         numbers = _accuracies("svm", predicted, query.label)
         return Measured(
@@ -211,53 +215,50 @@ class LinearSVM(Compared):
                 f"{self.config.folds} folds needs as many; lower folds (to 2 at least), give one cost, or add videos"
             )
 
-    def _score(self, x: np.ndarray, label: np.ndarray, cost: float) -> float:
-        """Accuracy over all folds, each predicted by what the others teach."""
-        folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
-        right = 0
-        for learned, held in folds.split(x, label):
-            predicted = _svm(x[learned], label[learned], cost)(torch.from_numpy(x[held]))
-            right += int((predicted.numpy() == label[held]).sum())
-        return right / len(label)
-
 
 @PROTOCOLS.register("lowshot")
 class LowShot(Compared):
-    """Accuracy of a linear SVM that is shown k training videos of each class, over several draws (as in InterCLR).
+    """Accuracy of a linear SVM trained on k videos of each class, over several draws (as in InterCLR).
 
-    The cost is given, for a handful of videos leaves nothing to choose it on. A draw with more videos holds those of
-    the draws with fewer. A k that a class cannot fill is left out, and the details say so.
+    The cost of each draw is chosen by cross-validation on its own videos, with k folds where k is less than `folds`.
+    One video of each class leaves nothing to validate on: for k = 1 the middle one of `costs` is taken. A draw with
+    more videos holds those of the draws with fewer. A k that a class cannot fill is left out, and the details list it.
     """
 
     learns: ClassVar[bool] = True
 
-    class Config(Settings):
-        """Settings of the protocol."""
+    class Config(_SvmSettings):
+        """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
 
-        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16), min_length=1)
+        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+            default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1
+        )
         draws: int = Field(default=5, ge=2)
-        cost: float = Field(default=1.0, gt=0)
-        seed: int = Field(default=0, ge=0)
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
+        """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)
         _check_both_finite(gallery, query)
         x, smallest = _unit(gallery.x), _check_classes("lowshot", gallery.label)
         numbers: dict[str, float] = {}
+        chosen: dict[str, list[float]] = {}
         for k in (k for k in self.config.shots if k <= smallest):
-            found = []
+            found, costs = [], []
             for draw in range(self.config.draws):
                 rows = self._rows(gallery.label, draw, k)
-                predicted = _svm(x[rows], gallery.label.numpy()[rows], self.config.cost)(query.x)
-                found.append(accuracy(predicted, query.label))
+                some, label = x[rows], gallery.label.numpy()[rows]
+                cost, _ = _choose_cost(some, label, self.config, min(k, self.config.folds))
+                found.append(accuracy(_svm(some, label, cost)(query.x), query.label))
+                costs.append(cost)
             numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
+            chosen[str(k)] = costs
         left_out = [k for k in self.config.shots if k > smallest]
         why = {"left_out": left_out, "videos_of_the_smallest_class": smallest} if left_out else {}
-        return Measured(numbers, details=why)
+        costs_of = {"costs": chosen} if len(self.config.costs) > 1 else {}
+        return Measured(numbers, details={**costs_of, **why})
 
     def check(self, label: Tensor) -> None:
         """See whether there are two classes, and enough videos of each for the fewest shots."""
@@ -292,14 +293,19 @@ class Uniformity(Compared):
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `uniformity`: 0 is collapse, about -4 is uniform. The details say where not all rows were compared."""
+        """Return `uniformity_loss`: 0 is collapse, about -4 is uniform.
+
+        Its negative is what other papers call uniformity. The details say where not all rows were compared.
+        """
         count = len(gallery.x)
         if count < 2:
             return Measured({}, details={"rows": count})  # there is no pair
         if count <= self.config.rows:
-            return Measured({"uniformity": uniformity(gallery.x)})
+            return Measured({"uniformity_loss": uniformity_loss(gallery.x)})
         chosen = torch.arange(self.config.rows) * count // self.config.rows
-        return Measured({"uniformity": uniformity(gallery.x[chosen])}, details={"rows": self.config.rows})
+        return Measured(
+            {"uniformity_loss": uniformity_loss(gallery.x[chosen])}, details={"rows": self.config.rows}
+        )
 
 
 def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
@@ -326,7 +332,41 @@ def _unit(x: Tensor) -> np.ndarray:
     return functional.normalize(x.double(), dim=1).numpy()
 
 
+def _choose_cost(
+    x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
+) -> tuple[float, dict[float, float]]:
+    """Choose the cost with the highest accuracy over all folds, of equal ones the smallest; return all accuracies.
+
+    A single cost is not scored. With fewer than two folds the middle cost is taken.
+    """
+    costs = sorted(set(config.costs))
+    if len(costs) == 1 or folds < 2:
+        return costs[len(costs) // 2], {}
+    from sklearn.model_selection import StratifiedKFold
+
+    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, label))
+
+    def count_right(job: tuple[float, tuple[np.ndarray, np.ndarray]]) -> int:
+        cost, (learned, held) = job
+        predicted = _svm(x[learned], label[learned], cost)(torch.from_numpy(x[held]))
+        return int((predicted.numpy() == label[held]).sum())
+
+    rows = min(len(learned) for learned, _ in parts)
+    if rows < x.shape[1]:
+        threads = 1  # liblinear's dual solver draws from one generator of the process
+    else:
+        # Each fit holds its rows in float64, and again as liblinear's nodes of 16 bytes.
+        threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
+    with ThreadPoolExecutor(threads) as pool:
+        right = list(pool.map(count_right, product(costs, parts)))
+    scores = {cost: sum(right[n * folds :][:folds]) / len(label) for n, cost in enumerate(costs)}
+    return max(costs, key=lambda c: scores[c]), scores
+
+
 def _svm(x: np.ndarray, label: np.ndarray, cost: float) -> Callable[[Tensor], Tensor]:
-    """Fit a linear SVM, and give what predicts the classes of features."""
-    machine = LinearSVC(C=cost, dual=True, max_iter=20_000, random_state=0).fit(x, label)
+    """Fit a linear SVM and return a function that predicts the classes of features."""
+    from sklearn.svm import LinearSVC
+
+    # The dual problem where there are fewer rows than features: on many rows that overlap its solver hardly converges.
+    machine = LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0).fit(x, label)
     return lambda features: torch.from_numpy(machine.predict(_unit(features)))

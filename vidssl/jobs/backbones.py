@@ -11,7 +11,7 @@ import vidssl
 from vidssl.config import build, read
 from vidssl.engine import checkpoint as checkpoints
 from vidssl.engine.run import Run, bind_run, choose_device
-from vidssl.engine.train import build_backbone, render, test_clips
+from vidssl.engine.train import build_backbone, test_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import Classifier
@@ -26,15 +26,16 @@ from vidssl.models.weights import (
     load_weights,
     read_anything,
 )
+from vidssl.transforms.recipes import check_short_side
 
 
 @dataclass(frozen=True)
 class Options:
     """What every tool that extracts features can be told.
 
-    `checkpoint` is a checkpoint of vidssl; or a file of somebody else's weights, for the backbone of the config `cfg`;
-    or `random` for the untrained backbone of `cfg`. Where `clips`, `crops`, `size`, `batch_size` or `workers` is None,
-    the run's own `evaluate` section decides.
+    `checkpoint` is a checkpoint of vidssl; or a file of third-party weights, for the backbone of the config `cfg`;
+    or `random` for the untrained backbone of `cfg`. Where `clips`, `crops`, `size`, `short_side`, `batch_size`,
+    `precision` or `workers` is None, the run's own `evaluate` section decides.
     """
 
     checkpoint: str
@@ -43,7 +44,9 @@ class Options:
     clips: int | None = None
     crops: int | None = None
     size: int | None = None
+    short_side: int | None = None
     batch_size: int | None = None
+    precision: Literal["float32", "bfloat16"] | None = None
     workers: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     root: Path | None = None
@@ -74,14 +77,22 @@ class Subject:
     classify: Classifier | None = None  # its classifier, if it has one
     classes: int = 0  # of the classifier
     class_names: tuple[str, ...] = ()  # what the checkpoint was trained on, if that had names
+    initial: InitialWeights | None = None  # how third-party weights were read
 
     @property
     def weights(self) -> dict[str, Any]:
-        """Tell which weights these are, wherever they lie."""
+        """Identify the weights, wherever their file lies.
+
+        The sha256 of a checkpoint of vidssl covers its config. Of other files the backbone and how the names of its
+        weights were mapped come from a config, and what does not fit stays as the seed made it.
+        """
         digest = self.origin.get("sha256")
-        if digest is not None:
+        if "step" in self.origin:
             return {"sha256": digest}
-        return {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
+        made = {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
+        if self.initial is None:
+            return made
+        return {"sha256": digest, **made, **self.initial.model_dump(mode="json", exclude={"file"})}
 
     @property
     def made_with(self) -> dict[str, Any]:
@@ -92,7 +103,9 @@ class Subject:
     def describe(self) -> dict[str, Any]:
         """Tell the protocol, the weights, the config and the versions, as plain data."""
         return {
-            "protocol": self.test.model_dump(mode="json", exclude={"batch_size", "workers", "timeout"}),
+            "protocol": self.test.model_dump(
+                mode="json", exclude={"batch_size", "workers", "prefetch", "timeout"}
+            ),
             "checkpoint": self.origin,
             "config": self.run.model_dump(mode="json"),
             "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
@@ -103,7 +116,7 @@ def load_subject(options: Options) -> Subject:
     """Find the network and the test clips that the options ask for.
 
     Raises:
-        ConfigError: `random` or somebody else's weights without a config, or a config beside a checkpoint of vidssl.
+        ConfigError: `random` or third-party weights without a config, or a config beside a checkpoint of vidssl.
         CheckpointError: The checkpoint is missing, damaged or does not fit.
         TrainingError: A GPU was asked for and is absent.
     """
@@ -112,12 +125,13 @@ def load_subject(options: Options) -> Subject:
     random = options.checkpoint == "random"
     content = {} if random else read_anything(path, options.trust_checkpoint)
     origin: dict[str, Any] = {"path": str(path)}
+    initial: InitialWeights | None = None
     if not random:
         origin["sha256"] = checkpoints.file_hash(path)
     if is_checkpoint(content):
         if options.cfg is not None or options.overrides:
             raise ConfigError(
-                "--cfg and KEY=VALUE go with --checkpoint random, or somebody else's weights: a checkpoint of vidssl "
+                "--cfg and KEY=VALUE go with --checkpoint random, or third-party weights: a checkpoint of vidssl "
                 "brings its own config"
             )
         run = bind_run(content["config"], f"config of {path}")
@@ -147,15 +161,14 @@ def load_subject(options: Options) -> Subject:
             origin["matched"] = str(load_initial(backbone, initial, options.trust_checkpoint))
     classifies = is_checkpoint(content) and METHODS[run.method.name].classifies
     method = load_method(run, backbone, content, str(path)) if classifies else None
-    render(run)
-    told = {name: getattr(options, name) for name in ("clips", "crops", "size", "batch_size", "workers")}
-    test = TestClips(
-        **{
-            **dict(test_clips(run)),
-            "allow_missing": options.allow_missing,
-            **{name: value for name, value in told.items() if value is not None},
-        }
-    )
+    names = ("clips", "crops", "size", "short_side", "batch_size", "precision", "workers")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    settings = {**dict(test_clips(run)), "allow_missing": options.allow_missing, **given}
+    try:
+        check_short_side(settings["size"], settings["short_side"])
+    except ValueError as error:
+        raise ConfigError(f"--size, --short-side: {error}") from None
+    test = TestClips(**settings)
     return Subject(
         backbone.to(device).eval(),
         run,
@@ -165,6 +178,7 @@ def load_subject(options: Options) -> Subject:
         None if method is None else method.to(device).eval().classify,
         0 if method is None else run.method.classes,
         tuple(content.get("classes", ())) if is_checkpoint(content) else (),
+        initial,
     )
 
 

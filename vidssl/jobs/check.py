@@ -9,9 +9,10 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vidssl.data.records import copy_list, place_of_copy, read_list
+from vidssl.data.records import copy_list, place_of_copy, read_list, row_key
 from vidssl.data.soundness import Fault, examine
 from vidssl.data.video import MAX_PIXELS, open_video
+from vidssl.data.views import part_of
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
@@ -122,16 +123,18 @@ def check(videos: Path, out: Path, options: Options) -> Checked:
 
     findings: dict[Finding, None] = {}  # in order, each once
     names: list[str | None] = []
-    rows = {
-        (name, replace(record, path="")) for name, record in zip(listed.names, listed.records, strict=True)
-    }
+    labels = {
+        row_key(listed.root, record): record.label for record in listed.records
+    }  # of rows that are taken
     for key, record in zip(keys, listed.records, strict=True):
         state = states[key]
         found = [*state.found, *_of_row(state.meta, record, options)]
-        row = (state.name, replace(record, path=""))
         if state.name != key[0]:  # no list may hold a row twice
-            found += [("duplicate", f"the list has the same row for {state.name}")] if row in rows else []
-            rows.add(row)
+            row = row_key(listed.root, replace(record, path=state.name))
+            if row in labels:
+                other = "" if labels[row] == record.label else f" with label {labels[row]}"
+                found.append(("duplicate", f"the list has the same row for {state.name}{other}"))
+            labels.setdefault(row, record.label)
         findings.update(dict.fromkeys(Finding(key[0], *words) for words in found))
         names.append(state.name if all(kind in KEPT for kind, _ in found) else None)
     copy_list(listed, out, listed.root, names)
@@ -168,12 +171,11 @@ def _of_row(meta: VideoMeta | None, record: VideoRecord, options: Options) -> li
     """Hold the part of a video that a row means against the limits."""
     if meta is None:
         return []
-    first = 0 if record.start is None else round(record.start * meta.fps)
-    stop = meta.num_frames if record.end is None else min(round(record.end * meta.fps), meta.num_frames)
-    if first >= meta.num_frames:
-        return [("outside", f"it is meant from {record.start} s on, the video ends at {meta.duration:.2f} s")]
-    frames = max(stop - first, 1)
-    seconds = frames / meta.fps
+    try:
+        part = part_of(meta, record)[1]
+    except DataError as error:
+        return [("outside", str(error).removeprefix(f"{record.path}: "))]
+    frames, seconds = part.num_frames, part.duration
     if options.min_frames is not None and frames < options.min_frames:
         return [("too short", f"{frames} frames, at least {options.min_frames} are asked for")]
     if options.min_seconds is not None and seconds < options.min_seconds:

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl import comm
-from vidssl.config import differences
+from vidssl.config import Tree, differences
+from vidssl.data.identity import identify
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine.run import choose_device
 from vidssl.errors import ConfigError, DataError
@@ -95,7 +96,8 @@ def extract_features(options: Options, videos: Path, out: Path, shard: str | Non
     Its arrays: `features` (N, D) float32, `label` (N,) and `index` (N,) int64, `path` (N,) strings as in the
     list, `start` and `end` (N,) float64 seconds, nan where the list has none, `root`, the folder of the videos,
     `classes` (C,), their names, `missing` (M, 2) strings: path and reason of the videos that were left out, and
-    `request`, a JSON text: the weights, the list, the clips and the part that they were made from.
+    `request`, a JSON text: the weights, the list and its files (`identify`), the clips and the part that they were made
+    from.
 
     A file that was made from the same request is left as it is. One of another request is an error; a damaged
     one is made anew. The file appears under its name when it is complete.
@@ -116,25 +118,39 @@ def extract_features(options: Options, videos: Path, out: Path, shard: str | Non
     listed = read_list(videos, options.root, options.allow_external)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        return extract_to(subject, listed, path, part or (0, 1))
+        # The main process alone looks at the files, and shares what it found: on a network drive looking costs time.
+        data = comm.on_main(lambda: identify(listed))
+        return extract_to(subject, listed, data, path, part or (0, 1))
 
 
 def extract_to(
-    subject: Subject, videos: VideoList, path: Path, part: tuple[int, int] = (0, 1), title: str = "features"
+    subject: Subject,
+    videos: VideoList,
+    data: Tree,
+    path: Path,
+    part: tuple[int, int] = (0, 1),
+    title: str = "features",
 ) -> Extracted:
     """Do what `extract_features` does, among processes that are joined already.
+
+    Args:
+        subject: The network.
+        videos: The list.
+        data: Its files, as `identify` describes them.
+        path: The file.
+        part: (i, n): only the videos i, i + n, i + 2n, … of the list.
+        title: Of the progress bar.
 
     Raises:
         ConfigError: The processes were asked for different features.
         DataError: As there, or the file that is there has other classes.
     """
-    request = _request(subject, videos, part)
+    request = _request(subject, videos, data, part)
     if any(other != request for other in comm.gather_objects(request)):
         raise ConfigError(
             "the processes were started together and asked for different features: give all the same; parts "
             "(--shard) are for commands that are started apart"
         )
-    # The main process alone looks, and tells: on a network drive another might see another folder.
     done = comm.on_main(lambda: _look(path, request, videos.classes))
     if done is None:
         features = extract(subject.backbone, videos, subject.test, subject.device, title, part)
@@ -211,10 +227,10 @@ def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.stem}.{number}-of-{parts}{out.suffix}")
 
 
-def _request(subject: Subject, videos: VideoList, part: tuple[int, int]) -> Request:
-    """Tell what decides what is in a file: not where the videos lie."""
-    told = {"list": videos.fingerprint, "videos": len(videos.records), "shard": list(part)}
-    return {**subject.made_with, **told}
+def _request(subject: Subject, videos: VideoList, data: Tree, part: tuple[int, int]) -> Request:
+    """Collect what decides what is in a file; `data` describes the files of the list."""
+    asked = {"list": videos.fingerprint, "data": data, "videos": len(videos.records), "shard": list(part)}
+    return {**subject.made_with, **asked}
 
 
 # Files ------------------------------------------------------------------------------------------------------
@@ -274,9 +290,15 @@ def _read(path: Path, remedy: str, whole: bool = True) -> Index:
                 arrays = {name: _mapped(archive, info, path) for name, info in members.items()}
             x, label, index = (torch.from_numpy(arrays[name]) for name in ("features", "label", "index"))
             missing = tuple((str(video), str(reason)) for video, reason in arrays["missing"])
+            request = json.loads(str(arrays["request"]))
+            if "data" not in request:
+                raise DataError(
+                    f"{path} was written by an earlier version, which did not record the files that its features are "
+                    f"of: {remedy}"
+                )
             return Index(
                 path,
-                json.loads(str(arrays["request"])),
+                request,
                 Features(x, label, index, missing),
                 arrays["path"],
                 arrays["start"],
@@ -284,6 +306,8 @@ def _read(path: Path, remedy: str, whole: bool = True) -> Index:
                 Path(str(arrays["root"])),
                 tuple(arrays["classes"].tolist()),
             )
+        except DataError:
+            raise
         except KeyError as error:
             raise DataError(f"{path} lacks {error} and was not written by this version: {remedy}") from None
         except Exception as error:  # numpy and zipfile have no common type for what they cannot read
@@ -342,12 +366,17 @@ def _write(index: Index) -> Extracted:
 
 def _agree(path: Path, there: Request, asked: Request, remedy: str) -> None:
     """Refuse a file that was made from another request, with all that differs."""
-    differs = [
-        f"{name} {'nothing' if b is None else b} there, {'nothing' if a is None else a} asked for"
-        for name, a, b in differences(asked, there)
-    ]
+    differs = mismatches(there, asked)
     if differs:
-        raise DataError(f"{path} holds features of another request ({'; '.join(differs)}): {remedy}")
+        raise DataError(f"{path} holds features of another request ({differs}): {remedy}")
+
+
+def mismatches(there: Request, asked: Request) -> str:
+    """List in words what differs between two requests; empty where nothing does."""
+    return "; ".join(
+        f"{name} {'nothing' if a is None else a} there, {'nothing' if b is None else b} asked for"
+        for name, a, b in differences(there, asked)
+    )
 
 
 def _read_parts(out: Path) -> list[Index]:

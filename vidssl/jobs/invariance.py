@@ -21,6 +21,7 @@ from vidssl.analysis.trajectories import (
     trajectory_features,
 )
 from vidssl.config import Tree
+from vidssl.data.identity import identify
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run import choose_device
@@ -28,7 +29,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.files import check_folder, write_json, write_whole
 from vidssl.jobs.backbones import Options, Subject, load_subject, of
 from vidssl.jobs.invariance_chart import chart
-from vidssl.jobs.test import Results, over_splits, results_there
+from vidssl.jobs.test import Results, class_hash, over_splits, results_there
 from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.randomness import generator
 
@@ -87,8 +88,9 @@ def invariance(
         if measure.variant == "class":
             _check_labels(listed)
         boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
+        data = comm.on_main(lambda: identify(listed))
         asked = [
-            _ask(_for_one(options, checkpoint, len(checkpoints) > 1), listed, boxes, measure)
+            _ask(_for_one(options, checkpoint, len(checkpoints) > 1), listed, data, boxes, measure)
             for checkpoint in checkpoints
         ]
         with only_run_in(out):
@@ -193,7 +195,9 @@ class _Asked:
     request: Tree
 
 
-def _ask(options: Options, videos: VideoList, boxes: Mapping[str, Boxes] | None, measure: Measure) -> _Asked:
+def _ask(
+    options: Options, videos: VideoList, data: Tree, boxes: Mapping[str, Boxes] | None, measure: Measure
+) -> _Asked:
     subject = load_subject(options)
     test = subject.test
     if measure.top_k > subject.backbone.dim:
@@ -210,10 +214,14 @@ def _ask(options: Options, videos: VideoList, boxes: Mapping[str, Boxes] | None,
             "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
         },
         "list": videos.fingerprint,
+        "classes": class_hash(videos),
+        "data": data,
         "boxes": None if boxes is None else _fingerprint(boxes, videos),
     }
     plain = json.loads(json.dumps(request))  # as it will be read again
-    return _Asked(subject, Trajectories(test.clip, test.clips, test.size, names), left_out, plain)
+    return _Asked(
+        subject, Trajectories(test.clip, test.clips, test.size, names, test.short_side), left_out, plain
+    )
 
 
 def _fingerprint(boxes: Mapping[str, Boxes], videos: VideoList) -> str:
@@ -249,7 +257,9 @@ def _run(
         std=test.std,
         boxes=boxes,
         batch_size=test.batch_size,
+        half=test.precision == "bfloat16",
         workers=test.workers,
+        prefetch=test.prefetch,
         timeout=test.timeout,
         skip=test.allow_missing,
         title=name,

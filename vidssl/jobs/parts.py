@@ -148,7 +148,13 @@ def _decoder(subject: Subject, options: Options) -> PartSegmentation:
 def _measure(method: PartSegmentation, subject: Subject, crops: VideoList) -> _Found:
     test, chosen = subject.test, set(_chosen([record.label for record in crops.records]))
     loader = eval_loader(
-        test.dataset(crops), test.batch_size, test.workers, comm.rank(), comm.world(), test.timeout
+        test.dataset(crops),
+        test.batch_size,
+        test.workers,
+        comm.rank(),
+        comm.world(),
+        test.timeout,
+        test.prefetch,
     )
     every = comm.gather_outcomes(lambda: _look(method, subject, loader, chosen))
     counts: dict[int, _Counts] = {}
@@ -178,7 +184,10 @@ def _look(method: PartSegmentation, subject: Subject, loader: Loader, chosen: se
             batch = to_device(raw, subject.device, subject.test.mean, subject.test.std)
             assert batch.mask is not None  # the list has them
             counted = counted_pixels(batch.mask, parts).cpu()
-            predicted, truth = method.segment(batch.views[0], size).argmax(dim=1).cpu(), batch.mask.cpu()
+            half = subject.test.precision == "bfloat16"
+            with torch.autocast(subject.device.type, torch.bfloat16, enabled=half):
+                logits = method.segment(batch.views[0], size)
+            predicted, truth = logits.argmax(dim=1).cpu(), batch.mask.cpu()
             for n, (label, index) in enumerate(zip(raw.label.tolist(), raw.index.tolist(), strict=True)):
                 if label not in found.counts:
                     found.counts[label] = _Counts.none(parts, size)

@@ -288,7 +288,7 @@ def _measured(result: Result, name: str) -> str:
     """Write a number in percent, with its spread where it has one."""
     if name not in result.numbers:
         return _NOTHING
-    scale, digits = (1, 2) if name == "uniformity" else (100, 1)
+    scale, digits = (1, 2) if name == "uniformity_loss" else (100, 1)
     values = result.numbers[name]
     spread = stdev(values) if len(values) > 1 else result.spread.get(name)
     text = f"{scale * mean(values):.{digits}f}"
@@ -296,14 +296,16 @@ def _measured(result: Result, name: str) -> str:
 
 
 def _remarks(own: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
-    """Say what ± is, of the columns that are shown, and what is no share."""
+    """Say what ± is, of the columns that are shown, and what is not a percentage."""
     texts = []
     if any(len(result.parts) > 1 for result in own):
         texts.append("±: standard deviation over splits (n - 1).")
     if any(name in result.spread for result in own for name in names):
         texts.append("± of a single split: standard deviation over draws of the few training videos.")
-    if "uniformity" in names:
-        texts.append("Uniformity is no share: see docs/evaluation.md.")
+    if "uniformity_loss" in names:
+        texts.append(
+            "The uniformity loss is not a percentage: lower is more uniform, see docs/evaluation.md."
+        )
     return (" ".join(texts),) if texts else ()
 
 

@@ -25,7 +25,7 @@ TITLES = {  # of the numbers, in the order of their columns; {} is what stands b
     "R@": "R@{}",
     "centered_R@": "R@{} centred",
     "chance": "chance",
-    "uniformity": "uniformity",
+    "uniformity_loss": "uniformity loss",
 }
 _WIDTH = 64  # of a backbone that is named without its width
 

@@ -9,7 +9,7 @@ import numpy as np
 from vidssl.data.records import VideoList
 from vidssl.data.samplers import Uniform
 from vidssl.data.video import open_video
-from vidssl.data.views import make_views
+from vidssl.data.views import make_views, part_of
 from vidssl.errors import DataError
 from vidssl.evaluation.search import Neighbours
 from vidssl.files import write_json
@@ -46,20 +46,28 @@ class _AsItIs:
         return [View(frames, Window(0, 0, frames.shape[3], frames.shape[2]))]
 
 
-def middle_frames(record: VideoRecord) -> Frames:
-    """Decode eight frames of the middle of a video, or of the part of it that is meant; three seconds at most."""
-    # Any number of frames per second does, for a preview of a folder of images.
-    with open_video(record.path, fps=record.fps or 25) as video:
-        end = video.meta.duration if record.end is None else min(record.end, video.meta.duration)
-        seconds = min(3.0, max(end - (record.start or 0.0), 1 / video.meta.fps))
+def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
+    """Decode eight frames of the middle of a video, or of the part of it that is meant; three seconds at most.
+
+    Args:
+        record: The video.
+        fps: Frames per second of folders of images whose row does not say; without a span any number does.
+    """
+    with open_video(record.path, fps=record.fps or fps or 25) as video:
+        seconds = min(3.0, part_of(video.meta, record)[1].duration)
         sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
         return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0].frames
 
 
 class Pictures:
-    """The videos of a page by their keys; grey where one cannot be opened any more."""
+    """The videos of a page by their keys; grey where one cannot be opened any more.
 
-    def __init__(self) -> None:
+    Args:
+        fps: As for `middle_frames`.
+    """
+
+    def __init__(self, fps: float | None) -> None:
+        self._fps = fps
         self._records: dict[str, VideoRecord] = {}
         self.gone: dict[str, str] = {}  # key: reason
 
@@ -72,7 +80,7 @@ class Pictures:
     def frames(self, key: str) -> Frames:
         """Decode the middle of a video."""
         try:
-            return middle_frames(self._records[key])
+            return middle_frames(self._records[key], self._fps)
         except DataError as error:
             self.gone[key] = str(error)
             return np.full((1, 3, 96, 96), 225, np.uint8)
@@ -155,11 +163,13 @@ def _write_page(
         for key in progress(wanted, title="page", unit="video", leave=False)
     }
     test, origin = subject.test, subject.origin
+    source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     lacking = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
     details = {
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
-        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}², {test.clip.frames} frames each",
+        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, "
+        f"{test.clip.frames} frames each",
         "Cannot be read": f"{lacking[0]} queries, {lacking[1]} of the gallery" if any(lacking) else "",
         "Duplicates": _duplicates_of(results),
         "Cannot be shown": f"{len(pictures.gone)} videos, grey here" if pictures.gone else "",

@@ -11,17 +11,20 @@ import torch
 from torch import Tensor
 
 from vidssl import comm
+from vidssl.config import Tree
+from vidssl.data.frame_folder import IMAGE_SUFFIXES
+from vidssl.data.identity import check_copies, identify
 from vidssl.data.records import VideoList, read_list
 from vidssl.data.tree import VIDEO_SUFFIXES
 from vidssl.engine.run import choose_device
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.lists import check_classes, own_rows
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
 from vidssl.files import check_folder
 from vidssl.jobs.backbones import Options, Subject, load_subject
-from vidssl.jobs.extract import extract_to, open_index, share
+from vidssl.jobs.extract import Index, extract_to, open_index, share
 from vidssl.jobs.retrieval_page import Pictures, middle_frames, query_row, with_span, write_results
 from vidssl.types import Features, VideoRecord
 
@@ -70,7 +73,8 @@ def retrieve(
 
     Raises:
         ConfigError: There is neither a gallery nor an index.
-        DataError: A list, a video or the index cannot be used, or the lists name different classes.
+        DataError: A list, a video or the index cannot be used, the lists name different classes, or one of them names
+            original videos and the other shrunk copies.
     """
     check_folder(out)
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
@@ -79,7 +83,8 @@ def retrieve(
         check_classes(listed, queries)
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        g = _open_gallery(subject, options, listed, index)
+        data = comm.on_main(lambda: identify(queries))
+        g = _open_gallery(subject, options, listed, index, query, data)
         q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
 
         def measure() -> dict[str, Any]:
@@ -98,9 +103,10 @@ def retrieve(
                 "drop_duplicates": drop_duplicates,
                 "gallery": str(index if gallery is None else gallery),
                 "query": str(query),
+                "copies": data["copies"],
                 **subject.describe(),
             }
-            count, pictures = min(shown_queries, len(q.x)), Pictures()
+            count, pictures = min(shown_queries, len(q.x)), Pictures(subject.test.fps)
             chosen = [n * len(q.x) // count for n in range(count)]
             rows = [query_row(there, asked, neighbours, n, shown_hits, pictures) for n in chosen]
             write_results(out, subject, results, there, asked, rows, pictures)
@@ -126,7 +132,7 @@ def find(
     Args:
         options: As for `retrieve`.
         gallery: As for `retrieve`.
-        video: The query, a file or a folder of images. It does not find itself.
+        video: The query: a video, an image or a folder of images. It does not find itself.
         out: Folder for the results, made where it is missing.
         index: As for `retrieve`.
         k: Videos that are found.
@@ -138,15 +144,23 @@ def find(
 
     Raises:
         ConfigError: There is neither a gallery nor an index.
-        DataError: A list, a video or the index cannot be used.
+        DataError: A list, a video or the index cannot be used, or the gallery holds original videos and the query is a
+            shrunk copy, or the other way round.
     """
     check_folder(out)
-    middle_frames(VideoRecord(str(video)))  # what cannot be read is told before the long work
+    try:
+        middle_frames(VideoRecord(str(video)))  # what cannot be read is an error before the long work
+    except DecodeError as error:
+        known = video.is_dir() or video.suffix.lower() in VIDEO_SUFFIXES | IMAGE_SUFFIXES
+        raise DataError(
+            f"{error}" if known else f"{error}; if it is a list, its name must end in .csv"
+        ) from None
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
     with comm.joined(choose_device(options.device)):
         subject = load_subject(options)
-        g = _open_gallery(subject, options, listed, index)
+        data = comm.on_main(lambda: identify(query))
+        g = _open_gallery(subject, options, listed, index, video, data)
         q = extract(subject.backbone, query, subject.test, subject.device, "query")
 
         def search() -> dict[str, Any]:
@@ -174,10 +188,11 @@ def find(
                 "drop_duplicates": drop_duplicates,
                 "gallery": str(index if gallery is None else gallery),
                 "query": str(video),
+                "copies": data["copies"],
                 **subject.describe(),
             }
             neighbours = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
-            pictures = Pictures()
+            pictures = Pictures(subject.test.fps)
             row = query_row(found, query, neighbours, 0, k, pictures)
             write_results(out, subject, results, found, query, [row], pictures)
             return results
@@ -234,35 +249,61 @@ def _aligned(cells: list[list[str]], sides: str) -> list[str]:
 
 
 def is_video(path: Path) -> bool:
-    """Whether a query is one video, a file or a folder of images; else it is a list."""
-    return path.is_dir() or path.suffix.lower() in VIDEO_SUFFIXES
+    """Whether a query is one video, image or folder of images; a list ends in `.csv`."""
+    return path.is_dir() or path.suffix.lower() != ".csv"
 
 
 # Features and neighbours ------------------------------------------------------------------------------------
 
 
 def _open_gallery(
-    subject: Subject, options: Options, listed: VideoList | None, index: Path | None
+    subject: Subject, options: Options, listed: VideoList | None, index: Path | None, query: Path, asked: Tree
 ) -> _Gallery | None:
     """Get the features of the gallery: from the index, which is made where it is missing, or from the videos.
+
+    Args:
+        subject: The network.
+        options: As for `retrieve`.
+        listed: The gallery, unless all of the index is searched.
+        index: File with its features.
+        query: What is searched for, for messages.
+        asked: Its files, as `identify` describes them.
 
     Returns:
         The main process alone opens an index; the others get None.
     """
+    data: Tree = {}
+    if listed is not None:
+        data = comm.on_main(lambda: _comparable(listed, query, asked))
     if index is None:
         if listed is None:
             raise ConfigError("there is nothing to search in: give --gallery LIST, --index FILE or both")
         features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
     else:
         if listed is not None:
-            extract_to(subject, listed, index, title="gallery")
-        opened = comm.together(lambda: open_index(index, subject) if comm.is_main() else None)
+            extract_to(subject, listed, data, index, title="gallery")
+
+        def open_it() -> Index | None:
+            if not comm.is_main():
+                return None
+            found = open_index(index, subject)
+            check_copies(index, found.request["data"], query, asked)
+            return found
+
+        opened = comm.together(open_it)
         if opened is None:
             return None
         features = opened.features
         if listed is None:
             return _Gallery(features, lambda rows: opened.videos(rows, options.root))
     return _Gallery(features, lambda rows: listed.rows([int(features.index[row]) for row in rows]))
+
+
+def _comparable(gallery: VideoList, query: Path, asked: Tree) -> Tree:
+    """Identify the files of a gallery, and check them against those of the query."""
+    there = identify(gallery)
+    check_copies(gallery.path, there, query, asked)
+    return there
 
 
 def _measure(

@@ -19,6 +19,7 @@ import numpy as np
 from vidssl.config import differences
 from vidssl.data.decoders import Image
 from vidssl.data.frame_folder import is_image
+from vidssl.data.identity import COPIES
 from vidssl.data.packets import open_container, packets_left
 from vidssl.data.records import VideoList, copy_list, place_of_copy, read_list
 from vidssl.data.video import MAX_PIXELS, Video, open_video
@@ -169,7 +170,7 @@ def _plain(name: str) -> str:
 
 def _agree(out: Path, settings: Settings) -> None:
     """Write the settings down, or hold them against those of the copies that are there."""
-    file, asked = out / "shrink.json", asdict(settings)
+    file, asked = out / COPIES, asdict(settings)
     try:
         if not file.exists():
             file.with_suffix(".part").write_text(json.dumps(asked, indent=2) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """Test a network on a list by the protocols of the field, over one split or several."""
 
 import csv
+import hashlib
 import io
 import json
 import logging
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from vidssl import comm
 from vidssl.config import Tree, bind, choice
+from vidssl.data.identity import check_copies, identify
 from vidssl.data.records import VideoList, read_list
 from vidssl.engine import train as engine
 from vidssl.engine.interrupt import StopRequest
@@ -29,6 +31,7 @@ from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.files import check_folder, write_json, write_whole
 from vidssl.jobs.backbones import Options, Subject, load_subject, of
+from vidssl.jobs.extract import mismatches
 from vidssl.methods import METHODS
 from vidssl.viz import confusion_picture
 
@@ -65,12 +68,13 @@ def test(
 
     Raises:
         ConfigError: A protocol is unknown or lacks what it needs.
-        DataError: A list or a video cannot be used, or the lists do not fit the network or each other.
+        DataError: A list or a video cannot be used, or the lists do not fit the network or each other; one that names
+            original videos does not fit one that names shrunk copies.
     """
     check_folder(out)
     with comm.joined(choose_device(options.device)):
         asked = _ask(options, videos, train, protocols)
-        subject, request = asked.subject, asked.request
+        subject, request = asked.subject, comm.on_main(asked.request)
         with only_run_in(out):
             there = comm.on_main(lambda: results_there(out, request))
             if there is not None:
@@ -194,6 +198,8 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
                 clips=run.evaluate.clips,
                 crops=run.evaluate.crops,
                 size=run.test_size,
+                short_side=run.evaluate.short_side or run.test_size,
+                precision=run.evaluate.precision,
                 batch_size=run.evaluate.batch_size,
                 workers=run.data.workers,
                 device=run.device,
@@ -218,9 +224,16 @@ class _Asked:
     gallery: VideoList | None
     query: VideoList
 
-    @property
     def request(self) -> Tree:
-        """Tell what decides the results; two tests of one request have the same."""
+        """Collect what decides the results; two tests of one request have the same. Looks at each file.
+
+        Raises:
+            DataError: One list names originals, the other shrunk copies.
+        """
+        data = identify(self.query)
+        train_data = None if self.gallery is None else identify(self.gallery)
+        if self.gallery is not None and train_data is not None:
+            check_copies(self.gallery.path, train_data, self.query.path, data)
         return {
             **self.subject.made_with,
             "protocols": [
@@ -229,6 +242,9 @@ class _Asked:
             ],
             "list": self.query.fingerprint,
             "train_list": None if self.gallery is None else self.gallery.fingerprint,
+            "classes": class_hash(self.query),
+            "data": data,
+            "train_data": train_data,
         }
 
 
@@ -287,8 +303,8 @@ def summary(results: Results) -> str:
 
 
 def _cell(name: str, value: float) -> str:
-    # Uniformity is the logarithm of something: no share of anything.
-    return f"{value:.3f}" if name == "uniformity" else f"{100 * value:.1f}"
+    # The uniformity loss is a logarithm, not a percentage.
+    return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"
 
 
 def _count(results: Results) -> str:
@@ -320,14 +336,26 @@ def _results(
 
 
 def results_there(out: Path, request: Tree) -> Results | None:
-    """Find results of the same request; others are written over, as those of another checkpoint of the run are."""
+    """Find results of the same request; others are written over, and the log says what differs."""
     path = out / "results.json"
     with suppress(OSError, ValueError):
-        results = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(results, dict) and results.get("request") == request:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        results: Results = content if isinstance(content, dict) else {}
+        there = results.get("request")
+        if there == request:
             _log.info("%s is of the same test: it is not made again; delete it to have it made anew", path)
             return results
+        if isinstance(there, dict) and "data" in there:
+            differs = mismatches(there, request)
+        else:
+            differs = "an earlier version wrote it and did not record the files that it is of"
+        _log.info("%s holds results of another test (%s): it is replaced", path, differs)
     return None
+
+
+def class_hash(videos: VideoList) -> str | None:
+    """Hash the names of the classes, which results repeat; None where the list has none."""
+    return hashlib.sha256("\n".join(videos.classes).encode()).hexdigest()[:16] if videos.classes else None
 
 
 def _write(out: Path, results: Results, found: Measurement) -> None:

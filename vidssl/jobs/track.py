@@ -1,6 +1,5 @@
 """Track the regions of the videos of a list with a network, and draw the tracks."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,9 +15,10 @@ from vidssl.files import check_folder
 from vidssl.jobs.backbones import Options, load_subject
 from vidssl.jobs.extract import shard_of
 from vidssl.progress import progress
-from vidssl.tracking import Search, Tracked, TrackerSettings, track_list
+from vidssl.tracking import Tracked, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
 from vidssl.viz.overlay import Image, draw_pairs, draw_tracks, write_mp4
+from vidssl.workers import usable_cpus
 
 _TOGETHER = 32  # frames that are decoded and drawn at a time
 _PAIRS = 24  # pairs of frames that are shown of a video
@@ -38,7 +38,8 @@ def track(
     """Write the tracks of each video of a list, `out/tracks/<name>.npz`, and `out/overlays/<name>.mp4` to look at.
 
     Args:
-        options: Which network; `workers`: one a CPU where it is None. Clips, crops, size and batch size mean nothing.
+        options: Which network; `workers`: one per usable CPU where it is None. Clips, crops, size and batch size mean
+            nothing.
         videos: The list.
         out: Folder for the files; what is there of the same network and settings is kept.
         config: How regions are found and tracked.
@@ -59,7 +60,7 @@ def track(
     listed = read_list(videos, options.root, options.allow_external)
     subject = load_subject(options)
     test = subject.test
-    workers = (os.cpu_count() or 1) if options.workers is None else options.workers
+    workers = usable_cpus() if options.workers is None else options.workers
     done = track_list(
         subject.backbone,
         listed,
@@ -88,12 +89,6 @@ def settings(texts: Sequence[str]) -> TrackerSettings:
     for text in texts:
         override(tree, text)
     return bind(TrackerSettings, tree, "--tracker")
-
-
-def setting_names() -> list[str]:
-    """List what `settings` knows."""
-    inner = [f"search.{name}" for name in Search.model_fields]
-    return [name for name in TrackerSettings.model_fields if name != "search"] + inner
 
 
 def _draw(

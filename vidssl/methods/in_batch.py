@@ -9,7 +9,7 @@ from vidssl import comm, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
-from vidssl.methods.parts import Temperature, check_batch_norm, full_precision, key_statistics, unit
+from vidssl.methods.parts import Temperature, check_batch_norm, effective_rank, full_precision, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
 from vidssl.schedule import constant
@@ -18,6 +18,9 @@ from vidssl.types import Batch
 
 class InBatchMethod(Method):
     """One network, no queue. A method adds `group`.
+
+    The negatives are those of the whole step, whatever the number of processes and micro-batches: with several
+    micro-batches the loop calls `embed` and `contrast` by themselves, see `vidssl.engine.accumulate`.
 
     Attributes:
         fewest_views: That it can learn from.
@@ -40,16 +43,43 @@ class InBatchMethod(Method):
         """Number the samples (B,): clips of equal number are one another's positives."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Contrast all views of all samples with one another, over all processes."""
+    def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
+        """Contrast all views of all samples with one another, over all processes.
+
+        To change the loss, override `contrast`, not this: with micro-batches `forward` does not compute the loss.
+
+        Args:
+            batch: All samples of a step; or some of them, with `gradient`.
+            gradient: (B, views, d), that of a loss by the embeddings of the batch: the result then is a `"loss"` with
+                this gradient. So a step of several micro-batches learns from the loss of all of them.
+        """
+        embedding = self.embed(batch)
+        if gradient is not None:
+            return {"loss": (embedding * gradient).sum()}
+        return self.contrast(embedding, self.group(batch))
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Compute the unit embeddings (B, views, d) of all views.
+
+        Raises:
+            ConfigError: There are too few views, or too few samples for batch norm.
+        """
         views = len(batch.views)
         if views < self.fewest_views:
             raise ConfigError(
                 f"{views} view gives no positives, the fewest are {self.fewest_views}: data.views needs more recipes"
             )
         check_batch_norm(self.projector, len(batch.index))
-        group = self.group(batch).repeat_interleave(views)  # (N,), as the embeddings (N, d)
-        embedding = unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
+        return unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
+
+    def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+        """Compute the scalars of a step; it has no weights of its own.
+
+        Args:
+            embedding: (B, views, d) unit rows, of all samples of this process.
+            group: (B,), as `group` gives them.
+        """
+        group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
             every, every_group = comm.gather_with_grad(embedding.flatten(0, 1)), comm.gather(group)
             own = slice(comm.rank() * len(group), (comm.rank() + 1) * len(group))
@@ -69,7 +99,8 @@ def group_statistics(embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         group: (R,), rows of equal number are one another's positives.
 
     Returns:
-        `positive_similarity`; `negative_similarity` and `negative_spread`; `key_rank`. What there is no pair of is 0.
+        `positive_similarity`; `negative_similarity` and `negative_spread`; `key_rank`, the effective rank of the
+        first row of each group, and `key_rank_limit`, min(groups, d). Values without pairs are 0.
     """
     similarity = embedding @ embedding.T
     same = group[:, None] == group
@@ -78,10 +109,11 @@ def group_statistics(embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
     def mean(x: Tensor, pairs: Tensor) -> Tensor:
         return (x * pairs).sum() / pairs.sum().clamp(min=1)
 
-    negative = mean(similarity, ~same)
+    negative, one_each = mean(similarity, ~same), embedding[~same.tril(-1).any(dim=1)]
     return {
         "positive_similarity": mean(similarity, same & ~itself),
         "negative_similarity": negative,
         "negative_spread": mean((similarity - negative) ** 2, ~same).sqrt(),
-        "key_rank": key_statistics(embedding, embedding, embedding)["key_rank"],
+        "key_rank": effective_rank(one_each),
+        "key_rank_limit": embedding.new_tensor(min(one_each.shape)),
     }

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from vidssl import losses
 from vidssl.config import Settings
+from vidssl.errors import ConfigError
 from vidssl.methods.bank import MemoryBank, OnlineKMeans, others
 from vidssl.methods.parts import Temperature
 from vidssl.randomness import generator
-from vidssl.schedule import constant
+from vidssl.schedule import Schedule
 
 _BLOCK = 2**23  # similarities that are held at a time
 _DRAWS = 1  # the draws of a record in a step, beside those of other parts
@@ -21,16 +22,19 @@ _POOL = 0.1  # of the negatives, the nearest or the farthest: section 4.2
 
 
 class Inter(Settings):
-    """Settings of the branch; defaults are those of the paper on ImageNet (supplement A)."""
+    """Settings of the branch; defaults are those of the paper on ImageNet (supplement A).
+
+    Fields that are None take the method's value. With BYOL, which has no negatives, the branch uses none: there
+    `sampling`, `margin` and `temperature` are refused.
+    """
 
     clusters: int = Field(default=10000, ge=2)  # 10 times the classes
     intra_weight: float = Field(default=0.75, ge=0, le=1)  # lambda, of the method's own loss
-    # Which negatives: the nearest, random ones of the nearest tenth, of all, of the farthest tenth. None: no negatives,
-    # the loss is BYOL's.
-    sampling: Literal["hard", "semihard", "random", "semieasy"] | None = "semihard"
+    # Which negatives: the nearest, random ones of the nearest tenth, of all, of the farthest tenth. None: semihard.
+    sampling: Literal["hard", "semihard", "random", "semieasy"] | None = None
     negatives: int = Field(default=16384, ge=1)  # K
-    margin: float = -0.5  # m, of the cosine
-    temperature: Temperature = constant(0.1)  # tau
+    margin: float | None = None  # m, of the cosine; None: -0.5
+    temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
     # Epochs between global k-means in whose place labels are kept up to date in each step: the offline variant.
     refresh: float | None = Field(default=None, gt=0)
@@ -45,11 +49,26 @@ class InterBranch(nn.Module):
     Args:
         config: Of the branch.
         dim: Of the embedding.
+        temperature: Of the method that it is added to; None: that has no negatives.
+
+    Raises:
+        ConfigError: There are settings of negatives for a method that has none.
     """
 
-    def __init__(self, config: Inter, dim: int) -> None:
+    def __init__(self, config: Inter, dim: int, temperature: Schedule | None) -> None:
         super().__init__()
+        given = [
+            f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None
+        ]
+        if temperature is None and given:
+            raise ConfigError(
+                f"{' and '.join(given)} cannot be set: the method has no negatives, and so its inter branch has none; "
+                "leave them out"
+            )
         self.config = config
+        self.sampling = None if temperature is None else config.sampling or "semihard"
+        self.margin = -0.5 if config.margin is None else config.margin
+        self.temperature = config.temperature or temperature
         self.clusters = OnlineKMeans(config.clusters, dim, config.iterations)
         self._seed = torch.initial_seed()  # that of the run, when it is built
         self._taken = 0  # records, each once in a step
@@ -83,11 +102,11 @@ class InterBranch(nn.Module):
         for view, query in enumerate(queries):
             positives, picks = self._draw(query.detach(), index, bank, step, view)
             positive = bank.rows[positives]
-            if picks is None:
+            if picks is None or self.temperature is None:
                 inter.append(losses.squared_distance(query, positive))
             else:
-                tau = config.temperature.at(progress)
-                inter.append(losses.margin_nce(query, positive, bank.rows, tau, config.margin, picks))
+                tau = self.temperature.at(progress)
+                inter.append(losses.margin_nce(query, positive, bank.rows, tau, self.margin, picks))
         branch = torch.stack(inter).mean()
         loss = config.intra_weight * intra + (1 - config.intra_weight) * branch
         return {"loss": loss, "intra_loss": intra.detach(), "inter_loss": branch.detach()}
@@ -126,7 +145,7 @@ class InterBranch(nn.Module):
             for label, record, source in zip(own, records, sources, strict=True)
         ]
         picks = None
-        if self.config.sampling == "random":
+        if self.sampling == "random":
             unseen = self.clusters.members(-1)
             drawn = [
                 others(
@@ -138,7 +157,7 @@ class InterBranch(nn.Module):
                 for label, source in zip(own, sources, strict=True)
             ]
             picks = torch.from_numpy(np.stack(drawn)).to(query.device)
-        elif self.config.sampling is not None:
+        elif self.sampling is not None:
             size = max(1, _BLOCK // len(bank.rows))
             blocks = zip(torch.split(query, size), torch.split(labels, size), strict=True)
             pools = (pool for some, label in blocks for pool in self._pools(some, label, bank))
@@ -152,20 +171,18 @@ class InterBranch(nn.Module):
         similarity = query @ bank.rows.T
         allowed = self.clusters.labels != label.unsqueeze(1)
         allowed &= self.clusters.labels >= 0
-        near = self.config.sampling != "semieasy"
+        near = self.sampling != "semieasy"
         similarity.masked_fill_(~allowed, -torch.inf if near else torch.inf)
         pools = []
         counts = self.clusters.counts
         for row, count in zip(similarity, (counts.sum() - counts[label]).tolist(), strict=True):
-            size = (
-                min(self.config.negatives, count) if self.config.sampling == "hard" else ceil(_POOL * count)
-            )
+            size = min(self.config.negatives, count) if self.sampling == "hard" else ceil(_POOL * count)
             pools.append(torch.topk(row, size, largest=near, sorted=False).indices.sort().values)
         return pools
 
     def _some(self, pool: Tensor, source: np.random.Generator) -> Tensor:
         count = self.config.negatives
-        if self.config.sampling == "hard":  # all of them, again from the first where they are too few
+        if self.sampling == "hard":  # all of them, again from the first where they are too few
             return pool[torch.arange(count, device=pool.device) % len(pool)]
         return pool[torch.from_numpy(source.integers(len(pool), size=count)).to(pool.device)]
 

@@ -1,5 +1,7 @@
 """The JigSaw branch of PIRL: a view cut into patches and shuffled is still the same video."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 from pydantic import Field
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import Backbone
+from vidssl.models.heads import Head, mlp
 from vidssl.randomness import generator
 
 _DRAWS = 2  # the draws of a record in a step, beside those of other parts
@@ -19,13 +22,33 @@ class Jigsaw(Settings):
 
     grid: int = Field(default=3, ge=2)  # cells of a side
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
+    # Of each patch, before they are joined: PIRL's linear layer, or the hidden layer and ReLU that InfoMin adds.
+    head: Literal["linear", "mlp"] = "linear"
+    view: int | None = Field(
+        default=None, ge=0
+    )  # the only view that is cut; None: all that are compared are cut
+
+
+def whole_views(jigsaw: Jigsaw | None, views: int) -> list[int]:
+    """List the views that a method compares whole: all except `jigsaw.view`.
+
+    Raises:
+        ConfigError: `jigsaw.view` does not exist, or is the only view.
+    """
+    if jigsaw is None or jigsaw.view is None:
+        return list(range(views))
+    if jigsaw.view >= views or views == 1:
+        raise ConfigError(
+            f"jigsaw.view {jigsaw.view} and {views} views do not fit: data.views needs a recipe for it beside others"
+        )
+    return [n for n in range(views) if n != jigsaw.view]
 
 
 class JigsawBranch(nn.Module):
     """Encodes each patch alone; the vectors, in random order, are joined by a linear layer to one embedding.
 
     All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not tell which
-    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2.)
+    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.)
 
     Args:
         config: Of the branch.
@@ -36,7 +59,8 @@ class JigsawBranch(nn.Module):
     def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
         super().__init__()
         self.config = config
-        self.patch = nn.Linear(dim, out)
+        two = Head(layers=2, hidden=dim, out=out, norm="none")
+        self.patch = nn.Linear(dim, out) if config.head == "linear" else mlp(dim, two)
         self.join = nn.Linear(config.grid**2 * out, out)
         self._seed = torch.initial_seed()  # that of the run, when it is built
 

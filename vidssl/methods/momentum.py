@@ -1,6 +1,7 @@
 """Methods that compare queries of an online network with keys of its slowly moving average."""
 
 import copy
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from math import log
@@ -16,7 +17,7 @@ from vidssl.errors import ConfigError
 from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import Method
 from vidssl.methods.inter import Inter, InterBranch
-from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch, whole_views
 from vidssl.methods.parts import (
     KeyQueue,
     Share,
@@ -84,7 +85,8 @@ class MomentumMethod(Method):
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.queue = KeyQueue(config.queue if isinstance(config, Queued) else 0, out)
         self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
-        self.inter = None if config.inter is None else InterBranch(config.inter, out)
+        temperature = config.temperature if isinstance(config, Queued) else None
+        self.inter = None if config.inter is None else InterBranch(config.inter, out, temperature)
         if self.inter is not None:
             self.bank = MemoryBank(out, omega=1.0)
         self.shuffle = False
@@ -118,12 +120,14 @@ class MomentumMethod(Method):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all ordered pairs of a query view and another key view."""
         views, key_views = batch.views, self.config.key_views
-        if len(views) < 2 or max(key_views) >= len(views):
+        whole = whole_views(self.config.jigsaw, len(views))
+        if len(whole) < 2 or not {*key_views} <= {*whole}:
+            used = f", of which jigsaw cuts one ({len(whole)} are left)" if len(whole) < len(views) else ""
             raise ConfigError(
-                f"key_views {key_views} and {len(views)} views do not fit: data.views needs more recipes"
+                f"key_views {key_views} and {len(views)} views{used} do not fit: data.views needs more recipes"
             )
         check_batch_norm(nn.Sequential(self.projector, self.predictor), len(batch.index))
-        pairs = [(q, k) for q, k in product(range(len(views)), key_views) if q != k]
+        pairs = _pairs(whole, key_views)
         with torch.no_grad():
             keys = {k: unit(self._encode_key(*_inputs(batch, k))) for k in key_views}
         queries = self._queries(batch, sorted({q for q, _ in pairs}))
@@ -132,12 +136,13 @@ class MomentumMethod(Method):
             loss = self._compare(queries, keys, pairs, self.weights)
             if self.config.jigsaw is not None:
                 share = self.config.jigsaw.weight
-                loss = (1 - share) * loss + share * self._compare(puzzles, keys, pairs, (1.0,))
+                cut = _pairs(sorted(puzzles), key_views)
+                loss = (1 - share) * loss + share * self._compare(puzzles, keys, cut, (1.0,))
             scalars = {"loss": loss}
             if self.inter is not None:
-                whole = [query[:, 0] for query in queries.values()]
+                clips = [query[:, 0] for query in queries.values()]
                 index, bank = batch.index, self.bank
-                scalars = self.inter.mix(loss, whole, index, bank, self.step, self.progress)
+                scalars = self.inter.mix(loss, clips, index, bank, self.step, self.progress)
                 newest = torch.stack([key[:, 0] for key in keys.values()]).mean(dim=0)
                 bank.hold(index, unit(newest))
             if self.watched:
@@ -164,9 +169,11 @@ class MomentumMethod(Method):
         return queries
 
     def _puzzles(self, batch: Batch, numbers: list[int]) -> dict[int, Tensor]:
-        """Encode views cut into patches: (B, 1, d) each; nothing without the JigSaw branch."""
+        """Encode the branch's own view, or these, cut into patches: (B, 1, d) each; none without the JigSaw branch."""
         if self.jigsaw is None:
             return {}
+        if self.jigsaw.config.view is not None:
+            numbers = [self.jigsaw.config.view]
         embed = partial(self.jigsaw, self.backbone)
         return {q: unit(embed(batch.views[q], batch.index, self.step, q)).unsqueeze(1) for q in numbers}
 
@@ -194,7 +201,8 @@ class MomentumMethod(Method):
             comm.gather(torch.cat(rows).flatten(0, 1))
             for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
         )
-        scalars = key_statistics(every_query, every_key, self.queue.keys)
+        one_each = comm.gather(keys[pairs[0][1]][:, 0])
+        scalars = key_statistics(every_query, every_key, self.queue.keys, one_each)
         if isinstance(self.config, Queued):
             tau = self.config.temperature.at(self.progress)
             found = losses.info_nce(every_query, every_key, self.queue.keys, tau)
@@ -221,6 +229,11 @@ class MomentumMethod(Method):
         self.queue.enqueue()
         if self.inter is not None:
             self.inter.after_step(self.bank, self.step)
+
+
+def _pairs(queries: Sequence[int], keys: Sequence[int]) -> list[tuple[int, int]]:
+    """All ordered pairs of a query view and another key view."""
+    return [(q, k) for q, k in product(queries, keys) if q != k]
 
 
 def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:

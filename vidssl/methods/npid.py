@@ -13,7 +13,7 @@ from vidssl.errors import ConfigError
 from vidssl.methods.bank import MemoryBank, others
 from vidssl.methods.base import METHODS, Method
 from vidssl.methods.inter import Inter, InterBranch
-from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch, whole_views
 from vidssl.methods.parts import Temperature, check_batch_norm, full_precision, key_statistics, unit
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, mlp
@@ -49,7 +49,7 @@ class NPID(Method):
         out = config.projector.out
         self.bank = MemoryBank(out, config.bank_momentum)
         self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
-        self.inter = None if config.inter is None else InterBranch(config.inter, out)
+        self.inter = None if config.inter is None else InterBranch(config.inter, out, config.temperature)
         self._seed = torch.initial_seed()  # that of the run, when it is built
 
     def see_list(self, num_records: int) -> None:
@@ -64,11 +64,13 @@ class NPID(Method):
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""
         index, bank, step = batch.index, self.bank, self.step
         check_batch_norm(self.projector, len(index))
-        queries = [unit(self.projector(self.backbone(view))) for view in batch.views]
+        whole = whole_views(self.config.jigsaw, len(batch.views))
+        queries = [unit(self.projector(self.backbone(batch.views[n]))) for n in whole]
         puzzles = []
         if self.jigsaw is not None:
-            numbered = enumerate(batch.views)
-            puzzles = [unit(self.jigsaw(self.backbone, view, index, step, n)) for n, view in numbered]
+            own = self.jigsaw.config.view
+            cut = whole if own is None else [own]
+            puzzles = [unit(self.jigsaw(self.backbone, batch.views[n], index, step, n)) for n in cut]
         with full_precision(index.device):
             picks = self._picks(index)
             margin = self.config.margin
@@ -80,10 +82,11 @@ class NPID(Method):
             if self.inter is not None:
                 scalars = self.inter.mix(loss, queries, index, bank, step, self.progress)
             if self.watched:
-                key = bank.rows[index].repeat(len(queries), 1)
-                seen = [query.detach() for query in queries]
-                every_query, every_key = (comm.gather(rows) for rows in (torch.cat(seen), key))
-                scalars.update(key_statistics(every_query, every_key, bank.rows))
+                key, seen = bank.rows[index], [query.detach() for query in queries]
+                every_query, every_key, one_each = (
+                    comm.gather(rows) for rows in (torch.cat(seen), key.repeat(len(queries), 1), key)
+                )
+                scalars.update(key_statistics(every_query, every_key, bank.rows, one_each))
                 scalars["i_nce"] = log(self.config.negatives + 1) - self._compare(seen, index, picks, 0.0)
         bank.hold(index, unit(torch.stack(queries).mean(dim=0)))
         return scalars

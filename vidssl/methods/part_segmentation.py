@@ -1,6 +1,5 @@
 """Which part of an object is where, told from one vector: how much of an object's layout a representation keeps."""
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
@@ -9,7 +8,7 @@ from vidssl.config import Settings
 from vidssl.data.masks import NOT_COUNTED
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.parts import full_precision
+from vidssl.methods.parts import full, full_precision
 from vidssl.models.backbones import Backbone
 from vidssl.types import Batch
 
@@ -68,13 +67,15 @@ class PartSegmentation(Method):
         mask = batch.mask
         logits = self.segment(batch.views[0], mask.shape[-1])
         with full_precision(mask.device):
-            return part_losses(logits.float() if logits.dtype != torch.float64 else logits, mask)
+            return part_losses(logits, mask)
 
     def segment(self, clips: Tensor, size: int) -> Tensor:
-        """Give logits of the parts (B, parts, size, size) for clips (B, C, T, S, S)."""
-        logits = self.decoder(self.backbone(clips)[:, :, None, None])  # (B, parts, 32, 32)
-        # To the mask, not the mask to 32x32: thin parts stay, and the loss is about the pixels that are counted.
-        return functional.interpolate(logits, (size, size), mode="bilinear", align_corners=False)
+        """Compute float32 logits of the parts (B, parts, size, size) for clips (B, C, T, S, S)."""
+        vectors = self.backbone(clips)
+        with full_precision(vectors.device):
+            logits = self.decoder(full(vectors)[:, :, None, None])  # (B, parts, 32, 32)
+            # To the mask, not the mask to 32x32: thin parts stay, and the loss is about the pixels that are counted.
+            return functional.interpolate(logits, (size, size), mode="bilinear", align_corners=False)
 
 
 def part_losses(logits: Tensor, mask: Tensor) -> dict[str, Tensor]:

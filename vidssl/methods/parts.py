@@ -14,13 +14,17 @@ from vidssl.schedule import Schedule, Scheduled
 
 
 def _above_zero(value: Schedule) -> Schedule:
-    if value.warmup or not min(value.start, value.end) > 0:
-        raise ValueError("must be above 0 all the time, and a warmup begins at 0")
+    values = [value.start, value.end, *([value.warmup_start] if value.warmup else [])]
+    if not min(values) > 0:
+        raise ValueError(
+            "must be above 0 all the time: start, end, and with a warmup its warmup_start (default 0)"
+        )
     return value
 
 
 def _share(value: Schedule) -> Schedule:
-    if not 0 <= min(value.start, value.end) <= max(value.start, value.end) <= 1:
+    values = value.start, value.end, value.warmup_start
+    if not 0 <= min(values) <= max(values) <= 1:
         raise ValueError("must stay between 0 and 1")
     return value
 
@@ -29,9 +33,14 @@ Temperature = Annotated[Scheduled, AfterValidator(_above_zero)]
 Share = Annotated[Scheduled, AfterValidator(_share)]  # the target's momentum, the weight of a target
 
 
+def full(x: Tensor) -> Tensor:
+    """Convert to float32; float64 stays."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def unit(x: Tensor) -> Tensor:
     """Scale rows (…, d) to length 1, in float32 at least: losses are never computed in half precision."""
-    return functional.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+    return functional.normalize(full(x), dim=-1)
 
 
 def full_precision(device: torch.device) -> torch.autocast:
@@ -111,31 +120,40 @@ def shuffled(encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def key_statistics(query: Tensor, key: Tensor, negatives: Tensor) -> dict[str, Tensor]:
-    """Measure whether keys still tell videos apart, from the first step on.
+def key_statistics(query: Tensor, key: Tensor, negatives: Tensor, one_each: Tensor) -> dict[str, Tensor]:
+    """Measure whether keys still differ from video to video, from the first step on.
 
     Args:
         query: (N, d).
         key: (N, d), the positives.
-        negatives: (K, d); the first 4,096 are looked at. With none, the other keys of the batch are the negatives.
+        negatives: (K, d), of which the first 4,096 are used. With none, the other keys of the batch are the negatives.
+        one_each: (V, d), one key of each video.
 
     Returns:
         `positive_similarity`, mean of query · key; `negative_similarity` and `negative_spread`, mean and
-        standard deviation of key · negative; `key_rank`, the effective rank of the keys: the exponential of
-        the entropy of their normalised singular values, from 1 (all on one line) to min(N, d) (Roy &
-        Vetterli, 2007). Similarity and spread of fewer than two pairs are 0.
+        standard deviation of key · negative; `key_rank`, the effective rank of `one_each`, and `key_rank_limit`, its
+        highest possible value, min(V, d). Similarity and spread of fewer than two pairs are 0.
     """
     similarity = key @ (negatives[:4096] if len(negatives) else key).T
     if not len(negatives):
         similarity = similarity[~torch.eye(len(key), dtype=torch.bool, device=key.device)]
     if similarity.numel() < 2:
         similarity = similarity.new_zeros(2)  # not NaN: logs are JSON
-    # What is not a number is for the loss to tell: on it svdvals fails without a word on steps and videos.
-    share = torch.linalg.svdvals(torch.nan_to_num(key))
-    share = share / share.sum()
     return {
         "positive_similarity": (query * key).sum(dim=1).mean(),
         "negative_similarity": similarity.mean(),
         "negative_spread": similarity.std(),
-        "key_rank": torch.exp(torch.special.entr(share).sum()),
+        "key_rank": effective_rank(one_each),
+        "key_rank_limit": key.new_tensor(min(one_each.shape)),
     }
+
+
+@torch.no_grad()
+def effective_rank(rows: Tensor) -> Tensor:
+    """Compute the exponential of the entropy of the normalised singular values of rows (N, d).
+
+    It goes from 1, all on one line, to min(N, d) (Roy & Vetterli, 2007).
+    """
+    # svdvals raises on NaN, without naming steps and videos: the loss check of the loop reports it.
+    share = torch.linalg.svdvals(torch.nan_to_num(rows))
+    return torch.exp(torch.special.entr(share / share.sum()).sum())

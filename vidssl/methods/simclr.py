@@ -24,10 +24,10 @@ class SimCLR(InBatchMethod):
         """Take the record: a video that is in the batch twice is not its own negative."""
         return batch.index
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """NT-Xent; `i_nce`, in nats, bounds from below what two views tell of each other (Tian et al., 2020)."""
-        scalars = super().forward(batch)
+        scalars = super().contrast(embedding, group)
         if self.watched:
-            others = comm.world() * len(batch.views) * len(batch.index) - 1
+            others = comm.world() * embedding.shape[0] * embedding.shape[1] - 1
             scalars["i_nce"] = math.log(others) - scalars["loss"].detach()
         return scalars

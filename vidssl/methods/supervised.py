@@ -8,9 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl.config import Settings
-from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.parts import full_precision
+from vidssl.methods.parts import full, full_precision
 from vidssl.models.backbones import Backbone
 from vidssl.types import Batch
 
@@ -50,21 +49,18 @@ class Supervised(Method):
         return self
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy and accuracy, over all views of the batch."""
+        """Cross-entropy and accuracy, over all views of the batch; labels in [0, classes), as the loop has checked."""
         label = batch.label.repeat(len(batch.views))
-        if int(label.min()) < 0 or int(label.max()) >= self.config.classes:
-            raise ConfigError(
-                f"labels {int(label.min())} to {int(label.max())} do not fit method.classes {self.config.classes}; "
-                "-1 means that the list has no labels"
-            )
-        logits = self.head(self.dropout(torch.cat([self.backbone(view) for view in batch.views])))
+        features = torch.cat([self.backbone(view) for view in batch.views])
         with full_precision(label.device):
-            loss = functional.cross_entropy(logits.float(), label)
+            logits = self.head(self.dropout(full(features)))
+            loss = functional.cross_entropy(logits, label)
         return {"loss": loss, "accuracy": (logits.argmax(dim=1) == label).float().mean()}
 
     def classify(self, features: Tensor) -> Tensor:
-        """Give class probabilities (B, classes) of backbone outputs (B, dim)."""
-        return torch.softmax(self.head(features).float(), dim=1)
+        """Compute class probabilities (B, classes) of backbone outputs (B, dim)."""
+        with full_precision(features.device):
+            return torch.softmax(self.head(full(features)), dim=1)
 
     @torch.no_grad()
     def predict(self, clips: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """What a backbone is, and how one is made by name."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,13 +50,13 @@ class Backbone(nn.Module):
             raise ConfigError(f"{cls.__name__} has no layer 3 to look at regions with: {_WITH_REGIONS}")
 
 
-def compile_backbone(backbone: Backbone) -> None:
-    """Have torch compile a network, in place: of one with regions both halves, for a method may call them alone."""
+def compile_backbone(backbone: Backbone, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile a backbone in place; `layer3` and `layer4` separately, as methods with regions call them on their own."""
     if type(backbone).layer3 is Backbone.layer3:
-        backbone.compile()
+        backbone.compile(backend=backend)
         return
     for half in ("layer3", "layer4"):
-        setattr(backbone, half, torch.compile(getattr(backbone, half)))
+        setattr(backbone, half, torch.compile(getattr(backbone, half), backend=backend))
 
 
 BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")

@@ -1,10 +1,15 @@
 """Batch norm over several processes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from vidssl import comm
+
+_NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -63,6 +68,25 @@ def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     """List the batch norms of a module."""
     return [part for part in module.modules() if isinstance(part, _BatchNorm)]
+
+
+@contextmanager
+def statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Leave the running statistics of batch norms as they are; training batches are normalised as always."""
+    norms = [norm for norm in batch_norms(module) if norm.training and norm.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def norm_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """List the weights and biases of all normalisation layers of a module."""
+    layers = (part for part in module.modules() if isinstance(part, _NORMS))
+    return [p for layer in layers for p in layer.parameters()]
 
 
 @torch.no_grad()

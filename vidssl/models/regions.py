@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torchvision.ops import roi_align
 
 
 def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
@@ -16,6 +15,8 @@ def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
     Returns:
         (B, C, T, H, W): the region of each clip, stretched to the whole map.
     """
+    from torchvision.ops import roi_align  # seconds to import
+
     batch, _, frames, height, width = maps.shape
     exact = torch.promote_types(maps.dtype, torch.float32)  # bfloat16 cannot count beyond 256
     flat = maps.transpose(1, 2).flatten(0, 1).to(exact)  # (B * T, C, H, W)

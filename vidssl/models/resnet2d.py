@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torchvision
 from torch import Tensor, nn
 
 from vidssl.config import Settings
@@ -26,10 +25,10 @@ class ResNet2D(Backbone):
         stem: Literal["imagenet", "cifar"] = "imagenet"
 
     def __init__(self, config: Config) -> None:
+        from torchvision.models import get_model  # seconds to import
+
         super().__init__()
-        self.net = torchvision.models.get_model(
-            config.name, weights=None, zero_init_residual=config.zero_init
-        )
+        self.net = get_model(config.name, weights=None, zero_init_residual=config.zero_init)
         self.dim = self.net.fc.in_features
         self.net.fc = nn.Identity()
         if config.stem == "cifar":

@@ -10,12 +10,6 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, deprecated since
-    from pytorchvideo.models.net import Net
-    from pytorchvideo.models.resnet import create_bottleneck_block, create_res_stage
-    from pytorchvideo.models.stem import create_res_basic_stem
-
 _Kernel = tuple[int, int, int]
 
 
@@ -37,7 +31,7 @@ class ResNet3D(Backbone):
         self,
         config: Config,
         depths: tuple[int, int, int, int],
-        block: Callable[..., nn.Module],
+        block: Callable[..., nn.Module] | None,
         expansion: int,
         kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel],
         stride_first: bool,
@@ -47,11 +41,17 @@ class ResNet3D(Backbone):
         Args:
             config: Width and initialisation.
             depths: Blocks of each stage.
-            block: Makes the residual branch.
+            block: Makes the residual branch; None: pytorchvideo's bottleneck.
             expansion: Channels that leave a block, over its inner ones.
             kernels: Of the first convolution of the blocks of each stage.
             stride_first: Whether the first or the second convolution of a block has the spatial stride.
         """
+        with warnings.catch_warnings():  # here, for the import takes seconds: it includes torchvision
+            warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, deprecated since
+            from pytorchvideo.models.net import Net
+            from pytorchvideo.models.resnet import create_bottleneck_block, create_res_stage
+            from pytorchvideo.models.stem import create_res_basic_stem
+
         super().__init__()
         width = config.width
         stem = create_res_basic_stem(
@@ -70,7 +70,7 @@ class ResNet3D(Backbone):
                     dim_in=channels,
                     dim_inner=inner,
                     dim_out=inner * expansion,
-                    bottleneck=block,
+                    bottleneck=block or create_bottleneck_block,
                     conv_a_kernel_size=kernel,
                     conv_a_padding=tuple(k // 2 for k in kernel),
                     conv_a_stride=stride if stride_first else (1, 1, 1),
@@ -115,7 +115,7 @@ class ResNet3D50(ResNet3D):
 
     def __init__(self, config: ResNet3D.Config) -> None:
         kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
-        super().__init__(config, (3, 4, 6, 3), create_bottleneck_block, 4, kernels, stride_first=False)
+        super().__init__(config, (3, 4, 6, 3), None, 4, kernels, stride_first=False)
 
 
 class _FramePool(nn.Module):

@@ -1,11 +1,23 @@
 """Any network of `torchvision.models.video`, by its name there."""
 
-import torchvision
 from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
+
+# torchvision.models.list_models(module=torchvision.models.video), without the import.
+NETWORKS = (
+    "mc3_18",
+    "mvit_v1_b",
+    "mvit_v2_s",
+    "r2plus1d_18",
+    "r3d_18",
+    "s3d",
+    "swin3d_b",
+    "swin3d_s",
+    "swin3d_t",
+)
 
 
 class TorchvisionVideo(Backbone):
@@ -17,8 +29,10 @@ class TorchvisionVideo(Backbone):
         name: str
 
     def __init__(self, config: Config) -> None:
+        from torchvision.models import get_model  # seconds to import
+
         super().__init__()
-        self.net = torchvision.models.get_model(config.name, weights=None)
+        self.net = get_model(config.name, weights=None)
         # The classifier is the last linear (or, in s3d, 1x1x1 convolutional) layer, after which nothing
         # learns.
         path, layer = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)][
@@ -39,5 +53,5 @@ class TorchvisionVideo(Backbone):
         return features
 
 
-for _name in torchvision.models.list_models(module=torchvision.models.video):
+for _name in NETWORKS:
     BACKBONES.register(_name)(TorchvisionVideo)

@@ -1,11 +1,13 @@
 """Where something may be in a frame: region proposals by selective search, and the files that remember them."""
 
+import ctypes
 import importlib
 import importlib.metadata
 import io
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,17 +38,20 @@ class Search(Settings):
     # The scale of the first segmentation (k of Felzenszwalb and Huttenlocher): less finds smaller regions.
     scale: int = Field(default=150, ge=1)
     limit: int = Field(default=300, ge=1)  # regions of a frame
+    # Which of more than that stay: those at even distances by size, or the first of OpenCV's ranking, as in the paper.
+    keep: Literal["spread", "first"] = "spread"
     smallest: float = Field(default=0.04, ge=0, lt=1)  # shorter side of a region, share of the frame's
     largest: float = Field(default=0.5, gt=0, le=1)  # area of a region, share of the frame's
-    ratio: float = Field(default=4.0, ge=1)  # longer side of a region, in shorter ones
+    ratio: float | None = Field(default=4.0, ge=1)  # longer side of a region, in shorter ones; None: any
 
 
 def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
     """Find regions of a frame by selective search (Uijlings et al., 2013).
 
-    The set of regions that OpenCV finds is always the same, their order is not: it is drawn at random. Here they
-    are sorted from the largest to the smallest. Of more than `limit`, those at even distances in that order stay, so
-    that all sizes do.
+    The set of regions that OpenCV finds is always the same. Its ranking is random: the level of a region in the
+    hierarchy times a random number, with `keep: first` always those of one seed. Of more than `limit` regions the first
+    of the ranking stay, or, with `keep: spread`, those at even distances by size. What stays is sorted from the largest
+    to the smallest.
 
     Args:
         image: (H, W, 3) uint8 RGB.
@@ -73,6 +78,8 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
             engine.switchToSelectiveSearchFast(base_k=search.scale)
         else:
             engine.switchToSelectiveSearchQuality(base_k=search.scale)
+        if search.keep == "first":
+            _c_library().srand(1)  # OpenCV ranks by C's rand()
         found = np.asarray(engine.process(), np.float64).reshape(-1, 4)  # left, top, width, height
     except cv2.error as error:
         raise DataError(f"selective search fails on a frame of {width}x{height}: {error.err}") from None
@@ -81,18 +88,21 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
 
 
 def choose(boxes: NDArray[np.floating[Any]], height: int, width: int, search: Search) -> Boxes:
-    """Keep the boxes (R, 4) of a frame that the settings allow, each once, from the largest to the smallest."""
-    boxes = np.unique(
-        boxes.astype(np.float32), axis=0
-    )  # sorted by x1, y1, x2, y2: no order of before is left
+    """Keep the boxes (R, 4) of a frame that the settings allow, each once, from the largest to the smallest.
+
+    With `keep: first` the given order is the ranking.
+    """
+    # Sorted by x1, y1, x2, y2: no order of before is left but in `rank`, the first place of each box.
+    boxes, rank = np.unique(boxes.astype(np.float32), axis=0, return_index=True)
     sides = boxes[:, 2:] - boxes[:, :2]
     low, high, area = sides.min(axis=1), sides.max(axis=1), sides.prod(axis=1)
     kept = (
-        (low > 0)
-        & (low >= search.smallest * min(height, width))
-        & (area <= search.largest * height * width)
-        & (high <= search.ratio * low)
+        (low > 0) & (low >= search.smallest * min(height, width)) & (area <= search.largest * height * width)
     )
+    if search.ratio is not None:
+        kept &= high <= search.ratio * low
+    if search.keep == "first":
+        kept &= rank <= np.sort(rank[kept])[: search.limit].max(initial=-1)
     boxes = boxes[kept][np.argsort(-area[kept], kind="stable")]
     if len(boxes) > search.limit:
         boxes = boxes[np.linspace(0, len(boxes) - 1, search.limit).round().astype(np.int64)]
@@ -102,6 +112,11 @@ def choose(boxes: NDArray[np.floating[Any]], height: int, width: int, search: Se
 def whole_frame(height: int, width: int) -> Boxes:
     """Give the box of a frame itself: (1, 4)."""
     return np.array([[0, 0, width, height]], np.float32)
+
+
+@lru_cache(maxsize=1)
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None)  # what this process is linked with
 
 
 def selective_search() -> Any:
@@ -184,7 +199,8 @@ def write_proposals(
 
 def made_from(search: Search, path: str, meta: VideoMeta) -> dict[str, Any]:
     """Tell what decides the regions of the frames of a video."""
-    video = [*state_of(Path(path)), meta.num_frames, meta.fps, meta.height, meta.width]
+    size, _ = state_of(Path(path))  # not when it was changed: copied elsewhere it is the same video
+    video = [size, meta.num_frames, meta.fps, meta.height, meta.width]
     return {
         "format": FORMAT,
         "opencv": cv2.__version__,

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional as F
-from torchvision.ops import batched_nms, nms
 
 from vidssl.config import Settings
 from vidssl.models.backbones import Backbone
@@ -257,6 +256,8 @@ def pairs_of_sums(
     affinity: Sequence[Tensor], boxes: Sequence[Tensor], numbers: NDArray[np.int64], config: TrackerSettings
 ) -> Tracks:
     """Keep the best pairs of regions of each pair of frames that lie `min_gap` apart."""
+    from torchvision.ops import nms  # seconds to import
+
     found: list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]] = []
     for sums in scaled_sums(affinity):
         for i in np.flatnonzero(numbers[sums.end] - numbers[: sums.end] >= config.min_gap).tolist():
@@ -320,6 +321,8 @@ def _keep(
     path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64], config: TrackerSettings
 ) -> tuple[Tensor, Tensor]:
     """Keep the best paths that are long enough; of paths that have joined, for they end in one thing, the best one."""
+    from torchvision.ops import batched_nms
+
     last = (path >= 0).sum(dim=1) - 1
     gap = torch.from_numpy(numbers).to(path.device)[last]
     good = torch.nonzero((score >= config.threshold) & (gap >= config.min_gap))[:, 0]
@@ -332,6 +335,8 @@ def _keep(
 
 def _spread(boxes: Tensor, config: TrackerSettings) -> Tensor:
     """Choose regions (R, 4) to start from: no two of one thing, of all sizes."""
+    from torchvision.ops import nms
+
     if config.overlap is None:
         chosen = torch.arange(len(boxes), device=boxes.device)
     else:

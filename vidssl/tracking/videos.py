@@ -1,5 +1,6 @@
 """Track a whole list of videos into a folder: workers decode and search, the network runs here."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -12,12 +13,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vidssl.config import differences
 from vidssl.data.chunks import chunk_starts
 from vidssl.data.records import VideoList
 from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video import Reading
 from vidssl.data.views import part_of
 from vidssl.errors import DataError
+from vidssl.files import state_of
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.tracking.proposals import (
@@ -35,6 +38,8 @@ from vidssl.tracking.tracker import TrackerSettings, no_tracks, track_chunk
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks, VideoMeta, VideoRecord
 from vidssl.workers import Desk, ordered
+
+_log = logging.getLogger(__name__)
 
 FORMAT = 1  # of what is tracked; a change of the tracker that changes tracks raises it
 
@@ -96,7 +101,9 @@ def track_list(
     """Track regions through every video of a list; write a file for each, `out/tracks/<name>.npz`.
 
     Proposals do not depend on the network: they stay in `out/proposals/` and are searched once. A file of tracks that
-    was made with the same is left as it is, so that a run that was stopped goes on where it was.
+    was made with the same weights and settings from the same video (size, frame rate) is left as it is, so that a run
+    that was stopped goes on where it was; others are made again, and a warning counts them. Modification times are
+    ignored, as by `identify`: tracks stay when the videos are copied to another place.
 
     Args:
         backbone: A ResNet, on the device.
@@ -122,15 +129,16 @@ def track_list(
     started = time.monotonic()
     backbone.check_regions()
     selective_search()
-    told = {
+    settings = {
         "format": FORMAT,
         "tracker": config.model_dump(mode="json"),
         "mean": list(mean),
         "std": list(std),
         **made_with,
     }
-    todo, kept = _todo(videos, out, told, shard)
-    plan = _Plan(proposals or out, config, reading or Reading())
+    reading = reading or Reading()
+    todo, kept = _todo(videos, out, settings, reading, shard)
+    plan = _Plan(proposals or out, config, reading)
     seen = ordered(
         lambda task, desk: _look(task, desk, plan),
         todo,
@@ -157,7 +165,8 @@ def track_list(
                 for chunk in found.chunks
             ]
             whole = _joined(parts)
-            write_tracks(tracks_file(out, task.name, task.record), whole, told)
+            path = tracks_file(out, task.name, task.record)
+            write_tracks(path, whole, _made_from(settings, task.record, reading))
             made.append(task.name)
             count = len(np.unique(whole.track))
             untracked += [] if count else [task.name]
@@ -185,7 +194,7 @@ class _Task(NamedTuple):
 
 
 def _todo(
-    videos: VideoList, out: Path, told: Mapping[str, Any], shard: tuple[int, int]
+    videos: VideoList, out: Path, settings: Mapping[str, Any], reading: Reading, shard: tuple[int, int]
 ) -> tuple[list[_Task], int]:
     """The videos of a shard that are to be tracked, one for each file; and how many are tracked already."""
     tasks: dict[Path, _Task] = {}
@@ -197,15 +206,37 @@ def _todo(
                 f"{other.name} and {name} would have one file of tracks: give the videos names of their own"
             )
     mine = list(tasks.items())[shard[0] :: shard[1]]
-    todo = [task for path, task in mine if not _is_there(path, told)]
+    todo: list[_Task] = []
+    others: list[tuple[Path, str]] = []
+    for path, task in mine:
+        there = _made_with(path)
+        changed = differences(there, _made_from(settings, task.record, reading)) if there else []
+        if changed:
+            others.append((path, ", ".join(name for name, _, _ in changed)))
+        if changed or not there:
+            todo.append(task)
+    if others:
+        _log.warning(
+            "%d files of tracks are made again: the first, %s, was made with another %s",
+            len(others),
+            *others[0],
+        )
     return todo, len(mine) - len(todo)
 
 
-def _is_there(path: Path, told: Mapping[str, Any]) -> bool:
+def _made_with(path: Path) -> dict[str, Any]:
+    """Read the settings of existing tracks; empty if the file is missing or damaged."""
     try:
-        return path.exists() and read_tracks(path)[1] == told
+        return read_tracks(path)[1] if path.exists() else {}
     except DataError:
-        return False  # damaged: made anew
+        return {}
+
+
+def _made_from(settings: Mapping[str, Any], record: VideoRecord, reading: Reading) -> dict[str, Any]:
+    """Collect the settings and the file state that determine the tracks of a video."""
+    size, _ = state_of(Path(record.path))
+    video = {"bytes": size, "fps": record.fps or reading.fps}
+    return {**settings, "video": video}
 
 
 def _checked(seen: Iterator["_Seen"], check: Callable[[], None]) -> Iterator["_Seen"]:

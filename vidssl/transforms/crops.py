@@ -43,16 +43,22 @@ class Window(NamedTuple):
         """Give the same part of frames that are `x` times as wide and `y` times as high."""
         return Window(self.x * x, self.y * y, self.w * x, self.h * y, self.flipped)
 
-    def cut(self, image: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-        """Cut a picture (H, W) of numbers that must not mix out of the source: (size, size), nearest neighbours.
+    def cut(self, image: NDArray[np.uint8], size: int, outside: int = 255) -> NDArray[np.uint8]:
+        """Cut an image (H, W) of numbers that must not mix out of the source: (size, size), nearest neighbours.
+
+        `outside` is the number of pixels beyond the source, which padded views show.
 
         For windows of whole pixels it is the resizing of `cv2.INTER_NEAREST_EXACT`: the source pixel in which the
         centre of a pixel of the view lies. So the picture fits the bilinear frames of the view, without a shift.
         """
         centres = (np.arange(size) + 0.5) / size
-        rows = np.clip((self.y + self.h * centres).astype(int), 0, image.shape[0] - 1)
-        columns = np.clip((self.x + self.w * centres).astype(int), 0, image.shape[1] - 1)
-        return np.asarray(image[rows[:, None], columns[::-1] if self.flipped else columns])
+        rows = np.floor(self.y + self.h * centres).astype(int)
+        columns = np.floor(self.x + self.w * centres).astype(int)
+        high, wide = image.shape
+        inside = ((rows >= 0) & (rows < high))[:, None] & (columns >= 0) & (columns < wide)
+        found = image[np.clip(rows, 0, high - 1)[:, None], np.clip(columns, 0, wide - 1)]
+        found = np.where(inside, found, np.uint8(outside))
+        return np.ascontiguousarray(found[:, ::-1] if self.flipped else found)
 
     def visible(self, boxes: NDArray[np.float32]) -> NDArray[np.float64]:
         """Give the share of each box's area (N, 4) that the view shows: (N,)."""
@@ -146,45 +152,58 @@ def short_side(frames: Frames, size: int) -> Frames:
     return crop_resize(frames, Box(0, 0, width, height), size * height // short, size * width // short)
 
 
-def random_crop(frames: Frames, size: int, generator: np.random.Generator) -> View:
+def random_crop(frames: Frames, size: int, generator: np.random.Generator, padding: int = 0) -> View:
     """Cut a square of `size` pixels at one uniform place out of all frames: (T, C, size, size).
 
+    With `padding` as many black pixels are added on each side first, as torchvision's `RandomCrop` does; the window can
+    reach beyond the frames then.
+
     Raises:
-        ValueError: A side of the frames is shorter than `size`.
+        ValueError: A side of the frames, padding included, is shorter than `size`.
     """
-    height, width = frames.shape[2:]
-    if min(height, width) < size:
-        raise ValueError(f"frames of {width}x{height} are smaller than the crop of {size}: resize them first")
-    y = int(generator.integers(height - size, endpoint=True))
-    x = int(generator.integers(width - size, endpoint=True))
-    return _square(frames, x, y, size)
+    high, wide = (side + 2 * padding for side in frames.shape[2:])
+    if min(high, wide) < size:
+        raise ValueError(f"frames of {wide}x{high} are smaller than the crop of {size}: resize them first")
+    y = int(generator.integers(high - size, endpoint=True))
+    x = int(generator.integers(wide - size, endpoint=True))
+    if not padding:
+        return _square(frames, x, y, size)
+    images = frames.transpose(0, 2, 3, 1)
+    padded = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0))).transpose(0, 3, 1, 2)
+    view = _square(padded, x, y, size)
+    return View(view.frames, Window(x - padding, y - padding, size, size))
 
 
-def center_crop(frames: Frames, size: int) -> View:
-    """Resize the shorter side to `size` and cut the central square: (T, C, size, size)."""
-    return uniform_crops(frames, size, 1)[0]
+def center_crop(frames: Frames, size: int, short: int | None = None) -> View:
+    """Resize the shorter side to `short`, or `size`, and cut the central square: (T, C, size, size)."""
+    return uniform_crops(frames, size, 1, short)[0]
 
 
-def uniform_crops(frames: Frames, size: int, count: int = 3) -> list[View]:
-    """Resize the shorter side to `size` and cut squares at even distances along the longer one.
+def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None = None) -> list[View]:
+    """Resize the shorter side to `short` and cut squares at even distances along the longer one.
 
     One is the centre. Of more, the first and the last reach the ends. Three are those of the 30-crop test, by the
     convention of SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top, centre, bottom of a
-    high one; together they cover frames up to 3:1.
+    high one; with `short` equal to `size` together they cover frames up to 3:1. They are centred along the shorter
+    side.
 
     Args:
         frames: (T, C, H, W).
         size: Side of the squares, pixels.
         count: Squares, at least 1.
+        short: The shorter side, pixels, at least `size`; None: `size`. 256 with `size` 224 is the test of ImageNet.
 
     Returns:
         `count` views (T, C, size, size).
     """
-    small = short_side(frames, size)
-    room = small.shape[3] - size, small.shape[2] - size  # one of them is 0
+    small = short_side(frames, size if short is None else short)
+    room = small.shape[3] - size, small.shape[2] - size
+    longer = int(room[1] > room[0])  # 0: x, also of a square frame, as in SlowFast
     # Half a pixel is rounded up, as in SlowFast and pytorchvideo.
-    shares = [(1, 2)] if count == 1 else [(n, count - 1) for n in range(count)]
-    places = [[(2 * side * n + of) // (2 * of) for side in room] for n, of in shares]
+    places = [[(side + 1) // 2 for side in room] for _ in range(count)]
+    for n, place in enumerate(places):
+        if count > 1:
+            place[longer] = (2 * room[longer] * n + count - 1) // (2 * (count - 1))
     return [shown_of(_square(small, x, y, size), small, frames) for x, y in places]
 
 

@@ -60,7 +60,12 @@ GEOMETRY: dict[str, Callable[[Frames, float], Frames]] = {
 
 
 def rand_augment(
-    frames: Frames, operations: int, magnitude: int, geometry: bool, generator: np.random.Generator
+    frames: Frames,
+    operations: int,
+    magnitude: int,
+    geometry: bool,
+    generator: np.random.Generator,
+    probability: float = 1.0,
 ) -> Frames:
     """Do operations drawn at random, one after the other; each draw, of operation and sign, holds for the clip.
 
@@ -70,12 +75,15 @@ def rand_augment(
         magnitude: M of the paper, 0 to 30.
         geometry: Whether to rotate, shear and translate too.
         generator: Source of random numbers.
+        probability: With which each operation that was drawn is done.
 
     Returns:
-        (T, 3, H, W); the given frames themselves where all that is drawn is the identity.
+        (T, 3, H, W); the given frames themselves where nothing is done, or only the identity.
     """
     drawn = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
     for _ in range(operations):
         change = drawn[generator.integers(len(drawn))]
+        if probability < 1 and generator.random() >= probability:
+            continue
         frames = change(frames, generator.choice((-1, 1)) * magnitude / LARGEST)
     return frames

@@ -106,8 +106,10 @@ class ViewRecipe:
         blur_kernel: Annotated[Side, AfterValidator(_odd)] = 23
         sigma: Range = (0.1, 2.0)  # of the blur, pixels
         solarize_probability: Probability = 0.0
-        # RandAugment: operations (0: without), their strength, and whether to rotate, shear and translate too.
+        # RandAugment: operations (0: without), the probability of each, their strength, whether to rotate, shear and
+        # translate too.
         operations: Annotated[int, Field(ge=0)] = 0
+        operation_probability: Probability = 1.0
         magnitude: Annotated[int, Field(ge=0, le=LARGEST)] = 10
         geometry: bool = True
         difference: Probability = 0.0
@@ -133,7 +135,8 @@ class ViewRecipe:
         if generator.random() < config.solarize_probability:
             frames = color.solarize(frames)
         if config.operations:
-            frames = rand_augment(frames, config.operations, config.magnitude, config.geometry, generator)
+            drawn = config.operations, config.magnitude, config.geometry
+            frames = rand_augment(frames, *drawn, generator, config.operation_probability)
             # Whatever was drawn: that boxes can follow must not be a matter of chance.
             window = None if config.geometry else window
         view = View(frames, window)
@@ -193,7 +196,7 @@ class InfoMin(ViewRecipe):
 
 @RECIPES.register("train_crop")
 class TrainCrop:
-    """The view of supervised training: shorter side to a random length, random square, maybe colour, flip.
+    """The view of supervised training: shorter side to a random length, padding, random square, maybe colour, flip.
 
     The defaults are those of the linear evaluation of SCE (the authors' code; the paper has a fixed 256). Its
     finetuning on UCF101 and HMDB51 has color 0.5, that is jitter 0.4, 0.4, 0.4, 0.1.
@@ -204,15 +207,16 @@ class TrainCrop:
 
         size: Side = 224
         short_side: tuple[Side, Side] = (256, 320)  # pixels, uniform, both ends included
+        padding: Annotated[int, Field(ge=0)] = 0  # black pixels on each side before the crop: 4 on CIFAR
         color: Strength = 0.0
         gray_probability: Probability = 0.0
 
         @model_validator(mode="after")
         def _crop_fits(self) -> "TrainCrop.Config":
             low, high = self.short_side
-            if not self.size <= low <= high:
+            if not self.size <= low + 2 * self.padding <= high + 2 * self.padding:
                 raise ValueError(
-                    f"short_side ({low}, {high}) must rise and start at size {self.size} or more"
+                    f"short_side ({low}, {high}) must rise, and with padding start at size {self.size} or more"
                 )
             return self
 
@@ -225,7 +229,7 @@ class TrainCrop:
         """Make one view; every draw holds for all frames of the clip."""
         config = self.config
         resized = crops.short_side(frames, int(generator.integers(*config.short_side, endpoint=True)))
-        view = crops.random_crop(resized, config.size, generator)
+        view = crops.random_crop(resized, config.size, generator, config.padding)
         frames, window = crops.shown_of(view, resized, frames)
         if generator.random() < config.jitter_probability:
             frames = color.color_jitter(frames, config.ranges, generator)
@@ -235,14 +239,32 @@ class TrainCrop:
         return [crops.mirrored(view) if generator.random() < config.flip_probability else view]
 
 
+class _TestCrop(Settings):
+    """What crops of tests have in common. The size is the one at which SCE is tested on video."""
+
+    size: Side = 256
+    short_side: Side | None = (
+        None  # pixels, before the crop; None: size. 256 with size 224 is the test of ImageNet
+    )
+
+    @model_validator(mode="after")
+    def _crop_fits(self) -> "_TestCrop":
+        check_short_side(self.size, self.short_side)
+        return self
+
+
+def check_short_side(size: int, short_side: int | None) -> None:
+    """Raise a ValueError if a crop of `size` is larger than the shorter side that it is cut from."""
+    if short_side is not None and short_side < size:
+        raise ValueError(f"short_side {short_side} is less than size {size}: raise it, or leave it out")
+
+
 @RECIPES.register("center_crop")
 class CenterCrop:
-    """Shorter side to `size`, central square. Nothing is random."""
+    """Shorter side to `short_side`, or `size`; central square of `size`. Nothing is random."""
 
-    class Config(Settings):
-        """The size is the one at which SCE is tested."""
-
-        size: Side = 256
+    class Config(_TestCrop):
+        """One crop."""
 
     difference = 0.0
 
@@ -251,17 +273,16 @@ class CenterCrop:
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
-        return [crops.center_crop(frames, self.config.size)]
+        return [crops.center_crop(frames, self.config.size, self.config.short_side)]
 
 
 @RECIPES.register("uniform_crops")
 class UniformCrops:
-    """Shorter side to `size`, squares at even distances along the longer one. Nothing is random."""
+    """Shorter side to `short_side`, or `size`; squares of `size` at even distances along the longer one."""
 
-    class Config(Settings):
-        """Size and number are those at which SCE is tested."""
+    class Config(_TestCrop):
+        """The number is that of SCE's tests on video."""
 
-        size: Side = 256
         crops: int = Field(default=3, ge=1)
 
     difference = 0.0
@@ -271,4 +292,5 @@ class UniformCrops:
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make `crops` views."""
-        return crops.uniform_crops(frames, self.config.size, self.config.crops)
+        config = self.config
+        return crops.uniform_crops(frames, config.size, config.crops, config.short_side)

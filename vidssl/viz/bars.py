@@ -3,17 +3,16 @@
 import io
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from vidssl.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _INK, _PALE = "#33373d", "#b9bdc3"
 _COLORS = ("#2a5bc7", "#c2570c", "#2b8a5a", "#8a4fb5", "#b3262e", "#0e8fa3", "#8a7a1f", "#6b7078")
@@ -62,8 +61,14 @@ def bars_figure(
     unit: str,
     levels: Mapping[str, float] | None = None,
     apart: Collection[str] = (),
-) -> Figure:
+) -> "Figure":
     """Make the figure that `grouped_bars` writes."""
+    from matplotlib.colors import to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
+
     found = [value for values in series.values() for value in values if value is not None]
     if not found:
         raise DataError("there is no number to draw")
@@ -123,7 +128,7 @@ def _centres(groups: Sequence[str], apart: Collection[str]) -> NDArray[np.float6
     return np.cumsum([0.0, *steps])
 
 
-def _draw_levels(axes: Axes, levels: Mapping[str, float], shown: Mapping[str, float]) -> None:
+def _draw_levels(axes: "Axes", levels: Mapping[str, float], shown: Mapping[str, float]) -> None:
     for meaning, level in shown.items():
         axes.axhline(level, color=_INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=3)
         axes.annotate(

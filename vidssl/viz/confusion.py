@@ -2,11 +2,13 @@
 
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _INK = "#33373d"
 _NAMED = 110  # classes at most that are named at the sides
@@ -29,8 +31,11 @@ def confusion_picture(counts: NDArray[np.int64], names: Sequence[str], *, dpi: i
     return png.getvalue()
 
 
-def confusion_figure(counts: NDArray[np.int64], names: Sequence[str]) -> Figure:
+def confusion_figure(counts: NDArray[np.int64], names: Sequence[str]) -> "Figure":
     """Make the figure that `confusion_picture` writes; its first axes hold the matrix."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     if not counts[:, -1].any():
         counts = counts[:, :-1]
     columns = [*names, "none"][: counts.shape[1]]

@@ -3,14 +3,15 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from vidssl.errors import DataError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ _PANELS = (
         "right answers (%)",
         (_Line("knn", "kNN", _BLUE, scale=100.0), _Line("R@1", "R@1", _ORANGE, scale=100.0)),
     ),
-    _Panel("Uniformity (lower is more even)", "uniformity", (_Line("uniformity", "u", _BLUE),)),
+    _Panel("Uniformity loss", "nats (lower: more uniform)", (_Line("uniformity_loss", "loss", _BLUE),)),
 )
 
 
@@ -56,7 +57,7 @@ def training_curves(metrics: Sequence[Mapping[str, float]], *, dpi: int = 150) -
 
     Args:
         metrics: each with "step", and any of "loss", "positive_similarity", "negative_similarity",
-            "negative_spread", "key_rank", "lr", "knn", "R@1" (fractions), "uniformity". A panel without data
+            "negative_spread", "key_rank", "lr", "knn", "R@1" (fractions), "uniformity_loss". A panel without data
             is left out. Of two lines with one step the later counts: a resumed run writes some steps twice.
         dpi: pixels for each inch; the picture is up to 11 inches wide.
 
@@ -71,12 +72,15 @@ def training_curves(metrics: Sequence[Mapping[str, float]], *, dpi: int = 150) -
     return png.getvalue()
 
 
-def curves_figure(metrics: Sequence[Mapping[str, float]]) -> Figure:
+def curves_figure(metrics: Sequence[Mapping[str, float]]) -> "Figure":
     """The figure that `training_curves` writes; its axes are the panels.
 
     Raises:
         DataError: when no line has anything to draw.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     panels = [panel for panel in _PANELS if any(_series(metrics, line.key) for line in panel.lines)]
     if not panels:
         raise DataError(
@@ -101,7 +105,9 @@ def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, flo
     return dict(sorted(found.items()))
 
 
-def _draw(axes: Axes, panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> None:
+def _draw(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> None:
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
     for line in panel.lines:
         series = _series(metrics, line.key)
         steps, values = np.array(list(series)), line.scale * np.array(list(series.values()))

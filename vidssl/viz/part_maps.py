@@ -3,13 +3,13 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _INK, _FAINT = "#33373d", "#5d636c"
 _GROUND = (0.91, 0.92, 0.935)  # part 0
@@ -43,12 +43,15 @@ def parts_picture(crops: Sequence[PartCrop], names: Sequence[str], *, dpi: int =
     return png.getvalue()
 
 
-def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> Figure:
+def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> "Figure":
     """Make the figure that `parts_picture` writes: three axes a crop, from top to bottom.
 
     Raises:
         ValueError: There is no crop.
     """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
     if not crops:
         raise ValueError("a picture of parts needs at least one crop")
     colours = _colours(len(names))
@@ -110,6 +113,9 @@ def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> Figure:
 
 def _colours(parts: int) -> list[tuple[float, float, float]]:
     """One colour a part: gray for the background, then those that are told apart best, then paler ones."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_rgb
+
     table = [to_rgb(colormaps["tab20"](n)) for n in range(20)]
     order = [*range(0, 20, 2), *range(1, 20, 2)]
     order = [n for n in order if n not in (14, 15)]  # its grays

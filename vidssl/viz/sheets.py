@@ -7,7 +7,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vidssl.types import Frames
@@ -76,6 +75,8 @@ def retrieval_sheet(rows: Sequence[Sequence[Shot]], *, title: str = "", dpi: int
     Raises:
         ValueError: when there are no rows, a row is empty, or a shot is no clip.
     """
+    from matplotlib.figure import Figure
+
     if not rows or not all(rows):
         raise ValueError("a retrieval sheet needs at least one row, and a query in each row")
     middles = [[_pictures(shot.frames)[len(shot.frames) // 2] for shot in row] for row in rows]

@@ -9,7 +9,13 @@ from vidssl.errors import DataError
 
 
 def prepare_hmdb51(
-    root: Path, out: Path, splits: Path, *, max_missing: float = 0.05, fps: float | None = None
+    root: Path,
+    out: Path,
+    splits: Path,
+    *,
+    max_missing: float = 0.05,
+    fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
     """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for HMDB51.
 
@@ -19,6 +25,7 @@ def prepare_hmdb51(
         splits: Folder with `<class>_test_split{1,2,3}.txt`.
         max_missing: Share of the files of a list that may be missing.
         fps: Frames per second of folders of images.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         DataError: The split files are not complete, contradict each other, or do not fit the folder.
@@ -50,4 +57,5 @@ def prepare_hmdb51(
                     side = "train" if code == ["1"] else "test"
                     lists[f"{side}{n}"].append(Listed(place, f"{name}/{file}", label))
         notes.append(f"split {n}: {unused} files are in neither list")
-    return write_found(root, out, scan(root), lists, classes, max_missing=max_missing, fps=fps, notes=notes)
+    tree = scan(root, follow_links=follow_links)
+    return write_found(root, out, tree, lists, classes, max_missing=max_missing, fps=fps, notes=notes)

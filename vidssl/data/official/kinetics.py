@@ -23,6 +23,7 @@ def prepare_kinetics(
     untrimmed: bool = False,
     max_missing: float = 0.2,
     fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Kinetics.
 
@@ -38,6 +39,7 @@ def prepare_kinetics(
         untrimmed: The files are whole videos `<id>.mp4`: start and end are written too.
         max_missing: Share of the files of a list that may be missing.
         fps: Frames per second of folders of images.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         DataError: The lists are not what they should be, contradict each other, or do not fit the folder.
@@ -77,7 +79,7 @@ def prepare_kinetics(
         video = row.name.rsplit("_", 2)[0]
         return tree.find_anywhere(f"{video}.mp4", folders)
 
-    tree = scan(root)
+    tree = scan(root, follow_links=follow_links)
     return write_found(
         root, out, tree, lists, names, max_missing=max_missing, fps=fps, find=find, notes=notes
     )

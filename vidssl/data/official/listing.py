@@ -128,7 +128,7 @@ def write_found(
     for path in sorted({row.path for kept in rows.values() for row in kept}):
         check_name(path)
     write_lists(out, root, rows, classes)
-    return Report(counts, tuple(classes), tuple(notes))
+    return Report(counts, tuple(classes), (*notes, *tree.notes))
 
 
 def lines_of(path: Path, remedy: str) -> Iterator[tuple[str, str]]:

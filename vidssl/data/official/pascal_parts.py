@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from scipy.io import loadmat
 
 from vidssl.data.official.listing import lines_of
 from vidssl.data.records import Row, write_lists
@@ -144,6 +143,8 @@ def read_annotation(file: Path) -> Iterator[Annotated]:
     Raises:
         DataError: It cannot be read, or holds something else.
     """
+    from scipy.io import loadmat
+
     try:
         for found in _structs(loadmat(str(file))["anno"][0, 0]["objects"]):
             name, mask = _text(found["class"]), _mask(found["mask"])

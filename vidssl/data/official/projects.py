@@ -27,6 +27,7 @@ def prepare_list(
     classes: Path | None = None,
     max_missing: float = 0.05,
     fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
     """Write `NAME.csv`, `classes.txt` where classes are given, and `root.txt` for a list of another project.
 
@@ -42,6 +43,7 @@ def prepare_list(
         classes: Names of the classes, one a line.
         max_missing: Share of the files that may be missing.
         fps: Frames per second of folders of images.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         ConfigError: No such form, a name or separator that is none.
@@ -55,7 +57,7 @@ def prepare_list(
     if not name or "/" in name or name.startswith("."):
         raise ConfigError(f"{name!r} is no name of a list: give one such as train")
     names = classes_of(classes) if classes is not None else []
-    tree = scan(root)
+    tree = scan(root, follow_links=follow_links)
     rows = []
     for place, line in lines_of(videos, "give the list of another project"):
         row = _row(place, line, form, separator, root, tree)

@@ -19,6 +19,7 @@ def prepare_ssv2(
     *,
     max_missing: float = 0.05,
     fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Something-Something v2.
 
@@ -30,6 +31,7 @@ def prepare_ssv2(
         labels: JSON object from the name of a class to its number, from 0.
         max_missing: Share of the files of a list that may be missing.
         fps: Frames per second of folders of images.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         DataError: The lists are not what they should be, contradict each other, or do not fit the folder.
@@ -37,7 +39,8 @@ def prepare_ssv2(
     numbers = _numbers(labels)
     classes = sorted(numbers, key=numbers.__getitem__)
     lists = {side: _rows(path, numbers, labels) for side, path in (("train", train), ("test", test))}
-    return write_found(root, out, scan(root), lists, classes, max_missing=max_missing, fps=fps)
+    tree = scan(root, follow_links=follow_links)
+    return write_found(root, out, tree, lists, classes, max_missing=max_missing, fps=fps)
 
 
 def _numbers(path: Path) -> dict[str, int]:

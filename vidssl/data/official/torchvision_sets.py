@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from torchvision import datasets
 
 from vidssl.data.records import Row, check_beside, write_lists
 from vidssl.data.tree import check_name
@@ -92,6 +91,8 @@ def prepare_torchvision(
 
 def image_sets() -> dict[str, Any]:
     """The classes of torchvision.datasets that need no more than a root and have halves to choose from, by name."""
+    from torchvision import datasets
+
     found = {}
     for name, kind in sorted(vars(datasets).items()):
         if not (inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset)):

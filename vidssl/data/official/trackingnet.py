@@ -9,7 +9,13 @@ from vidssl.errors import ConfigError, DataError
 
 
 def prepare_trackingnet(
-    root: Path, out: Path, *, chunks: str | None = None, fps: float = 30.0, max_missing: float = 0.05
+    root: Path,
+    out: Path,
+    *,
+    chunks: str | None = None,
+    fps: float = 30.0,
+    max_missing: float = 0.05,
+    follow_links: bool = False,
 ) -> Report:
     """Write `train.csv`, `test.csv` and `root.txt` for TrackingNet: one row a sequence, no labels.
 
@@ -22,6 +28,7 @@ def prepare_trackingnet(
         chunks: Numbers of the training chunks, such as "0-3" or "0,2"; None: all that are there.
         fps: Frames per second; the frames do not say, and most of their videos have about 30.
         max_missing: Share of the sequences with boxes whose frames may be missing.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         ConfigError: Chunks that are no numbers.
@@ -38,7 +45,7 @@ def prepare_trackingnet(
             f"{root} holds no {shown(absent or ['TRAIN_0'])}: it needs TRAIN_<n>/frames and TRAIN_<n>/anno"
         )
     folders = {"train": [f"TRAIN_{n}" for n in wanted], "test": ["TEST"] if (root / "TEST").is_dir() else []}
-    tree = scan(root, [name for side in folders.values() for name in side])
+    tree = scan(root, [name for side in folders.values() for name in side], follow_links=follow_links)
     without: list[str] = []  # sequences that have frames and no boxes
     odd: list[str] = []  # files of boxes that are wrong in themselves
     lists = {

@@ -12,7 +12,13 @@ _REMEDY = "it comes with the splits, in ucfTrainTestlist"
 
 
 def prepare_ucf101(
-    root: Path, out: Path, splits: Path, *, max_missing: float = 0.05, fps: float | None = None
+    root: Path,
+    out: Path,
+    splits: Path,
+    *,
+    max_missing: float = 0.05,
+    fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
     """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for UCF101.
 
@@ -24,6 +30,7 @@ def prepare_ucf101(
         splits: Folder with `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
         max_missing: Share of the files of a list that may be missing.
         fps: Frames per second of folders of images.
+        follow_links: Follow links to folders, and links that leave the root.
 
     Raises:
         DataError: The split files are not complete, contradict each other, or do not fit the folder.
@@ -42,7 +49,8 @@ def prepare_ucf101(
         for side in ("train", "test")
     }
     notes = [f"class in other letter case: {name} ({count} rows)" for name, count in sorted(renamed.items())]
-    return write_found(root, out, scan(root), lists, classes, max_missing=max_missing, fps=fps, notes=notes)
+    tree = scan(root, follow_links=follow_links)
+    return write_found(root, out, tree, lists, classes, max_missing=max_missing, fps=fps, notes=notes)
 
 
 def _classes(path: Path) -> list[str]:

@@ -1,0 +1,182 @@
+"""Micro-batches: what contrasts within the batch computes the loss and the gradients of one batch."""
+
+import copy
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from vidssl import comm
+from vidssl.engine.accumulate import accumulate
+from vidssl.engine.parallel import average_gradients, over_processes
+from vidssl.methods import METHODS
+from vidssl.models import Head
+from vidssl.models.backbones import Backbone
+from vidssl.models.norms import SyncBatchNorm
+from vidssl.types import Batch
+
+Tiny = runpy.run_path(str(Path(__file__).parents[1] / "methods" / "tiny.py"))["Tiny"]
+
+CPU = torch.device("cpu")
+NAMES = ("simclr", "supcon")
+
+
+class Noisy(Backbone):
+    """Batch norm and dropout; it notes what it gave, and each batch norm's mean after each pass."""
+
+    dim = 8
+
+    def __init__(self, norm=nn.BatchNorm1d):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(6, 8), norm(8), nn.Dropout(0.5))
+        self.given, self.means = [], []
+
+    def forward(self, x):
+        given = self.layers(x.mean(dim=(3, 4)).flatten(1))
+        self.given.append(given.detach().clone())
+        self.means.append(self.layers[1].running_mean.clone())
+        return given
+
+
+def make(name, backbone, dtype=torch.float64):
+    torch.manual_seed(0)
+    head = Head(layers=2, hidden=16, out=5, norm="none")
+    method = METHODS[name](METHODS[name].Config(projector=head, temperature=0.2), backbone())
+    return method.to(dtype).train()
+
+
+def batch(dtype=torch.float64):
+    """12 samples of 3 classes; record 2 is there twice."""
+    source = torch.Generator().manual_seed(7)
+    clips = tuple(torch.randn(12, 3, 2, 4, 4, generator=source, dtype=torch.float64) for _ in range(2))
+    index = torch.tensor([4, 9, 2, 7, 1, 0, 5, 2, 8, 3, 6, 11])
+    return Batch(tuple(clip.to(dtype) for clip in clips), index % 3, index)
+
+
+def cut(data, sizes):
+    views = zip(*(view.split(sizes) for view in data.views), strict=True)
+    return [
+        Batch(*part) for part in zip(views, data.label.split(sizes), data.index.split(sizes), strict=True)
+    ]
+
+
+def step(method, parts, half=False, parallel=None):
+    """Scalars and gradients of a step."""
+    totals, seen = accumulate(method, parallel or method, iter(parts), len(parts), half)
+    assert seen.tolist() == [index for part in parts for index in part.index.tolist()]
+    average_gradients(parallel or method)
+    found = {key: p.grad.clone() for key, p in method.named_parameters()}
+    method.zero_grad()
+    return totals, found
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("sizes", [[6, 6], [4, 4, 4], [1] * 12, [7, 5]])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_micro_batches_are_one_batch(name, sizes, dtype):
+    close = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-14}
+    scalars, gradients = step(make(name, Tiny, dtype), [batch(dtype)])
+    found, cached = step(make(name, Tiny, dtype), cut(batch(dtype), sizes))
+    torch.testing.assert_close(found, scalars, **close)  # all of them, those that are watched too
+    torch.testing.assert_close(cached, gradients, **close)
+    assert all(gradient.abs().max() > 1e-4 for gradient in gradients.values())
+
+
+def of_a_world(name, exact):
+    """Scalars, averaged over processes, and gradients of this process with its part in two micro-batches."""
+    method = make(name, Tiny)
+    parallel = over_processes(method, CPU, exact)
+    own = cut(batch(), [12 // comm.world()] * comm.world())[comm.rank()]
+    size = len(own.index) // 2
+    for _ in range(2):  # a second step, for what the first one may leave behind
+        scalars, gradients = step(method, cut(own, [size, size]), parallel=parallel)
+    return {key: comm.mean(value).item() for key, value in scalars.items()}, gradients
+
+
+def of_both_ways():
+    with comm.joined(CPU):
+        return {(name, exact): of_a_world(name, exact) for name in NAMES for exact in (True, False)}
+
+
+def test_processes_with_micro_batches_are_one_batch(run_world):
+    for found in run_world(2, of_both_ways):
+        for (name, _), (scalars, gradients) in found.items():
+            expected, whole = step(make(name, Tiny), [batch()])
+            assert scalars == pytest.approx({key: value.item() for key, value in expected.items()}, rel=1e-9)
+            torch.testing.assert_close(gradients, whole, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, SyncBatchNorm])
+def test_both_passes_are_equal_and_statistics_move_once(name, norm):
+    method = make(name, lambda: Noisy(norm))
+    parts = cut(batch(), [4, 4, 4])
+    plain = copy.deepcopy(method)
+    step(method, parts)
+    backbone = method.backbone
+    first, second = backbone.given[:6], backbone.given[6:]  # three micro-batches of two views
+    torch.testing.assert_close(second, first, rtol=0, atol=0)
+    assert not torch.equal(first[0] == 0, first[1] == 0)  # dropout takes other numbers from view to view
+    assert all(torch.equal(mean, torch.zeros(8)) for mean in backbone.means[:6])
+    for part in parts:
+        plain.embed(part)
+    for one, other in zip(method.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+    assert int(backbone.layers[1].num_batches_tracked) == 6
+
+
+def test_a_frozen_batch_norm_stays_frozen():
+    method = make("simclr", Noisy)
+    method.backbone.eval()
+    scalars, gradients = step(method, [batch()])
+    found, cached = step(method, cut(batch(), [6, 6]))
+    torch.testing.assert_close((found, cached), (scalars, gradients), rtol=1e-12, atol=1e-14)
+    assert all(torch.equal(mean, torch.zeros(8, dtype=torch.float64)) for mean in method.backbone.means)
+
+
+def test_bfloat16_has_gradients_in_all_weights():
+    """Autocast keeps the weights that it has cast: those of the pass without gradients must not come back."""
+    data = batch(torch.float32)
+    scalars, gradients = step(make("simclr", Tiny, torch.float32), [data], half=True)
+    found, cached = step(make("simclr", Tiny, torch.float32), cut(data, [6, 6]), half=True)
+    torch.testing.assert_close(found["loss"], scalars["loss"], rtol=1e-3, atol=0)
+    for key, gradient in gradients.items():
+        assert gradient.abs().max() > 1e-4 and cached[key].dtype == torch.float32
+        assert (cached[key] - gradient).norm() < 0.02 * gradient.norm()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_micro_batch_is_embedded_before_the_next_one_is_asked_for(name):
+    method, parts = make(name, Noisy), cut(batch(), [4, 4, 4])
+    passes = []
+
+    def asked():
+        for part in parts:
+            passes.append(len(method.backbone.given))
+            yield part
+
+    accumulate(method, method, asked(), len(parts), half=False)
+    assert passes == [0, 2, 4]  # two views each
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_numbers_go_on_after_a_step(name):
+    """A step leaves the state of one pass, whatever the number of passes: another step draws other numbers."""
+    method = make(name, Noisy)
+    parts = cut(batch(), [6, 6])
+    torch.manual_seed(1)
+    step(method, parts)
+    after = torch.get_rng_state()
+    torch.manual_seed(1)
+    for part in parts:
+        method.embed(part)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_other_methods_average_their_micro_batches():
+    torch.manual_seed(0)
+    method = METHODS["supervised"](METHODS["supervised"].Config(classes=3), Tiny()).double()
+    whole = step(method, [batch()])
+    torch.testing.assert_close(step(method, cut(batch(), [4, 4, 4])), whole, rtol=1e-12, atol=1e-14)

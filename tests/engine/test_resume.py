@@ -1,0 +1,80 @@
+"""A run that goes on with other files than it was trained on says so."""
+
+import shutil
+
+import pytest
+import torch
+
+from vidssl.engine.checkpoint import file_hash
+from vidssl.engine.train import train
+from vidssl.errors import DataError
+
+
+@pytest.fixture
+def go_on(toy_run, toy_folder, tmp_path, caplog):
+    """Train one step more, with the videos of a root, and give the warnings: `go_on(1, root)`."""
+
+    def run(step, root, output="a"):
+        caplog.clear()
+        where = f"data.train={toy_folder}/data/motion/train.csv", f"data.root={root}"
+        train(toy_run("supervised", output, *where, "data.moving_digits=null", "steps=4"), until=step)
+        return [line for line in caplog.messages if "files" in line]
+
+    return run
+
+
+def saved(folder):
+    return torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
+
+
+def test_a_run_on_the_same_files_is_silent(go_on, toy_folder, tmp_path):
+    root = toy_folder / "data"
+    (tmp_path / "link").symlink_to(root)
+    assert go_on(1, root) == [] and go_on(2, root) == [] and go_on(3, tmp_path / "link") == []
+    data = saved(tmp_path / "a")["data"]
+    assert (data["root"], data["files"], data["missing"]) == (str(root), 40, 0)
+
+
+def test_another_root_is_named(go_on, toy_folder, tmp_path):
+    root, moved = toy_folder / "data", tmp_path / "moved"
+    shutil.copytree(root / "videos", moved / "videos")
+    go_on(1, root)
+    (line,) = go_on(2, moved)
+    assert line.startswith(f"{tmp_path}/a/checkpoints/step-00000001.pt was trained on other files: ")
+    assert f": data.root {root}, now {moved} (the sizes of all files are the same); the run goes on" in line
+    assert go_on(3, moved) == []  # it was said once
+    assert saved(tmp_path / "a")["step"] == 3 and saved(tmp_path / "a")["data"]["root"] == str(moved)
+
+
+def test_other_files_of_the_same_names_are_named(go_on, toy_folder, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(toy_folder / "data/videos", moved / "videos")
+    go_on(1, moved)
+    shutil.copy(moved / "videos/train/00001.mp4", moved / "videos/train/00000.mp4")
+    (line,) = go_on(2, moved)
+    assert "was trained on other files: data.bytes " in line and "; data.sizes " in line
+    assert "data.root" not in line and "are the same)" not in line
+    (moved / "shrink.json").write_text('{"short_side": 128, "quality": 18}')
+    (line,) = go_on(3, moved)
+    assert "data.copies None, now {'quality': 18, 'short_side': 128}" in line
+
+
+def test_a_checkpoint_of_an_earlier_version_is_unknown(go_on, toy_folder, tmp_path):
+    root = toy_folder / "data"
+    go_on(1, root)
+    path = (tmp_path / "a/checkpoints/last.pt").resolve()
+    content = saved(tmp_path / "a")
+    del content["data"]
+    torch.save(content, path)
+    path.with_suffix(".sha256").write_text(file_hash(path))
+    (line,) = go_on(2, root)
+    assert "was written by an earlier version, which did not record the files" in line and str(root) in line
+    assert go_on(3, root) == []
+
+
+def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(toy_folder / "data/videos", moved / "videos")
+    (moved / "shrink.json").write_text("{")
+    with pytest.raises(DataError, match=r"shrink\.json does not hold the settings"):
+        go_on(1, moved)

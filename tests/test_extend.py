@@ -1,0 +1,131 @@
+"""The programs of docs/extend.md, as they stand there: written to the files that the page names, and run as it says."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import vidssl
+from vidssl import cli
+from vidssl.config import bind, read
+from vidssl.jobs.references import References, read_references
+from vidssl.models.foreign import Layout
+
+TOP = Path(__file__).parents[1]
+PAGE = (TOP / "docs" / "extend.md").read_text(encoding="utf-8")
+# (section, name of the file that the text before it ends with, or "", language, content)
+BLOCKS = [
+    (PAGE[: found.start()].rpartition("\n##")[2].splitlines()[0].lstrip("# "), *found.groups(default=""))
+    for found in re.finditer(
+        r"(?:`(\w+\.(?:py|yaml))`[^`\n]*:\n\n)?^```(\w+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
+]
+FILES = {name: text for _, name, _, text in BLOCKS if name}
+COMMANDS = {section: text for section, _, language, text in BLOCKS if language == "sh"}
+# Shorter than on the page, and without workers: what is shown is that the programs run.
+SHORTER = {
+    "train": ["steps=2", "data.workers=0", "device=cpu"],
+    "test": ["--workers", "0", "--device", "cpu"],
+}
+
+
+def run_block(section, folder):
+    """Run the commands below a heading; give the lines that the runs logged, by folder."""
+    os.chdir(folder)
+    sys.path.insert(0, "")
+    words = shlex.split(COMMANDS[section].replace("\\\n", ""))
+    starts = [n for n, word in enumerate(words) if word in ("PYTHONPATH=.", "grep")]
+    for start, end in zip(starts, [*starts[1:], len(words)], strict=True):
+        first, *rest = words[start:end]
+        if first == "grep":
+            pattern, file = rest
+            assert any(re.search(pattern, line) for line in Path(file).read_text().splitlines()), rest
+        elif rest[0] == "vidssl":
+            sys.argv = [*rest, *SHORTER[rest[1]]]
+            cli.main()
+        else:
+            sys.argv = [*rest[1:], *SHORTER[Path(rest[1]).stem.removesuffix("_net")]]
+            runpy.run_path(rest[1], run_name="__main__")
+    found = {}
+    for path in Path("output").rglob("metrics.jsonl"):
+        found[path.parent.name] = [json.loads(line) for line in path.read_text().splitlines()]
+    for path in Path("output").rglob("results.json"):
+        found[path.parent.name] = json.loads(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(digits, tmp_path_factory):
+    """A folder with the files of the page, and what it takes from a checkout."""
+    made = tmp_path_factory.mktemp("extend")
+    for name in ("configs", "tools"):
+        (made / name).symlink_to(TOP / name)
+    for name, text in FILES.items():
+        (made / name).write_text(text)
+    (made / "output" / "toy").mkdir(parents=True)
+    (made / "output" / "toy" / "data").symlink_to(digits)
+    return made
+
+
+def test_the_page_has_its_programs():
+    modules = (
+        "video_methods",
+        "momentum_methods",
+        "classifiers",
+        "protocols",
+        "recipes",
+        "samplers",
+        "backbones",
+    )
+    assert set(FILES) == {"simsiam_toy.yaml", *(f"my_{name}.py" for name in modules)}
+    assert (
+        len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2
+    )  # the last two are checked below
+
+
+@pytest.mark.parametrize(
+    ("section", "run", "number"),
+    [
+        ("A complete example", "simsiam", "output_spread"),
+        ("Queries and keys", "dcl", "key_rank"),
+        ("A classifier", "cosine", "loss"),
+        ("A protocol", "watched", "loss"),
+        ("A backbone", "own", "output_spread"),
+    ],
+)
+def test_a_program_runs(section, run, number, folder, run_world):
+    (found,) = run_world(1, run_block, section, folder)
+    steps = [line for line in found[run] if number in line]
+    assert [line["step"] for line in steps] == [1, 2]
+    if section == "A classifier":
+        assert 0 <= found["test"]["top1"] <= 1
+
+
+def test_a_published_number(tmp_path):
+    (text,) = (
+        text
+        for section, _, language, text in BLOCKS
+        if section == "A published number" and language == "yaml"
+    )
+    (tmp_path / "row.yaml").write_text("entries:\n" + text)
+    (row,) = read(tmp_path / "row.yaml")["entries"]
+    tree = read_references().model_dump(mode="json")
+    tree["data_sets"]["ucf101"]["entries"] = [row]
+    assert bind(References, tree, "the page").data_sets["ucf101"].entries[0].published == {"top1": 91.0}
+
+
+def test_a_layout():
+    (text,) = (text for section, _, _, text in BLOCKS if section == "Weights of another project")
+    names = {"Layout": Layout}
+    *_, line = text.strip().splitlines()
+    exec(text.replace(line, f"LAYOUT = {line}"), names)
+    layout, name = names["LAYOUT"], "stage1.unit0.branch2.conv_c.weight"
+    assert re.search(layout.sign, name)
+    for pattern, replacement in layout.renames:
+        name = re.sub(pattern, replacement, name)
+    assert name in vidssl.build_backbone("resnet3d50", width=4).net.state_dict()

@@ -1,0 +1,91 @@
+"""The gradients of a step, from its micro-batches."""
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from vidssl.engine.parallel import without_averaging
+from vidssl.methods.base import Method
+from vidssl.methods.in_batch import InBatchMethod
+from vidssl.models.norms import statistics_kept
+from vidssl.types import Batch
+
+
+def accumulate(
+    method: Method, parallel: nn.Module, batches: Iterable[Batch], count: int, half: bool
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Add up the gradients of a step.
+
+    Args:
+        method: The method.
+        parallel: The same, or DistributedDataParallel around it.
+        batches: The micro-batches of this process.
+        count: Their number.
+        half: Whether networks run in bfloat16.
+
+    Returns:
+        The scalars of the step, of this process, and the indices (N,) of its records.
+    """
+    if count > 1 and isinstance(method, InBatchMethod):
+        return _whole(method, parallel, batches, half)
+    totals: dict[str, Tensor] = {}
+    seen = []
+    for n, batch in enumerate(batches, start=1):
+        scalars = _backward(parallel, batch, count, half, last=n == count)
+        for name, value in scalars.items():
+            totals[name] = totals.get(name, 0.0) + value / count
+        seen.append(batch.index)
+    return totals, torch.cat(seen)
+
+
+def _whole(
+    method: InBatchMethod, parallel: nn.Module, batches: Iterable[Batch], half: bool
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Contrast all samples of a step with one another by gradient caching (Gao et al., 2021).
+
+    First the embeddings of all micro-batches, without gradients; of them the loss, and its gradient by each embedding;
+    then each micro-batch once more, with gradients, which start from those of its embeddings. The second pass has the
+    random numbers of the first, and is the one that batch norms take their running statistics from.
+    """
+    taken, states, embeddings = [], [], []
+    with torch.no_grad(), statistics_kept(method):
+        for batch in batches:  # each is embedded while the next one is decoded
+            device = batch.index.device
+            taken.append(batch)
+            states.append(_random_state(device))
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                embeddings.append(method.embed(batch))
+    joined = torch.cat(embeddings).requires_grad_()
+    scalars = method.contrast(joined, torch.cat([method.group(batch) for batch in taken]))
+    (gradient,) = torch.autograd.grad(scalars["loss"], joined)
+    parts = torch.split(gradient, [len(batch.index) for batch in taken])
+    for n, (batch, part, state) in enumerate(zip(taken, parts, states, strict=True), start=1):
+        _set_random_state(state, batch.index.device)
+        _backward(parallel, batch, 1, half, last=n == len(taken), gradient=part)
+    seen = torch.cat([batch.index for batch in taken])
+    return {name: value.detach() for name, value in scalars.items()}, seen
+
+
+def _backward(
+    parallel: nn.Module, batch: Batch, count: int, half: bool, last: bool, gradient: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Run the method forward and backward; gradients are averaged over processes with the last micro-batch."""
+    inputs = (batch,) if gradient is None else (batch, gradient)
+    with nullcontext() if last else without_averaging(parallel):
+        with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):
+            scalars = parallel(*inputs)
+        (scalars["loss"] / count).backward()
+    return {name: value.detach() for name, value in scalars.items()}
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+
+
+def _set_random_state(states: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(states[1], device)

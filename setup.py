@@ -21,10 +21,10 @@ setup(
     packages=find_packages(include=["vidssl", "vidssl.*"]),
     package_data={
         "vidssl": ["py.typed"],
-        "vidssl.jobs": ["references.yaml"],
+        "vidssl.commands": ["references.yaml"],
         "vidssl.viz": ["templates/*.html"],
     },
-    entry_points={"console_scripts": ["vidssl = vidssl.cli:main"]},
+    entry_points={"console_scripts": ["vidssl = vidssl.commands.cli:main"]},
     install_requires=[
         "torch>=2.6",
         "torchvision",

@@ -19,10 +19,10 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from measure import finish, kinetics_like, one_thread, paired, ratio, table, with_ffmpeg_of_pyav
 
-from vidssl.data import open_video
-from vidssl.data.packets import Packets, frame_packets, open_container, read_packets
 from vidssl.data.samplers import Random
 from vidssl.randomness import generator
+from vidssl.video import open_video
+from vidssl.video.index import Packets, frame_packets, open_container, read_packets
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))
 MAX_PIXELS = 1 << 26

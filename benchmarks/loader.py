@@ -24,11 +24,12 @@ from decode import SAMPLER, Windows, decode_only
 from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pyav
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl.data import ClipDataset, StepSampler, open_video, read_list, train_loader, write_lists
-from vidssl.data.packets import open_container
+from vidssl.data import ClipDataset, StepSampler, read_list, train_loader, write_lists
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Frames
+from vidssl.video import open_video
+from vidssl.video.index import open_container
 
 BATCH, WORKERS, STEPS = 8, 2, 4
 RECIPE = [RECIPES[name](RECIPES[name].Config(size=224)) for name in NAMES]

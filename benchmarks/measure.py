@@ -15,9 +15,9 @@ import cv2
 import numpy as np
 import torch
 
-from vidssl.data import open_video
-from vidssl.data.lists import VIDEO_SUFFIXES
 from vidssl.errors import DataError
+from vidssl.prepare.folder import VIDEO_SUFFIXES
+from vidssl.video import open_video
 
 
 def paired(actions: Mapping[str, Callable[[int], object]], rounds: int) -> dict[str, np.ndarray]:

@@ -31,8 +31,8 @@ from measure import finish, machine, ratio, table
 from torch.profiler import ProfilerActivity, profile
 from train_step import PIXELS, Ours
 
+from vidssl.atomic import replacing
 from vidssl.data.loader import to_device
-from vidssl.files import replacing
 from vidssl.methods import METHODS, Method
 from vidssl.methods.inter import Inter
 from vidssl.methods.jigsaw import Jigsaw

@@ -13,7 +13,7 @@ import torch
 from measure import table
 
 from vidssl.config import build
-from vidssl.engine.run import Run, load_run
+from vidssl.engine.run_config import Run, load_run
 from vidssl.engine.train import build_backbone
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum import MomentumMethod

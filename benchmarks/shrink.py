@@ -22,14 +22,15 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
-from vidssl.cli import guarded
-from vidssl.data import VideoList, open_video, read_list
+from vidssl.commands.cli import guarded
+from vidssl.commands.load import Options as Subjects
+from vidssl.commands.load import Subject, load_subject
+from vidssl.commands.shrink import Options, Settings, resized, shrink
+from vidssl.data import VideoList, read_list
 from vidssl.data.samplers import Random
 from vidssl.evaluation.features import extract
-from vidssl.jobs.backbones import Options as Subjects
-from vidssl.jobs.backbones import Subject, load_subject
-from vidssl.jobs.shrink import Options, Settings, resized, shrink
 from vidssl.randomness import generator
+from vidssl.video import open_video
 
 SIZES = {128: 112, 256: 224}  # short side of the copies, and side of the crops that are cut from them
 QUALITIES = (15, 18, 21, 24)

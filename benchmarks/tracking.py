@@ -24,10 +24,9 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
-from vidssl.cli import guarded
-from vidssl.data import open_video
-from vidssl.jobs.backbones import Options, Subject, load_subject
-from vidssl.jobs.track import settings
+from vidssl.commands.cli import guarded
+from vidssl.commands.load import Options, Subject, load_subject
+from vidssl.commands.track import settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.tracking.proposals import (
@@ -41,6 +40,7 @@ from vidssl.tracking.proposals import (
 from vidssl.tracking.tracker import TrackerSettings, affinities, best_paths, region_features
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
+from vidssl.video import open_video
 
 VARIANTS: dict[str, tuple[str, bool, bool]] = {  # sum or best, centred, with the limit of steps
     "sum, plain cosine (the paper's)": ("sum", False, False),

@@ -11,7 +11,7 @@ A second run with the same settings does nothing.
 import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded
+from vidssl.commands.cli import guarded
 
 
 def main() -> None:
@@ -34,7 +34,7 @@ def main() -> None:
     )
     options = vars(parser.parse_args())
     from vidssl.config import bind
-    from vidssl.data.moving_digits import MovingDigits, ensure
+    from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 
     out = options.pop("out")
     settings = bind(

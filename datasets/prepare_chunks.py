@@ -9,8 +9,8 @@ Writes the list again, with start and end of each chunk in seconds. Nothing is d
 import argparse
 from pathlib import Path
 
-from vidssl.arguments import above_zero, at_least
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import above_zero, at_least
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
     parser.add_argument("--fps", type=above_zero, help="of folders of images whose list does not say it")
     options = parser.parse_args()
-    from vidssl.data.chunks import prepare_chunks
+    from vidssl.prepare.chunks import prepare_chunks
 
     prepare(options, prepare_chunks)
 

@@ -17,7 +17,7 @@ lists. Clips of one group (a person, a camera) land on one side.
 import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded, prepare
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
         "--fps", type=float, help="frames per second of folders of images, where these are the videos"
     )
     options = parser.parse_args()
-    from vidssl.data.lists import prepare_folder
+    from vidssl.prepare.folder import prepare_folder
 
     prepare(options, prepare_folder)
 

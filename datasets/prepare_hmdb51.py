@@ -7,8 +7,8 @@ The videos are <class>/<file>.avi; files with another suffix and folders of imag
 
 from pathlib import Path
 
-from vidssl.arguments import list_parser
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import list_parser
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="folder of the videos")
     parser.add_argument("--splits", type=Path, required=True, help="folder testTrainMulti_7030_splits")
     options = parser.parse_args()
-    from vidssl.data.official import prepare_hmdb51
+    from vidssl.prepare import prepare_hmdb51
 
     prepare(options, prepare_hmdb51)
 

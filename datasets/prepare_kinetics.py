@@ -9,8 +9,8 @@ The videos are <id>_<start>_<end>.mp4 or <id>.mp4, in whatever folders.
 
 from pathlib import Path
 
-from vidssl.arguments import list_parser
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import list_parser
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
         "--untrimmed", action="store_true", help="the files are whole videos <id>.mp4: write start and end"
     )
     options = parser.parse_args()
-    from vidssl.data.official import prepare_kinetics
+    from vidssl.prepare import prepare_kinetics
 
     prepare(options, prepare_kinetics)
 

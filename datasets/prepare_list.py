@@ -9,8 +9,8 @@ A line that could be read in two ways is an error.
 
 from pathlib import Path
 
-from vidssl.arguments import list_parser
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import list_parser
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     )
     parser.add_argument("--classes", type=Path, metavar="FILE", help="names of the classes, one a line")
     options = parser.parse_args()
-    from vidssl.data.official import prepare_list
+    from vidssl.prepare import prepare_list
 
     prepare(options, prepare_list)
 

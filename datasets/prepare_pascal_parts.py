@@ -8,7 +8,7 @@ OUT/CLASS holds images/, masks/, train.csv, val.csv, parts.txt (line n names par
 import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded, prepare
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of the split, where VOC brings none (default 0)")
     options = parser.parse_args()
-    from vidssl.data.official import prepare_pascal_parts
+    from vidssl.prepare import prepare_pascal_parts
 
     prepare(options, prepare_pascal_parts)
 

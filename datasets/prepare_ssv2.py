@@ -9,8 +9,8 @@ The videos are <id>.webm; files with another suffix and folders of images are fo
 
 from pathlib import Path
 
-from vidssl.arguments import list_parser
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import list_parser
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
         "--labels", type=Path, required=True, metavar="JSON", help="names and numbers of the classes"
     )
     options = parser.parse_args()
-    from vidssl.data.official import prepare_ssv2
+    from vidssl.prepare import prepare_ssv2
 
     prepare(options, prepare_ssv2)
 

@@ -9,7 +9,7 @@ Each image is a video of one frame. STL10 also gets unlabeled.csv. A second run 
 import argparse
 from pathlib import Path
 
-from vidssl.cli import guarded, prepare
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--download", action="store_true", help="have torchvision download what is missing")
     parser.add_argument("--images", type=Path, help="folder for the images (default OUT/images)")
     options = parser.parse_args()
-    from vidssl.data.official import prepare_torchvision
+    from vidssl.prepare import prepare_torchvision
 
     prepare(options, prepare_torchvision)
 

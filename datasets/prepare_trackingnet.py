@@ -8,8 +8,8 @@ The folder holds TRAIN_<n>/{frames,anno} and TEST/{frames,anno}. There are no la
 
 from pathlib import Path
 
-from vidssl.arguments import list_parser
-from vidssl.cli import guarded, prepare
+from vidssl.commands.arguments import list_parser
+from vidssl.commands.cli import guarded, prepare
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
         "--chunks", metavar="N-M", help="training chunks, such as 0-3 or 0,2 (default: all there are)"
     )
     options = parser.parse_args()
-    from vidssl.data.official import prepare_trackingnet
+    from vidssl.prepare import prepare_trackingnet
 
     prepare(options, prepare_trackingnet)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.data.moving_digits import MovingDigits, ensure
+from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.run import load_run
-from vidssl.jobs.track import settings
+from vidssl.commands.track import settings
+from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl import cli
+from vidssl.commands import cli
+from vidssl.commands.references import References, read_references
 from vidssl.config import bind, read
-from vidssl.jobs.references import References, read_references
 from vidssl.models.foreign import Layout
 
 TOP = Path(__file__).parents[1]

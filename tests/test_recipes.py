@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import _write_config, test_clips
 from vidssl.errors import ConfigError
 

@@ -4,7 +4,7 @@ python tools/report.py output/weizmann output/ucf101 --out output/report
 python tools/report.py docs/results --into docs/reproduce.md
 """
 
-from vidssl.cli import guarded, report
+from vidssl.commands.cli import guarded, report
 
 if __name__ == "__main__":
     guarded(report)

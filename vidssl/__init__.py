@@ -10,8 +10,8 @@ if sys.platform == "win32":  # it forks its workers and locks files as POSIX sys
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vidssl.data import open_video
     from vidssl.models import build_backbone, load_backbone
+    from vidssl.video import open_video
 
 __all__ = ["build_backbone", "load_backbone", "open_video"]
 
@@ -19,7 +19,7 @@ __all__ = ["build_backbone", "load_backbone", "open_video"]
 _HOMES = {
     "build_backbone": "vidssl.models",
     "load_backbone": "vidssl.models",
-    "open_video": "vidssl.data",
+    "open_video": "vidssl.video",
 }
 
 

@@ -14,13 +14,13 @@ from vidssl.analysis.trajectories import (
     choose_transformations,
     trajectory_features,
 )
-from vidssl.data.records import read_list
 from vidssl.data.samplers import ClipSettings
-from vidssl.data.video import Reading, Video, open_video
+from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, GRAY
+from vidssl.video.reader import Reading, Video, open_video
 
 CLIP = ClipSettings(frames=3, sampling_rate=3)  # spans 7 frames
 

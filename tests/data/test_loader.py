@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.data import video as video_module
+from vidssl.commands.check import Options, check
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import (
     Loader,
@@ -24,14 +24,14 @@ from vidssl.data.loader import (
     to_device,
     train_loader,
 )
-from vidssl.data.records import read_list, write_lists
 from vidssl.data.samplers import Random, Uniform
-from vidssl.engine.run import load_run
+from vidssl.data.video_list import read_list, write_lists
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.jobs.check import Options, check
 from vidssl.transforms import RECIPES
 from vidssl.types import Batch, Sample
+from vidssl.video import reader as video_module
 from vidssl.workers import Desk
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"

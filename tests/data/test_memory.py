@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.records import read_list
 from vidssl.data.samplers import Center
 from vidssl.data.tracks import tracks_name
+from vidssl.data.video_list import read_list
 from vidssl.transforms import RECIPES
 from vidssl.workers import ordered
 
 SAMPLES = """
 import sys
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.records import read_list
+from vidssl.data.video_list import read_list
 from vidssl.data.samplers import Random
 from vidssl.transforms import RECIPES
 

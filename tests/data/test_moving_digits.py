@@ -14,14 +14,14 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
-from vidssl.data import moving_digits
-from vidssl.data.glyphs import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
 from vidssl.data.masks import read_mask
-from vidssl.data.moving_digits import MOTIONS, MovingDigits, ensure, square_around, track
-from vidssl.data.records import read_list
-from vidssl.data.video import open_video
+from vidssl.data.synthetic import moving_digits
+from vidssl.data.synthetic.digits import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
+from vidssl.data.synthetic.moving_digits import MOTIONS, MovingDigits, ensure, square_around, track
+from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
+from vidssl.video.reader import open_video
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 SMALL = MovingDigits(train=80, test=80, size=32)

@@ -10,9 +10,9 @@ import torch
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, StepSampler, on_device, to_device, train_loader
-from vidssl.data.records import read_list, write_lists
 from vidssl.data.samplers import Random, TrackedPair
 from vidssl.data.tracks import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
+from vidssl.data.video_list import read_list, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Window

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 
 from vidssl.data.samplers import Center, Random, Uniform
-from vidssl.data.video import Video, open_video
 from vidssl.data.views import make_views, part_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, View, Window
 from vidssl.types import VideoRecord
+from vidssl.video.reader import Video, open_video
 
 EDGE = 48
 

@@ -14,9 +14,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from vidssl import cli, comm
+from vidssl import distributed
+from vidssl.commands import cli
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
@@ -49,7 +50,7 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
             "optimizer": optimizer.state_dict(),
             "rng": torch.get_rng_state(),
         }
-        torch.save(state, Path(output) / f"rank-{comm.rank()}-step-{reached.step}.pt")
+        torch.save(state, Path(output) / f"rank-{distributed.rank()}-step-{reached.step}.pt")
         save(run, output, reached, videos, method, optimizer)
 
     def measuring(method):
@@ -190,7 +191,7 @@ def signal_in(patch, phase, rank, number):
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:
-        before(checkpoint_module if comm.is_main() else train_module, "save", 2)
+        before(checkpoint_module if distributed.is_main() else train_module, "save", 2)
 
 
 def nan_on(patch, rank, step):

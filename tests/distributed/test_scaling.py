@@ -54,14 +54,14 @@ def test_gradients_that_torch_averages_are_as_large(run_world, toy_data, tmp_pat
 
 
 def bucket_bytes(toy_data, output):
-    from vidssl import comm
+    from vidssl import distributed
     from vidssl.config import build
     from vidssl.engine.parallel import over_processes
     from vidssl.engine.train import build_backbone
     from vidssl.methods import METHODS
 
     cpu = torch.device("cpu")
-    with comm.joined(cpu):
+    with distributed.joined(cpu):
         run = RUNS["toy"]("sce", toy_data, output, ())
         parallel = over_processes(build(METHODS, run.method, build_backbone(run)), cpu, exact=False)
         return sum(map(int, parallel._get_ddp_logging_data()["bucket_sizes"].split(",")))

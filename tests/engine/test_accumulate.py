@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
 from vidssl.methods import METHODS
@@ -88,15 +88,15 @@ def of_a_world(name, exact):
     """Scalars, averaged over processes, and gradients of this process with its part in two micro-batches."""
     method = make(name, Tiny)
     parallel = over_processes(method, CPU, exact)
-    own = cut(batch(), [12 // comm.world()] * comm.world())[comm.rank()]
+    own = cut(batch(), [12 // distributed.world()] * distributed.world())[distributed.rank()]
     size = len(own.index) // 2
     for _ in range(2):  # a second step, for what the first one may leave behind
         scalars, gradients = step(method, cut(own, [size, size]), parallel=parallel)
-    return {key: comm.mean(value).item() for key, value in scalars.items()}, gradients
+    return {key: distributed.mean(value).item() for key, value in scalars.items()}, gradients
 
 
 def of_both_ways():
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         return {(name, exact): of_a_world(name, exact) for name in NAMES for exact in (True, False)}
 
 

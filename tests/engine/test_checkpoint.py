@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl import files
+from vidssl import atomic
 from vidssl.engine import checkpoint
 from vidssl.errors import CheckpointError
 from vidssl.models.weights import FORMAT, UntrustedError
@@ -369,7 +369,7 @@ def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
 @pytest.mark.parametrize("which", ["step-00000012.pt", "step-00000012.sha256"])
 def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch):
-    real = files.temporary_for
+    real = atomic.temporary_for
 
     def temporary(path):
         if path.name == which:
@@ -377,7 +377,7 @@ def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch)
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "temporary_for", temporary)
+        patch.setattr(atomic, "temporary_for", temporary)
         with pytest.raises(
             CheckpointError, match=r"step-00000012.pt: No space left on device; earlier .*; make room, or"
         ):

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, on_device, to_device
-from vidssl.data.records import read_list
 from vidssl.data.samplers import Random
+from vidssl.data.video_list import read_list
 from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError, Interrupted, PeerError
@@ -139,9 +139,9 @@ def stops(rank):
 
 
 def together(output):
-    with comm.joined(CPU):
-        found = {work.__name__: work(comm.rank()) for work in (fails, stops)}
-        return {**found, "breaks": breaks(comm.rank(), output)}
+    with distributed.joined(CPU):
+        found = {work.__name__: work(distributed.rank()) for work in (fails, stops)}
+        return {**found, "breaks": breaks(distributed.rank(), output)}
 
 
 @pytest.fixture(scope="module")

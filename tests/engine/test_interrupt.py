@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.engine import interrupt
 from vidssl.engine.interrupt import SIGNALS, StopRequest
 from vidssl.errors import Interrupted
@@ -114,12 +114,12 @@ def test_another_signal_changes_nothing(number, monkeypatch):
 
 def hanging(number):
     """Wait for another process inside of torch, where Python hears no signals, and get the signal twice."""
-    with comm.joined(torch.device("cpu")), StopRequest().listening():
+    with distributed.joined(torch.device("cpu")), StopRequest().listening():
         # Started here: joining takes seconds on a busy machine, and a signal before `listening` kills the process.
         threading.Timer(1.0, os.kill, (os.getpid(), number)).start()
         threading.Timer(2.0, os.kill, (os.getpid(), number)).start()
-        if comm.rank() == 0:
-            comm.gather_objects(None)
+        if distributed.rank() == 0:
+            distributed.gather_objects(None)
         time.sleep(60)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.engine.parallel import (
     average_gradients,
     check_equal,
@@ -98,7 +98,7 @@ def gradients(exact):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parallel = over_processes(method, CPU, exact)
-    assert isinstance(parallel, DistributedDataParallel) is (comm.world() > 1 and not exact)
+    assert isinstance(parallel, DistributedDataParallel) is (distributed.world() > 1 and not exact)
     if isinstance(parallel, DistributedDataParallel):
 
         def counting(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -108,7 +108,7 @@ def gradients(exact):
         parallel.register_comm_hook(None, counting)
     found = []
     for _ in range(2):
-        first, second = losses(parallel, comm.rank(), comm.world())
+        first, second = losses(parallel, distributed.rank(), distributed.world())
         with without_averaging(parallel):
             first().backward()
         second().backward()
@@ -135,7 +135,7 @@ def drifts():
         optimizer = torch.optim.AdamW(method.parameters())
         method(torch.ones(2, 2)).sum().backward()
         optimizer.step()
-        change(comm.rank(), method, optimizer)
+        change(distributed.rank(), method, optimizer)
         try:
             check_equal(step, method, optimizer)
         except TrainingError as error:
@@ -170,7 +170,7 @@ def drifts():
 
 
 def everything():
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         return {
             "modes": [becomes(*mode) for mode in MODES],
             "gradients": {exact: gradients(exact) for exact in (True, False)},

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from vidssl import files
+from vidssl import atomic
 from vidssl.engine.status import Status
 from vidssl.errors import DataError, Interrupted
 
@@ -98,13 +98,13 @@ def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with begun(tmp_path, 0) as status:
-        monkeypatch.setattr(files.os, work, full)
+        monkeypatch.setattr(atomic.os, work, full)
         status.saved(4, 10)
         assert status.step == 4 and told() == line("running", 0)
         monkeypatch.undo()
         status.saved(6, 10)
         assert told() == line("running", 6)
-        monkeypatch.setattr(files.os, work, full)
+        monkeypatch.setattr(atomic.os, work, full)
     assert told() == line("running", 6)  # the last that could be written, whole
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
@@ -117,7 +117,7 @@ def test_who_reads_while_it_is_written_reads_it_whole(told, tmp_path, monkeypatc
         fsync(number)
 
     with begun(tmp_path, 0) as status:
-        monkeypatch.setattr(files.os, "fsync", reading)
+        monkeypatch.setattr(atomic.os, "fsync", reading)
         status.saved(4, 10)
         status.saved(10, 10)
     assert seen == [line("running", 0), line("running", 4), line("running", 10)]

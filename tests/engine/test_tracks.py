@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import torch
 
-from vidssl.data.records import read_list
 from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.data.video_list import read_list
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.tracks import RunTracks
+from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.errors import DataError
 from vidssl.models import build_backbone
 from vidssl.tracking.proposals import whole_frame

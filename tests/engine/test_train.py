@@ -13,17 +13,17 @@ import torch
 from torch import nn
 
 from vidssl.config import read
-from vidssl.data import packets
-from vidssl.data.records import read_list
+from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.log import warn_of_collapse
-from vidssl.engine.run import bind_run, load_run
+from vidssl.engine.run_config import bind_run, load_run
 from vidssl.engine.train import train, training_list
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.in_batch import group_statistics
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.methods.parts import key_statistics
+from vidssl.video import index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
@@ -434,7 +434,7 @@ def test_a_run_that_collapses_says_so(collapsed, toy_run, caplog, monkeypatch):
 
 
 def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(packets, "_remembered", type(packets._remembered)())  # as in a new process
+    monkeypatch.setattr(index, "_remembered", type(index._remembered)())  # as in a new process
     cache = tmp_path / "cache"
     cached, plain = (
         state(train(toy_run("supervised", name, *more)))

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.data.loader import eval_loader, to_device
-from vidssl.data.records import read_list
 from vidssl.data.samplers import ClipSettings
-from vidssl.data.video import open_video
+from vidssl.data.video_list import read_list
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.models.backbones import build_backbone
+from vidssl.video.reader import open_video
 
 CPU = torch.device("cpu")
 
@@ -227,9 +227,9 @@ def share_of(monkeypatch, rank, world, *arguments, **settings):
         raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(comm, "rank", lambda: rank)
-        patch.setattr(comm, "world", lambda: world)
-        patch.setattr(comm, "gather_outcomes", end)
+        patch.setattr(distributed, "rank", lambda: rank)
+        patch.setattr(distributed, "world", lambda: world)
+        patch.setattr(distributed, "gather_outcomes", end)
         with pytest.raises(InterruptedError):
             extract(*arguments, **settings)
     return told[0]
@@ -240,7 +240,7 @@ def test_fault_4_missing_videos_are_gathered_over_processes(gaps, world, monkeyp
     settings = clips(clips=2, allow_missing=True, batch_size=2)
     alone = extract(Pixels(), gaps, settings, CPU)
     parts = [share_of(monkeypatch, rank, world, Pixels(), gaps, settings, CPU) for rank in range(world)]
-    monkeypatch.setattr(comm, "gather_outcomes", lambda work: parts)
+    monkeypatch.setattr(distributed, "gather_outcomes", lambda work: parts)
     together = extract(Pixels(), gaps, settings, CPU)
     assert torch.equal(together.index, alone.index) and torch.equal(together.label, alone.label)
     torch.testing.assert_close(together.x, alone.x, rtol=1e-5, atol=1e-6)
@@ -307,14 +307,14 @@ def extract_all(cases):
     torch.manual_seed(0)
     network = build_backbone("resnet3d18", width=8)
     results = {}
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         for name, (path, allow_missing, shard) in cases.items():
             settings = clips(clips=2, crops=1, batch_size=2, allow_missing=allow_missing)
             try:
                 found = vars(extract(network, read_list(path), settings, CPU, shard=shard))
             except VidsslError as error:
                 found = {"error": f"{type(error).__name__}: {error}"}
-            results[name] = {**found, "world": comm.world()}
+            results[name] = {**found, "world": distributed.world()}
     return results
 
 

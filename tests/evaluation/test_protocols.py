@@ -6,9 +6,9 @@ import torch
 from pydantic import ValidationError
 from sklearn.model_selection import StratifiedKFold
 
-from vidssl.data.records import read_list
+from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.lists import check_lists, own_rows
+from vidssl.evaluation.preconditions import check_lists, own_rows
 from vidssl.evaluation.protocols import (
     KNN,
     PROTOCOLS,

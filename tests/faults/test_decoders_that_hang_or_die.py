@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.data import video
-from vidssl.data.decoders import PyAV
-from vidssl.data.records import read_list
-from vidssl.engine.run import load_run
+from vidssl.data.video_list import read_list
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import DataError, DecodeError
+from vidssl.video import reader
+from vidssl.video.decode import PyAV
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -36,7 +36,7 @@ def curse(monkeypatch):
                     if self._path.name in names:
                         what(self._path)
 
-        monkeypatch.setitem(video.BACKENDS, "pyav", Cursed)
+        monkeypatch.setitem(reader.BACKENDS, "pyav", Cursed)
 
     return cast
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl import comm
-from vidssl.data.records import read_list
-from vidssl.engine.run import load_run
+from vidssl import distributed
+from vidssl.data.video_list import read_list
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.methods import METHODS
 from vidssl.methods.parts import KeyQueue
@@ -45,11 +45,11 @@ def logged(run, key):
 
 def enqueued():
     """Three steps of two micro-batches of 3 keys a process, into a queue of 17: no batch divides it."""
-    with comm.joined(torch.device("cpu")):
+    with distributed.joined(torch.device("cpu")):
         queue, kept = KeyQueue(17, 1), []
         for step in range(3):
             for micro in range(2):
-                queue.hold(torch.arange(3.0).view(3, 1) + 100 * step + 10 * comm.rank() + 3 * micro)
+                queue.hold(torch.arange(3.0).view(3, 1) + 100 * step + 10 * distributed.rank() + 3 * micro)
             queue.enqueue()
             kept.append((queue.keys.flatten().tolist(), int(queue.pointer)))
         return kept

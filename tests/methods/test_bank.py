@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.losses import margin_nce
 from vidssl.methods.bank import MemoryBank, OnlineKMeans, others
@@ -139,7 +139,7 @@ def test_a_bank_lets_no_gradient_in_and_spares_the_graph_of_the_step():
 
 def written_rows(steps, records):
     """Banks after each step of two micro-batches; of one process with the rows of all of them in order."""
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         source = torch.Generator().manual_seed(6)
         bank, found = bank_of(records), []
         for size in steps:
@@ -147,7 +147,7 @@ def written_rows(steps, records):
                 records, (2, 2, size), generator=source
             )  # rank, micro-batch: some records twice
             rows = normalize(torch.randn(2, 2, size, DIM, generator=source), dim=-1)
-            mine = [comm.rank()] if comm.world() == 2 else [0, 1]
+            mine = [distributed.rank()] if distributed.world() == 2 else [0, 1]
             for rank in mine:
                 for micro in range(2):
                     bank.hold(index[rank, micro], rows[rank, micro])

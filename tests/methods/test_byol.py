@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.schedule import constant
@@ -107,7 +107,7 @@ def test_a_queue_of_size_0_keeps_nothing_and_sends_nothing(monkeypatch):
     def send(x):
         raise AssertionError("sent")
 
-    monkeypatch.setattr(comm, "gather_later", send)
+    monkeypatch.setattr(distributed, "gather_later", send)
     for _ in range(3):
         assert set(method(data)) == {"loss"}
         assert method.queue.keys.shape == (0, 5) and not method.queue._held

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vidssl.config import build
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import build_backbone
 from vidssl.methods import METHODS
 from vidssl.types import Batch
@@ -224,7 +224,7 @@ log_every: 1
 
 def use_outside(folder, data):
     """Train, resume and test a method of a package elsewhere; in a process of its own, which it stays registered in."""
-    from vidssl import cli
+    from vidssl.commands import cli
     from vidssl.engine.train import train
 
     sys.path.insert(0, str(folder))

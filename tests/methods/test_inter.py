@@ -12,7 +12,7 @@ from scipy.stats import chisquare
 from torch import nn
 from torch.nn.functional import normalize
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
@@ -358,11 +358,11 @@ def trained(method, steps, micro=8, rank=0, world=1):
         loss.backward()
         for p in method.parameters():
             if p.grad is not None:
-                p.grad.copy_(comm.mean(p.grad))
+                p.grad.copy_(distributed.mean(p.grad))
         optimizer.step()
         method.after_step((step + 1) / steps)
         found.append(
-            {name: comm.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]}
+            {name: distributed.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]}
         )
     return found
 
@@ -441,9 +441,9 @@ def test_the_bank_holds_the_newest_keys(name):
 
 def settled(name, world=None, micro=8, steps=9):
     """A trained method's losses, bank and clusters; of one of several processes, where `world` says how many."""
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         method = make(name)
-        losses = trained(method, steps, micro, comm.rank(), world or 1)
+        losses = trained(method, steps, micro, distributed.rank(), world or 1)
         clusters = method.inter.clusters
         return losses, method.bank.rows, clusters.labels, clusters.sums, method.inter.get_extra_state()
 

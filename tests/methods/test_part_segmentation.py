@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidssl.config import bind
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.methods.part_segmentation import PartSegmentation, part_losses

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.config import Settings, bind, build
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import build_backbone
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
@@ -110,12 +110,12 @@ def global_keys(rank, world):
 
 def queues():
     """Feed queues of some sizes; give their keys and pointers after each step."""
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         found = []
         for size in (1, 5, 24, 31, 100):
             torch.manual_seed(0)
             queue = KeyQueue(size, DIM)
-            for step in global_keys(comm.rank(), comm.world()):
+            for step in global_keys(distributed.rank(), distributed.world()):
                 for keys in step:
                     queue.hold(keys)
                 queue.enqueue()
@@ -149,9 +149,9 @@ def encoder():
 
 
 def shuffling():
-    with comm.joined(CPU):
-        rank = comm.rank()
-        x = clips(comm.world())[rank * SHARE : (rank + 1) * SHARE]
+    with distributed.joined(CPU):
+        rank = distributed.rank()
+        x = clips(distributed.world())[rank * SHARE : (rank + 1) * SHARE]
         found = {}
         for name, context in (("grad", torch.no_grad), ("inference", torch.inference_mode)):
             norm = encoder()
@@ -161,7 +161,7 @@ def shuffling():
                 orders = [shuffled(norm, x), shuffled(norm, x)]
             # numpy, as tensors of inference mode are not sent
             found[name] = (back.numpy(), [y.numpy() for y in orders], norm[1].running_mean.clone())
-        found["random"] = comm.gather_objects(float(torch.rand(())))
+        found["random"] = distributed.gather_objects(float(torch.rand(())))
         return found
 
 

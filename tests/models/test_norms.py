@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.models.norms import SyncBatchNorm, average_statistics, batch_norms, synchronise
 
 CPU = torch.device("cpu")
@@ -72,18 +72,20 @@ def steps(norm, batches, rows):
 
 def synced():
     """All cases on this process, with the gradients of weights added up over all of them."""
-    with comm.joined(CPU):
+    with distributed.joined(CPU):
         found = {}
         for case, (*_, splits) in CASES.items():
-            parts = splits[comm.world()]
-            first = sum(parts[: comm.rank()])
+            parts = splits[distributed.world()]
+            first = sum(parts[: distributed.rank()])
             norm = synchronise(layer(case), CPU)
-            every, evaluated, state = steps(norm, inputs(case), slice(first, first + parts[comm.rank()]))
+            every, evaluated, state = steps(
+                norm, inputs(case), slice(first, first + parts[distributed.rank()])
+            )
             for step in every:
                 for name in step.keys() & {"weight", "bias"}:
-                    step[name] = comm.mean(step[name]) * comm.world()
+                    step[name] = distributed.mean(step[name]) * distributed.world()
             found[case] = every, evaluated, state
-        found["averaged"] = averaged(comm.rank())
+        found["averaged"] = averaged(distributed.rank())
         return found
 
 
@@ -243,7 +245,7 @@ def frozen_over_steps():
     model[0].eval()  # frozen; the other one learns
     before = copy.deepcopy(model.state_dict())
     for _ in range(20):
-        model[1](torch.randn(8, 64, generator=torch.Generator().manual_seed(comm.rank())))
+        model[1](torch.randn(8, 64, generator=torch.Generator().manual_seed(distributed.rank())))
         average_statistics(model)
     return before, model.state_dict()
 

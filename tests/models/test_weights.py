@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import cli
+from vidssl.commands import cli
+from vidssl.commands.load import Options, load_subject
 from vidssl.config import build
-from vidssl.engine.run import load_run
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError
-from vidssl.jobs.backbones import Options, load_subject
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone
 from vidssl.models.weights import (

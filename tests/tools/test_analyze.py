@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import cli
+from vidssl.commands import cli
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "sce.yaml"

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl import cli
-from vidssl.data.records import read_list
+from vidssl.commands import cli
+from vidssl.data.video_list import read_list
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.data.records import read_list
+from vidssl.data.video_list import read_list
 
 DATASETS = Path(__file__).parents[2] / "datasets"
 # For each script the arguments that suit its miniature, and the paths that it must list.

@@ -11,9 +11,9 @@ import pytest
 
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
-from vidssl.cli import _COMMANDS
-from vidssl.data.official import FORMS
+from vidssl.commands.cli import _COMMANDS
 from vidssl.evaluation import PROTOCOLS
+from vidssl.prepare import FORMS
 
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
@@ -31,7 +31,7 @@ for words in json.loads(sys.argv[1]):
             if words[0].endswith(".py"):
                 runpy.run_path(words[0], run_name="__main__")
             elif words[0] == "vidssl":
-                from vidssl.cli import main
+                from vidssl.commands.cli import main
                 main()
             else:
                 runpy.run_module(words[0], run_name="__main__")
@@ -58,7 +58,7 @@ def python(code, *arguments):
 @pytest.fixture(scope="module")
 def helps():
     """What each command prints with --help, and the heavy modules that are there after all of them."""
-    words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.launch", "--help"]]
+    words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.commands.launch", "--help"]]
     words += [["vidssl", name, "--help"] for name in _COMMANDS]
     words += [["vidssl", "analyze", name, "--help"] for name in ("invariance", "parts")]
     words += [[script, "--help"] for script in SCRIPTS]
@@ -75,7 +75,7 @@ def test_a_command_names_itself(helps):
     for words, text in helps[0].items():
         if words != "vidssl --version":
             name = words.removesuffix(" --help").rpartition("/")[2]
-            name = "python -m vidssl.launch" if name == "vidssl.launch" else name
+            name = "python -m vidssl.commands.launch" if name == "vidssl.commands.launch" else name
             assert text.startswith((f"usage: {name} [-h]", f"usage: {name}\n")), words
 
 
@@ -89,7 +89,7 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.cli
+import vidssl, vidssl.commands.cli
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl.__all__}
 from vidssl import open_video
@@ -107,7 +107,7 @@ print(json.dumps([light, message]))
 def test_a_run_imports_what_it_uses(digits, tmp_path):
     code = """
 import json, sys
-from vidssl import cli
+from vidssl.commands import cli
 heavy = json.loads(sys.argv[1])
 cli.train(sys.argv[2:])
 print(json.dumps([name for name in heavy if name in sys.modules]))

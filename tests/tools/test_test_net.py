@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import cli
-from vidssl.arguments import protocol_choices
-from vidssl.engine.run import load_run
+from vidssl.commands import cli
+from vidssl.commands.arguments import protocol_choices
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import vidssl
-from vidssl import cli
-from vidssl.data.records import read_list, write_lists
-from vidssl.engine.run import load_run
+from vidssl.commands import cli
+from vidssl.data.video_list import read_list, write_lists
+from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]
@@ -569,7 +569,7 @@ def test_log_lines_have_time_and_rank(run_script, tmp_path):
     """The rank is that of the environment, which Slurm's processes set after the start."""
     (tmp_path / "script.py").write_text(
         "import logging, os\n"
-        "from vidssl.cli import guarded\n"
+        "from vidssl.commands.cli import guarded\n"
         "def work():\n"
         "    log = logging.getLogger('vidssl.some')\n"
         "    log.info('alone')\n"

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.data import open_video, read_list
+from vidssl.data import read_list
 from vidssl.data.tracks import read_tracks, write_tracks
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.tracking import Search, TrackerSettings, track_list, track_video, videos
 from vidssl.tracking.proposals import propose
+from vidssl.video import open_video
 
 SEARCH = Search(short_side=32)
 CONFIG = TrackerSettings(search=SEARCH, frames=12, chunks=2, min_gap=8, size=32, variant="best", top=3)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.records import read_list
 from vidssl.data.samplers import Center, TrackedPair
 from vidssl.data.tracks import tracks_file, write_tracks
+from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Window, mirrored

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from vidssl.data import open_video
 from vidssl.errors import DataError
 from vidssl.types import Tracks
+from vidssl.video import open_video
 from vidssl.viz.overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.records import VideoList, read_text
 from vidssl.data.samplers import Clip
-from vidssl.data.video import Reading, Video
+from vidssl.data.video_list import VideoList, read_text
 from vidssl.errors import DataError
 from vidssl.transforms.corruptions import GRAY
 from vidssl.types import Frames, VideoRecord
+from vidssl.video.reader import Reading, Video
 
 SHARES = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]

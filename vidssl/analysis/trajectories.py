@@ -12,14 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.analysis.instances import Boxes, Covering
 from vidssl.analysis.moves import MOVES, Move
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader, to_device
-from vidssl.data.records import VideoList
 from vidssl.data.samplers import Clip, ClipSettings, Uniform
-from vidssl.data.video import Reading
+from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
@@ -27,6 +26,7 @@ from vidssl.registry import did_you_mean
 from vidssl.transforms import View, center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
 from vidssl.types import Batch, Frames, VideoMeta
+from vidssl.video.reader import Reading
 
 TRANSFORMATIONS: dict[str, Corruption | Move] = {**CORRUPTIONS, **MOVES}
 
@@ -217,8 +217,8 @@ def trajectory_features(
     dataset = trajectories.dataset(videos, reading, boxes, skip)
     # All clips and versions of a video come at once: fewer videos at a time, the more clips there are of each.
     batch = max(1, batch_size // trajectories.clips)
-    loader = eval_loader(dataset, batch, workers, comm.rank(), comm.world(), timeout, prefetch)
-    parts = comm.gather_outcomes(
+    loader = eval_loader(dataset, batch, workers, distributed.rank(), distributed.world(), timeout, prefetch)
+    parts = distributed.gather_outcomes(
         lambda: _encode(backbone, trajectories, loader, device, mean, std, half, title)
     )
     missing = sorted(pair for part in parts for pair in part.missing)
@@ -253,7 +253,9 @@ def _encode(
     changed = [np.empty((0, shape[1] - 1), bool)]
     index = [np.empty(0, np.int64)]
     missing: list[tuple[str, str]] = []
-    bar = progress(title=title, unit="batch", total=len(loader), disable=not comm.is_main(), leave=False)
+    bar = progress(
+        title=title, unit="batch", total=len(loader), disable=not distributed.is_main(), leave=False
+    )
     with closing(iter(loader)) as batches, bar:
         for raw in batches:
             bar.update()

@@ -1,20 +1,17 @@
-"""Videos on disk to batches on the device: lists, decoding, samplers, views, loader."""
+"""Lists of videos to batches: video lists, samplers, data set, loader."""
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import StepSampler, eval_loader, to_device, train_loader
-from vidssl.data.records import VideoList, read_list, write_lists
 from vidssl.data.samplers import SAMPLERS, ClipSettings
-from vidssl.data.video import Video, open_video
+from vidssl.data.video_list import VideoList, read_list, write_lists
 
 __all__ = [
     "SAMPLERS",
     "ClipDataset",
     "ClipSettings",
     "StepSampler",
-    "Video",
     "VideoList",
     "eval_loader",
-    "open_video",
     "read_list",
     "to_device",
     "train_loader",

@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.masks import read_mask
-from vidssl.data.records import VideoList
 from vidssl.data.samplers import Sampler
 from vidssl.data.tracks import read_tracks, sample_track, tracks_file
-from vidssl.data.video import Reading
+from vidssl.data.video_list import VideoList
 from vidssl.data.views import Fetched, fetch, part_of
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.types import Sample, Tracks, VideoMeta
+from vidssl.video.reader import Reading
 from vidssl.workers import Desk
 
 _IN_A_ROW = 1000  # limit on consecutive broken videos

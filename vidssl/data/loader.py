@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.data.dataset import ClipDataset, first_few
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
@@ -196,7 +196,7 @@ class Loader:
 
     def _counted(self, stacked: "_Stacked") -> Batch:
         """Make a batch; of the first one log the memory that all take which workers have made in advance."""
-        if self.workers and stacked.views and not self._logged and comm.is_main():
+        if self.workers and stacked.views and not self._logged and distributed.is_main():
             self._logged = True
             masks = 0 if stacked.mask is None else stacked.mask.nbytes
             each = (sum(view.nbytes for view in stacked.views) + masks) / 1e6

@@ -276,3 +276,23 @@ def pairs_of(tracks: Tracks, min_gap: int, first: int, last: int) -> NDArray[np.
         shared[frame[:-lag][same], frame[lag:][same]] = True
     pairs = numbers[np.argwhere(shared)]
     return pairs[pairs[:, 1] - pairs[:, 0] >= min_gap]
+
+
+def chunk_starts(num_frames: int, chunks: int, length: int) -> list[int]:
+    """Place chunks of `length` consecutive frames as far apart as a video allows.
+
+    The first begins with the video, the last ends with it, the others lie evenly in between; they may overlap where the
+    video is short. A single chunk is the first.
+
+    Args:
+        num_frames: Of the video.
+        chunks: How many, at least 1.
+        length: Frames of each, at least 1.
+
+    Returns:
+        The frames that they start at, rising; fewer where there are not so many. [0] where the video is shorter than
+        one: it is that chunk then.
+    """
+    room = max(num_frames - length, 0)
+    count = min(chunks, room + 1)
+    return [0] if count == 1 else evenly(room, count).tolist()

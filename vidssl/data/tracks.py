@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.atomic import write_whole
 from vidssl.errors import DataError
-from vidssl.files import write_whole
 from vidssl.transforms.crops import Window
 from vidssl.types import Tracks, VideoRecord
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from vidssl.data.samplers import Clip, Sampler
-from vidssl.data.video import Video
 from vidssl.errors import ConfigError, DataError
 from vidssl.transforms import Recipe, View, difference_pairs, rgb_difference
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.reader import Video
 
 
 def make_views(

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import torch
 
+from vidssl.atomic import replacing, temporary_for
 from vidssl.errors import CheckpointError
-from vidssl.files import replacing, temporary_for
 from vidssl.models.weights import UntrustedError, read_checkpoint
 
 _log = logging.getLogger(__name__)

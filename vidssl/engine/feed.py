@@ -8,13 +8,13 @@ from pathlib import Path
 
 import torch
 
-from vidssl import comm
+from vidssl import distributed
+from vidssl.atomic import write_whole
 from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.run import Run
+from vidssl.engine.run_config import Run
 from vidssl.errors import DataError, Interrupted, VidsslError
-from vidssl.files import write_whole
 from vidssl.types import Batch
 
 _log = logging.getLogger(__name__)
@@ -70,14 +70,16 @@ class Feed:
             failure = error
         stop = between_steps and self._request.signal is not None
         broken = batch is not None and len(batch.replaced) > 0
-        news = comm.union(_STOP * stop | _FAILED * (failure is not None) | _BROKEN * broken)
+        news = distributed.union(_STOP * stop | _FAILED * (failure is not None) | _BROKEN * broken)
         if news & _FAILED:
-            comm.together(lambda: _raise(failure))
+            distributed.together(lambda: _raise(failure))
         if news & _STOP:
-            raise Interrupted(next(number for number in comm.gather_objects(self._request.signal) if number))
+            raise Interrupted(
+                next(number for number in distributed.gather_objects(self._request.signal) if number)
+            )
         assert batch is not None
         if news & _BROKEN:
-            self._count([pair for pairs in comm.gather_objects(batch.replaced) for pair in pairs])
+            self._count([pair for pairs in distributed.gather_objects(batch.replaced) for pair in pairs])
         return batch
 
     def _count(self, replaced: list[tuple[str, str]]) -> None:
@@ -85,12 +87,12 @@ class Feed:
         for path, reason in replaced:
             if path not in self._broken:
                 self._broken[path] = reason
-                if comm.is_main():
+                if distributed.is_main():
                     _log.warning(
                         "broken video %d, the next one takes its place: %s", len(self._broken), reason
                     )
         if len(self._broken) > self._limit * self._num_records:
-            if comm.is_main():
+            if distributed.is_main():
                 self._write_report()
             raise DataError(
                 f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {self._limit}: "

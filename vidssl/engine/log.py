@@ -8,8 +8,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from vidssl.atomic import replacing
 from vidssl.errors import TrainingError
-from vidssl.files import replacing
 from vidssl.progress import progress
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vidssl import comm
-from vidssl.engine.run import SyncBN
+from vidssl import distributed
+from vidssl.engine.run_config import SyncBN
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
 from vidssl.methods.momentum import MomentumMethod
@@ -37,7 +37,7 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
         )
     if not batch_norms(method):
         return method, "none"
-    if comm.world() == 1:
+    if distributed.world() == 1:
         return method, "local"
     if wanted in ("auto", "sync"):
         method = synchronise(method, device)  # type: ignore[assignment]
@@ -60,7 +60,7 @@ def over_processes(method: Method, device: torch.device, exact: bool) -> nn.Modu
     With `exact` nothing is done here: `average_gradients` follows the backward pass. torch groups gradients anew
     after its first step, and sums of other groups round otherwise: a resumed run would differ in the last bit.
     """
-    if comm.world() == 1 or exact:
+    if distributed.world() == 1 or exact:
         return method
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -82,9 +82,9 @@ def without_averaging(parallel: nn.Module) -> AbstractContextManager[None]:
 @torch.no_grad()
 def average_gradients(parallel: nn.Module) -> None:
     """Average the gradients of a step over all processes where that is not done yet."""
-    if comm.world() > 1 and not isinstance(parallel, DistributedDataParallel):
+    if distributed.world() > 1 and not isinstance(parallel, DistributedDataParallel):
         gradients = [p.grad for p in parallel.parameters() if p.grad is not None]
-        mean = comm.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+        mean = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
         parts = torch.split(mean, [gradient.numel() for gradient in gradients])
         torch._foreach_copy_(
             gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)]
@@ -97,7 +97,7 @@ def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) 
     Raises:
         TrainingError: They differ; the message names what, and in which processes.
     """
-    every = comm.gather_objects(
+    every = distributed.gather_objects(
         dict(_digests({"method": method.state_dict(), "optimizer": optimizer.state_dict()}))
     )
     different = {

@@ -14,12 +14,12 @@ import av
 import torch
 
 import vidssl
-from vidssl import comm
+from vidssl import distributed
 from vidssl.config import Tree, differences
-from vidssl.data.identity import identify
-from vidssl.data.records import VideoList
+from vidssl.data.fingerprint import identify
+from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.run import Run, bind_run
+from vidssl.engine.run_config import Run, bind_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
@@ -66,36 +66,41 @@ def resume(
         DataError: The settings of shrunk copies cannot be read.
     """
     _agree(run, videos)
-    data = comm.on_main(lambda: identify(videos))
+    data = distributed.on_main(lambda: identify(videos))
     # One process decides, and checks the file; the others, which see the same folder, read what it found.
     folder, trust = output / "checkpoints", run.checkpoint.trust
-    found = comm.together(lambda: checkpoint.newest_valid(folder, trust) if comm.is_main() else None)
-    step: int = comm.gather_objects(found["step"] if found is not None else 0)[0]
+    found = distributed.together(
+        lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None
+    )
+    step: int = distributed.gather_objects(found["step"] if found is not None else 0)[0]
     if not step:
         return Reached(data=data)
     path = checkpoint.path_of(folder, step)
-    content = comm.together(lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos))
+    content = distributed.together(
+        lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos)
+    )
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
     on_gpu = _on_gpu(method)
     then, now = (
-        _processes(*x) for x in ((len(content["rng"]), "cuda" in content["rng"][0]), (comm.world(), on_gpu))
+        _processes(*x)
+        for x in ((len(content["rng"]), "cuda" in content["rng"][0]), (distributed.world(), on_gpu))
     )
     if then == now:
-        rng = content["rng"][comm.rank()]
+        rng = content["rng"][distributed.rank()]
         torch.set_rng_state(rng["cpu"])
         if on_gpu:
             torch.cuda.set_rng_state(rng["cuda"])
     else:
         seed_process(run, step)
-        if comm.is_main():
+        if distributed.is_main():
             _log.warning(
                 "%s was written by %s, now there are %s: the run goes on, not bit by bit as it would have",
                 path,
                 then,
                 now,
             )
-    if comm.is_main():
+    if distributed.is_main():
         _log.info("resumed %s at step %d", output, step)
         _warn_of_other_files(path, content.get("data"), data)
     return Reached(step, content["evaluated"], content["broken"], data)
@@ -134,23 +139,23 @@ def _on_gpu(method: Method) -> bool:
 def _agree(run: Run, videos: VideoList) -> None:
     """See whether all processes were started for the same run."""
     own = (run.model_dump(mode="json"), videos.fingerprint)
-    for number, (config, fingerprint) in enumerate(comm.gather_objects(own)):
+    for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
         other = _changes(own[0], config)
         if other:
             raise ConfigError(
-                f"process {number} was started with other settings than process {comm.rank()}: {other}; "
+                f"process {number} was started with other settings than process {distributed.rank()}: {other}; "
                 "give all the same"
             )
         if fingerprint != own[1]:
             raise ConfigError(
-                f"{videos.path} is another list for process {number} than for process {comm.rank()}: give all the same"
+                f"{videos.path} differs between processes {number} and {distributed.rank()}: use the same list"
             )
 
 
 def seed_process(run: Run, step: int = 0) -> None:
     """Give each process random numbers of its own, for dropout; those of the data are functions of the record."""
-    if comm.rank() or step:
-        torch.manual_seed(int(generator(run.seed, step, comm.rank()).integers(2**62)))
+    if distributed.rank() or step:
+        torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
 
 
 def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList) -> dict[str, Any]:
@@ -202,7 +207,7 @@ def save(
     rng = {"cpu": torch.get_rng_state()}
     if _on_gpu(method):
         rng["cuda"] = torch.cuda.get_rng_state()
-    states = comm.gather_objects(rng)
+    states = distributed.gather_objects(rng)
 
     def write() -> None:
         content = {
@@ -223,14 +228,14 @@ def save(
         }
         checkpoint.save(output / "checkpoints", reached.step, content, run.checkpoint.keep)
 
-    comm.on_main(write)
+    distributed.on_main(write)
 
 
 @contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
     """Hold the output folder: a second run in it is refused."""
     with ExitStack() as stack:
-        comm.on_main(lambda: _lock(output, stack))
+        distributed.on_main(lambda: _lock(output, stack))
         yield
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from vidssl import comm
+from vidssl import distributed
+from vidssl.atomic import replacing
 from vidssl.errors import Interrupted
-from vidssl.files import replacing
 
 
 class Status:
@@ -43,7 +43,7 @@ class Status:
         self._write("running")
 
     def _write(self, state: str, reason: str | None = None) -> None:
-        if not comm.is_main():
+        if not distributed.is_main():
             return
         content = {
             "state": state,

@@ -10,15 +10,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vidssl import comm
+from vidssl import distributed
+from vidssl.atomic import replacing
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.identity import check_copies, identify
+from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.loader import Loader, StepSampler, train_loader
-from vidssl.data.moving_digits import ensure
-from vidssl.data.records import VideoList, choose, read_list
 from vidssl.data.samplers import SAMPLERS, ClipSettings
-from vidssl.data.video import Reading
+from vidssl.data.synthetic.moving_digits import ensure
+from vidssl.data.video_list import VideoList, choose, read_list
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.feed import Feed
@@ -33,21 +33,21 @@ from vidssl.engine.parallel import (
     over_processes,
     set_batch_norm,
 )
+from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
-from vidssl.engine.run import Run, choose_device
+from vidssl.engine.run_config import Run, choose_device
 from vidssl.engine.status import Status
-from vidssl.engine.tracks import RunTracks
 from vidssl.errors import CheckpointError, ConfigError, Interrupted, PeerError, TrainingError, VidsslError
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.lists import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure
+from vidssl.evaluation.preconditions import check_measurable, check_names
 from vidssl.evaluation.protocols import EvaluationProtocol
-from vidssl.files import replacing
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.norms import average_statistics
 from vidssl.models.weights import load_initial
 from vidssl.transforms import RECIPES
+from vidssl.video.reader import Reading
 
 _log = logging.getLogger(__name__)
 
@@ -79,11 +79,11 @@ def train(run: Run, until: int | None = None) -> Path:
     """
     device, output = choose_device(run.device), Path(run.output)
     with ExitStack() as stack:
-        stack.enter_context(comm.joined(device))
+        stack.enter_context(distributed.joined(device))
         request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
         status = stack.enter_context(Status(output).reported())
-        stack.enter_context(comm.lost_peers_told())
+        stack.enter_context(distributed.lost_peers_told())
         _make_deterministic(run, device)
         videos = training_list(run)
         monitored = None if run.evaluate.every is None else tested(run, videos)
@@ -105,13 +105,13 @@ def train(run: Run, until: int | None = None) -> Path:
         parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
         tracks = RunTracks(run, videos)
         feed: Feed | None = None
-        micro_batches = run.batch_size // comm.world() // _micro_batch_size(run)
-        comm.on_main(lambda: _write_config(run, output))
+        micro_batches = run.batch_size // distributed.world() // _micro_batch_size(run)
+        distributed.on_main(lambda: _write_config(run, output))
         clips = run.batch_size * len(run.data.views)
         log = RunLog(output, step, steps, clips, strict=run.checkpoint.on_error == "stop")
-        comm.on_main(log.open)
+        distributed.on_main(log.open)
         stack.callback(log.close)
-        if comm.is_main():
+        if distributed.is_main():
             _log.info(_banner(run, videos, method, device, norm, step, steps))
         status.saved(step, steps)
 
@@ -122,7 +122,7 @@ def train(run: Run, until: int | None = None) -> Path:
             except (CheckpointError, PeerError) as error:
                 if required or run.checkpoint.on_error == "stop":
                     raise
-                if comm.is_main():
+                if distributed.is_main():
                     _log.warning("%s; the run goes on", error)
             else:
                 saved = step
@@ -138,7 +138,7 @@ def train(run: Run, until: int | None = None) -> Path:
                         if saved < step:  # a video that cannot be read must not cost what was trained
                             keep(required=True)
                         raise
-                    if comm.is_main():
+                    if distributed.is_main():
                         log.write(step, numbers)
                     reached.evaluated, saved = step, min(saved, step - 1)
                 if saved < step and (step % run.checkpoint.every == 0 or step >= stop):
@@ -163,7 +163,7 @@ def train(run: Run, until: int | None = None) -> Path:
                     method, parallel, batches, micro_batches, half=run.precision == "bfloat16"
                 )
                 average_gradients(parallel)
-                means = dict(zip(totals, comm.mean(torch.stack(list(totals.values()))), strict=True))
+                means = dict(zip(totals, distributed.mean(torch.stack(list(totals.values()))), strict=True))
                 if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
                     raise _not_finite(output, step + 1, videos, totals["loss"], seen)
                 optimizer.step()
@@ -173,7 +173,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 if norm in ("local", "shuffle"):
                     average_statistics(method)
 
-                if comm.is_main():
+                if distributed.is_main():
                     log.advance()
                     if method.watched:
                         epoch = step * run.batch_size / len(videos.records)
@@ -199,9 +199,9 @@ def _start_backbone(run: Run) -> Backbone:
     backbone = build_backbone(run)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
         matched = load_initial(backbone, run.init, run.checkpoint.trust)
-        if comm.is_main():
+        if distributed.is_main():
             _log.info("%s", matched)
-    elif run.init is None and getattr(run.method, "freeze", False) and comm.is_main():
+    elif run.init is None and getattr(run.method, "freeze", False) and distributed.is_main():
         _log.warning(
             "the frozen backbone is untrained: name its weights with init=FILE, unless that is what is meant"
         )
@@ -263,7 +263,7 @@ def tested(run: Run, videos: VideoList) -> Tested:
     assert query is not None
     if gallery is not None:
         there, asked = gallery, query
-        comm.on_main(lambda: check_copies(there.path, identify(there), asked.path, identify(asked)))
+        distributed.on_main(lambda: check_copies(there.path, identify(there), asked.path, identify(asked)))
     classifies = METHODS[run.method.name].classifies
     protocols = chosen_protocols(run.evaluate.protocols, classifies, gallery, query)
     check_measurable(protocols, gallery, query, run.method.classes if classifies else 0)
@@ -276,7 +276,7 @@ def render(run: Run) -> None:
     """Render the embedded set where the run names it and it is missing; the main process does it, the others wait."""
     if run.data.moving_digits is not None:
         settings = run.data.moving_digits
-        comm.on_main(lambda: ensure(Path(settings.out), settings))
+        distributed.on_main(lambda: ensure(Path(settings.out), settings))
 
 
 def test_clips(run: Run) -> TestClips:
@@ -310,13 +310,13 @@ def _loader(run: Run, videos: VideoList, step: int, stop: int, tracks: Path | No
     )
     micro = _micro_batch_size(run)
     sampler = StepSampler(
-        len(dataset), run.batch_size, micro, step, stop, run.seed, comm.rank(), comm.world()
+        len(dataset), run.batch_size, micro, step, stop, run.seed, distributed.rank(), distributed.world()
     )
     return train_loader(dataset, sampler, run.data.workers, run.data.timeout, run.data.prefetch)
 
 
 def _micro_batch_size(run: Run) -> int:
-    return run.micro_batch_size or max(1, run.batch_size // comm.world())
+    return run.micro_batch_size or max(1, run.batch_size // distributed.world())
 
 
 def _channels_last(method: nn.Module) -> None:
@@ -361,9 +361,9 @@ def _monitor(
 
 def _not_finite(output: Path, step: int, videos: VideoList, loss: Tensor, index: Tensor) -> TrainingError:
     """Say which videos a step was about whose loss or gradients are not finite, and write them all to a file."""
-    every = comm.gather_objects((loss.item(), index.tolist()))
+    every = distributed.gather_objects((loss.item(), index.tolist()))
     path = output / f"not-finite-step-{step:08d}.json"
-    if comm.is_main():
+    if distributed.is_main():
         content = [
             {"process": rank, "loss": str(value), "records": {n: videos.names[n] for n in records}}
             for rank, (value, records) in enumerate(every)
@@ -389,7 +389,7 @@ def _make_deterministic(run: Run, device: torch.device) -> None:
 def _banner(
     run: Run, videos: VideoList, method: Method, device: torch.device, norm: str, step: int, steps: int
 ) -> str:
-    where = str(device) if comm.world() == 1 else f"{comm.world()} processes on {device.type}"
+    where = str(device) if distributed.world() == 1 else f"{distributed.world()} processes on {device.type}"
     over = " over all of them" if norm in ("sync", "shuffle") else ""
     millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
     return (

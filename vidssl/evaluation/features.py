@@ -9,17 +9,17 @@ import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import eval_loader, normalised, on_device
-from vidssl.data.records import VideoList
 from vidssl.data.samplers import ClipSettings, Uniform
-from vidssl.data.video import Reading
+from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.transforms.recipes import UniformCrops, check_short_side
 from vidssl.types import Features
+from vidssl.video.reader import Reading
 
 _log = logging.getLogger(__name__)
 
@@ -95,8 +95,8 @@ def extract(
         test.dataset(videos),
         test.batch_size,
         test.workers,
-        first + parts * comm.rank(),
-        parts * comm.world(),
+        first + parts * distributed.rank(),
+        parts * distributed.world(),
         test.timeout,
         test.prefetch,
     )
@@ -114,7 +114,7 @@ def extract(
                     total=len(loader),
                     title=title,
                     unit="batch",
-                    disable=not comm.is_main(),
+                    disable=not distributed.is_main(),
                     leave=False,
                 ):
                     check()
@@ -126,9 +126,9 @@ def extract(
             backbone.train(training)
         return torch.cat(rows), torch.cat(indices), missing
 
-    found = comm.gather_outcomes(work)
+    found = distributed.gather_outcomes(work)
     missing = sorted(pair for _, _, pairs in found for pair in pairs)
-    for _, reason in missing if comm.is_main() else ():
+    for _, reason in missing if distributed.is_main() else ():
         _log.warning("left out: %s", reason)
     if len(missing) == len(videos.records):
         raise DataError(

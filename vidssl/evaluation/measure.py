@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.config import build
-from vidssl.data.records import VideoList
+from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, extract
-from vidssl.evaluation.lists import check_measurable, own_rows
+from vidssl.evaluation.preconditions import check_measurable, own_rows
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
 
@@ -147,4 +147,4 @@ def measure(
             for name, protocol in protocols.items()
         }
 
-    return Measurement(comm.on_main(compute), galleries, queries, g.missing if g else (), q.missing)
+    return Measurement(distributed.on_main(compute), galleries, queries, g.missing if g else (), q.missing)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.methods.parts import unit
 
@@ -45,7 +45,7 @@ class MemoryBank(nn.Module):
 
     def hold(self, index: Tensor, rows: Tensor) -> None:
         """Keep rows (N, d) of the records `index` (N,) of this process for the end of the step."""
-        self._held.append((comm.gather_later(index), comm.gather_later(rows.detach())))
+        self._held.append((distributed.gather_later(index), distributed.gather_later(rows.detach())))
 
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class OnlineKMeans(nn.Module):
             self._fill_empty(bank)
         # On a GPU the order of sums may differ between processes, and with it what is nearest.
         for x in (self.labels, self.sums, self.counts):
-            comm.broadcast(x)
+            distributed.broadcast(x)
         self._lists.clear()
 
     @torch.no_grad()

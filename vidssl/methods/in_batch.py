@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from vidssl import comm, losses
+from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
@@ -81,8 +81,11 @@ class InBatchMethod(Method):
         """
         group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
-            every, every_group = comm.gather_with_grad(embedding.flatten(0, 1)), comm.gather(group)
-            own = slice(comm.rank() * len(group), (comm.rank() + 1) * len(group))
+            every, every_group = (
+                distributed.gather_with_grad(embedding.flatten(0, 1)),
+                distributed.gather(group),
+            )
+            own = slice(distributed.rank() * len(group), (distributed.rank() + 1) * len(group))
             loss = losses.nt_xent(every, every_group, self.config.temperature.at(self.progress), own)
             scalars = {"loss": loss}
             if self.watched:

@@ -11,7 +11,7 @@ import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from vidssl import comm, losses
+from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.bank import MemoryBank
@@ -198,10 +198,10 @@ class MomentumMethod(Method):
         if not len(self.queue.keys):
             pairs = pairs[:1]  # negatives are the batch's other keys: not other views of the same video
         every_query, every_key = (
-            comm.gather(torch.cat(rows).flatten(0, 1))
+            distributed.gather(torch.cat(rows).flatten(0, 1))
             for rows in ([queries[q] for q, _ in pairs], [keys[k] for _, k in pairs])
         )
-        one_each = comm.gather(keys[pairs[0][1]][:, 0])
+        one_each = distributed.gather(keys[pairs[0][1]][:, 0])
         scalars = key_statistics(every_query, every_key, self.queue.keys, one_each)
         if isinstance(self.config, Queued):
             tau = self.config.temperature.at(self.progress)

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vidssl import comm, losses
+from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.methods.bank import MemoryBank, others
@@ -84,7 +84,7 @@ class NPID(Method):
             if self.watched:
                 key, seen = bank.rows[index], [query.detach() for query in queries]
                 every_query, every_key, one_each = (
-                    comm.gather(rows) for rows in (torch.cat(seen), key.repeat(len(queries), 1), key)
+                    distributed.gather(rows) for rows in (torch.cat(seen), key.repeat(len(queries), 1), key)
                 )
                 scalars.update(key_statistics(every_query, every_key, bank.rows, one_each))
                 scalars["i_nce"] = log(self.config.negatives + 1) - self._compare(seen, index, picks, 0.0)

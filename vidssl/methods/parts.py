@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.schedule import Schedule, Scheduled
 
@@ -89,7 +89,7 @@ class KeyQueue(nn.Module):
     def hold(self, keys: Tensor) -> None:
         """Keep keys (N, …, d), of N samples of this process, for the end of the step; they travel meanwhile."""
         if len(self.keys):
-            self._held.append(comm.gather_later(keys.detach()))
+            self._held.append(distributed.gather_later(keys.detach()))
 
     @torch.no_grad()
     def enqueue(self) -> None:
@@ -111,12 +111,12 @@ def shuffled(encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     Batch norms of this process then tell nothing of which rows belong together (MoCo, section 3.3). With one
     process there is nobody to exchange with.
     """
-    if comm.world() == 1:
+    if distributed.world() == 1:
         return encoder(*inputs)
     rows = len(inputs[0])
-    order = comm.broadcast(torch.randperm(comm.world() * rows))
-    encoded = comm.gather(encoder(*(comm.exchange(x, order) for x in inputs)))
-    return encoded[torch.argsort(order)[comm.rank() * rows :][:rows].to(encoded.device)]
+    order = distributed.broadcast(torch.randperm(distributed.world() * rows))
+    encoded = distributed.gather(encoder(*(distributed.exchange(x, order) for x in inputs)))
+    return encoded[torch.argsort(order)[distributed.rank() * rows :][:rows].to(encoded.device)]
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from vidssl import comm
+from vidssl import distributed
 from vidssl.methods.base import METHODS
 from vidssl.methods.in_batch import InBatchMethod
 from vidssl.types import Batch
@@ -28,6 +28,6 @@ class SimCLR(InBatchMethod):
         """NT-Xent; `i_nce`, in nats, bounds from below what two views tell of each other (Tian et al., 2020)."""
         scalars = super().contrast(embedding, group)
         if self.watched:
-            others = comm.world() * embedding.shape[0] * embedding.shape[1] - 1
+            others = distributed.world() * embedding.shape[0] * embedding.shape[1] - 1
             scalars["i_nce"] = math.log(others) - scalars["loss"].detach()
         return scalars

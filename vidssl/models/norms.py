@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from vidssl import comm
+from vidssl import distributed
 
 _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
@@ -25,14 +25,14 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Normalise with the batch of all processes in training, with the running statistics otherwise."""
-        if not self.training or comm.world() == 1:
+        if not self.training or distributed.world() == 1:
             return super().forward(input)
         x = input if input.dtype == torch.float64 else input.float()  # never in half precision
         dims = [0, *range(2, x.ndim)]
         shape = (1, -1, *(1 for _ in dims[1:]))
         variance, mean = torch.var_mean(x, dims, correction=0)
         own = torch.cat([mean, variance, x.new_tensor([x.numel() / x.shape[1]])])
-        every = comm.gather_with_grad(own[None])  # (world, 2 C + 1): one message
+        every = distributed.gather_with_grad(own[None])  # (world, 2 C + 1): one message
         means, variances, counts = torch.split(every, [len(mean), len(mean), 1], dim=1)
         count = counts.sum().detach()
         shares = counts.detach() / count
@@ -101,6 +101,6 @@ def average_statistics(module: nn.Module) -> None:
         for statistic in (norm.running_mean, norm.running_var)
         if statistic is not None and norm.training
     ]
-    if running and comm.world() > 1:
-        mean = comm.mean(torch.cat(running))
+    if running and distributed.world() > 1:
+        mean = distributed.mean(torch.cat(running))
         torch._foreach_copy_(running, list(torch.split(mean, [len(statistic) for statistic in running])))

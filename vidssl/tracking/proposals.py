@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from vidssl.atomic import state_of, write_whole
 from vidssl.config import Settings
 from vidssl.data.tracks import tracks_file
 from vidssl.errors import ConfigError, DataError
-from vidssl.files import state_of, write_whole
 from vidssl.types import VideoMeta, VideoRecord
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive

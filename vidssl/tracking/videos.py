@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vidssl.atomic import state_of
 from vidssl.config import differences
-from vidssl.data.chunks import chunk_starts
-from vidssl.data.records import VideoList
+from vidssl.data.samplers import chunk_starts
 from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
-from vidssl.data.video import Reading
+from vidssl.data.video_list import VideoList
 from vidssl.data.views import part_of
 from vidssl.errors import DataError
-from vidssl.files import state_of
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.tracking.proposals import (
@@ -37,6 +36,7 @@ from vidssl.tracking.proposals import (
 from vidssl.tracking.tracker import TrackerSettings, no_tracks, track_chunk
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks, VideoMeta, VideoRecord
+from vidssl.video.reader import Reading
 from vidssl.workers import Desk, ordered
 
 _log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.atomic import temporary_for
 from vidssl.errors import DataError
-from vidssl.files import temporary_for
 from vidssl.types import Frames, Tracks
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255

@@ -1,0 +1,513 @@
+"""A check finds what would spoil a run, says why, and the list that it writes can be trained on."""
+
+import csv
+import ctypes
+import faulthandler
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.commands import cli
+from vidssl.commands.check import Options, check
+from vidssl.data.video_list import read_list
+from vidssl.engine.run_config import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.randomness import generator
+from vidssl.video import decode
+from vidssl.video.extent import lacks
+from vidssl.video.reader import open_video
+
+TOP = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def noisy(numbered):
+    """Frames that show their number, with grain, so that packets have some size."""
+
+    def make(count):
+        grain = generator(2).integers(-20, 21, (count, 32, 64, 1))
+        return (numbered(count) + grain).clip(0, 255).astype(np.uint8)
+
+    return make
+
+
+def write_list(folder, rows, header="path,label", classes=("no", "yes"), name="all.csv"):
+    folder.mkdir(exist_ok=True)
+    with open(folder / name, "w", newline="") as file:
+        csv.writer(file).writerows([header.split(","), *rows])
+    (folder / "classes.txt").write_text("".join(f"{name}\n" for name in classes))
+    return folder / name
+
+
+def checked(folder, rows, header="path,label", **options):
+    """Check files of a folder; give the findings by path, the names that are kept, and all that came out."""
+    videos = write_list(folder / "lists", rows, header)
+    result = check(videos, folder / "out", Options(root=folder, **options))
+    with open(folder / "out/report.csv", newline="") as file:
+        report = list(csv.DictReader(file))
+    found = {}
+    for row in report:
+        assert row["kept"] == (
+            "yes" if row["finding"] in ("mis-cased", "lying header", "time jump") else "no"
+        )
+        assert "\n" not in row["reason"] and str(folder) not in row["reason"]
+        found.setdefault(row["path"], []).append(row["finding"])
+    with open(folder / "out/all.csv", newline="") as file:
+        kept = [row["path"] for row in csv.DictReader(file)]
+    return found, kept, result
+
+
+def remuxed(source, path):
+    """The same packets with the index in front, as files for the web have it."""
+    with (
+        av.open(str(source)) as container,
+        av.open(str(path), "w", options={"movflags": "+faststart"}) as out,
+    ):
+        stream = out.add_stream_from_template(container.streams.video[0])
+        for packet in container.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                out.mux(packet)
+    return path
+
+
+def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noisy, digits):
+    whole = write_video(tmp_path / "fine.mp4", noisy(40))
+    front = remuxed(whole, tmp_path / "front.mp4")
+    write_video(tmp_path / "fine.mkv", noisy(40))
+    write_video(tmp_path / "fine.webm", noisy(40), codec="libvpx", options={"crf": "10", "b": "1M"})
+    write_video(tmp_path / "fine.avi", noisy(40), codec="mpeg4", b_frames=2)
+    for name in ("fine.mp4", "front.mp4", "fine.mkv", "fine.webm", "fine.avi"):
+        content = (tmp_path / name).read_bytes()
+        (tmp_path / f"half_{name}").write_bytes(content[: len(content) // 2])
+        assert lacks(tmp_path / name) is None and "bytes, it has" in lacks(tmp_path / f"half_{name}")
+    with av.open(str(front)) as container:  # between two frames: nothing is left that cannot be decoded
+        end = [packet.pos + packet.size for packet in container.demux(video=0) if packet.size][19]
+    (tmp_path / "clean_cut.mp4").write_bytes(front.read_bytes()[:end])
+    content = whole.read_bytes()
+    (tmp_path / "no_index.mp4").write_bytes(content[: content.index(b"moov") - 4])
+    (tmp_path / "tail.mkv").write_bytes((tmp_path / "fine.mkv").read_bytes()[:-1])  # of what is no frame
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "page.mp4").write_text("<!doctype html><html><body>404: not found</body></html>\n" * 50)
+    (tmp_path / "zeros.avi").write_bytes(bytes(100_000))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    found, kept, result = checked(tmp_path, [[name, 1] for name in names], workers=2)
+    halves = [name for name in names if name.startswith("half_")]
+    assert found == {name: ["truncated"] for name in (*halves, "clean_cut.mp4", "no_index.mp4")} | {
+        "empty.mp4": ["empty"],
+        "page.mp4": ["not a video"],
+        "zeros.avi": ["not a video"],
+    }
+    assert kept == [name for name in names if name not in found]
+    reasons = {each.path: each.reason for each in result.findings}
+    assert "20 of 40 frames are there" in reasons["clean_cut.mp4"]
+    assert "its index (moov) is missing" in reasons["no_index.mp4"]
+    told = str(result)
+    assert "16 files in 16 rows; 6 rows kept" in told and "7 truncated" in told and "1 empty" in told
+    assert told.count("half_") + told.count("clean_cut") == 3  # examples
+    assert str(tmp_path / "out/report.csv") in told and str(tmp_path / "out/all.csv") in told
+
+
+@pytest.mark.parametrize("suffix", ["mpg", "ts", "flv"])
+def test_1_a_cut_file_of_a_kind_that_promises_nothing(tmp_path, write_video, noisy, suffix):
+    """Cut within a frame they are found; that they were cut only where the last packet shows it."""
+    codec = {"mpg": "mpeg2video", "ts": "libx264", "flv": "flv1"}[suffix]
+    content = write_video(tmp_path / f"fine.{suffix}", noisy(40), codec=codec).read_bytes()
+    (tmp_path / f"cut.{suffix}").write_bytes(content[: len(content) * 2 // 3 - 50])
+    found, kept, _ = checked(tmp_path, [[f"fine.{suffix}", 0], [f"cut.{suffix}", 0]])
+    assert kept[0] == f"fine.{suffix}" and f"fine.{suffix}" not in found
+    if suffix != "mpg":  # whose decoder may take what there is of the last frame for all of it
+        assert found[f"cut.{suffix}"] == ["garbled" if suffix == "ts" else "truncated"]
+
+
+def test_2_check_names_garbled_files(tmp_path, write_video, noisy, real):
+    content = bytearray(write_video(tmp_path / "fine.mp4", noisy(40), gop=8).read_bytes())
+    with av.open(str(tmp_path / "fine.mp4")) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    for number in (19, 39):
+        start, size = packets[number]
+        spoilt = content.copy()
+        spoilt[start : start + size] = generator(1).bytes(size)
+        (tmp_path / f"garbled{number}.mp4").write_bytes(spoilt)
+    (tmp_path / "real.mp4").write_bytes((real / "containers/corrupted.mp4").read_bytes())
+    found, kept, _ = checked(
+        tmp_path, [[name, 0] for name in ("garbled19.mp4", "fine.mp4", "garbled39.mp4", "real.mp4")]
+    )
+    assert found == {name: ["garbled"] for name in ("garbled19.mp4", "garbled39.mp4", "real.mp4")}
+    assert kept == ["fine.mp4"]
+
+
+def test_nothing_is_found_in_real_videos(tmp_path, real):
+    names = [
+        path.relative_to(real).as_posix()
+        for pattern in ("containers/*", "ucf101_clips/*", "surveillance/fight/fi00*.mp4")
+        for path in sorted(real.glob(pattern))
+        if path.name != "corrupted.mp4"
+    ]
+    videos = write_list(tmp_path, [[name, 0] for name in names])
+    result = check(videos, tmp_path / "out", Options(root=real, workers=2, min_frames=1))
+    assert not result.findings and result.kept == len(names) > 30
+    assert read_list(result.list).names == tuple(names)
+
+
+def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
+    source = (digits / "videos/test/00000.mp4").read_bytes()
+    for name in ("HandStand/v_HandStand.mp4", "twice/A.mp4", "twice/a.mp4", "Fine.mp4"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(source)
+    rows = [
+        ["Fine.mp4", 0],
+        ["handstand/v_Handstand.mp4", 1],
+        ["fine.mp4", 0],  # would be the first row again
+        ["FINE.mp4", 1],
+        ["Twice/a.MP4", 0],
+        ["Fime.mp4", 0],
+        ["nowhere/x.mp4", 1],
+    ]
+    found, kept, result = checked(tmp_path, rows)
+    assert found == {
+        "handstand/v_Handstand.mp4": ["mis-cased"],
+        "fine.mp4": ["mis-cased", "duplicate"],
+        "FINE.mp4": ["mis-cased", "duplicate"],
+        "Twice/a.MP4": ["missing"],
+        "Fime.mp4": ["missing"],
+        "nowhere/x.mp4": ["missing"],
+    }
+    assert kept == ["Fine.mp4", "HandStand/v_HandStand.mp4"]
+    reasons = {(each.path, each.finding): each.reason for each in result.findings}
+    assert reasons["fine.mp4", "duplicate"] == "the list has the same row for Fine.mp4"
+    assert reasons["FINE.mp4", "duplicate"] == "the list has the same row for Fine.mp4 with label 0"
+    assert reasons["Twice/a.MP4", "missing"] == "there are twice/A.mp4 and twice/a.mp4"
+    assert reasons["Fime.mp4", "missing"] == "No such file; did you mean Fine.mp4?"
+    assert read_list(result.list).names == tuple(kept)
+
+
+def test_5_in_training_a_name_in_other_letters_is_an_error_that_names_the_nearest(tmp_path, digits):
+    (tmp_path / "v_HandStand.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    for name in ("v_Handstand.mp4", "v_HandStamd.mp4"):
+        with pytest.raises(DecodeError, match=r"No such file; did you mean v_HandStand\.mp4\?") as caught:
+            open_video(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+
+
+def test_5_links_that_leave_the_root_are_no_right_name(tmp_path, digits):
+    folder = tmp_path / "root"
+    folder.mkdir()
+    (tmp_path / "secret.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    (folder / "Link.mp4").symlink_to(tmp_path / "secret.mp4")
+    (folder / "gone.mp4").symlink_to(tmp_path / "nowhere.mp4")
+    (folder / "fine.mp4").write_bytes((tmp_path / "secret.mp4").read_bytes())
+    found, kept, _ = checked(folder, [["link.mp4", 0], ["fine.mp4", 0]])
+    assert found == {"link.mp4": ["missing"]} and kept == ["fine.mp4"]
+    found, kept, _ = checked(folder, [["link.mp4", 0], ["gone.mp4", 1]], allow_external=True)
+    assert found == {"link.mp4": ["mis-cased"], "gone.mp4": ["missing"]} and kept == ["Link.mp4"]
+
+
+def test_6_awkward_names(tmp_path, digits):
+    names = ["a#b;c&d!.mp4", "(x) [y] 'z'.mp4", " two  blanks .mp4", "-i.mp4", "動画 é.mp4", 'a,b "c".mp4']
+    for name in names:
+        (tmp_path / name).write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    (tmp_path / "broken, 'é'.mp4").write_bytes(b"no video")
+    found, kept, result = checked(tmp_path, [[name, 1] for name in (*names, "broken, 'é'.mp4")])
+    assert found == {"broken, 'é'.mp4": ["not a video"]} and kept == names
+    assert read_list(result.list).names == tuple(names)
+
+
+def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_sound, numbered, noisy):
+    write_video(tmp_path / "one.mp4", numbered(1))
+    write_video(tmp_path / "ten.mp4", numbered(10), fps=5)
+    write_video(tmp_path / "fifty.mp4", numbered(50))
+    write_sound(tmp_path / "sound.mp4")
+    rows = [[name, 0, "", ""] for name in ("one.mp4", "ten.mp4", "fifty.mp4", "sound.mp4")]
+    rows += [["fifty.mp4", 1, 0.4, 0.8], ["fifty.mp4", 1, 0, 1.9], ["fifty.mp4", 1, 2.5, ""]]
+    header = "path,label,start,end"
+    found, kept, _ = checked(tmp_path, rows, header)
+    assert found == {"sound.mp4": ["no video stream"], "fifty.mp4": ["outside"]}
+    assert kept == ["one.mp4", "ten.mp4", *3 * ["fifty.mp4"]]
+    found, kept, result = checked(tmp_path, rows, header, min_frames=11)
+    assert found["one.mp4"] == found["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
+    assert "10 frames, at least 11 are asked for" in {each.reason for each in result.findings}
+    found, kept, _ = checked(tmp_path, rows, header, min_seconds=1.5)
+    assert kept == ["ten.mp4", "fifty.mp4", "fifty.mp4"]  # 2 s, 2 s and 1.9 s
+    assert result.files == 4  # each once, though three rows more are about one of them
+
+
+def test_7_all_columns_are_kept(tmp_path, digits):
+    (tmp_path / "Fine.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    videos = tmp_path / "lists/all.csv"
+    videos.parent.mkdir()
+    videos.write_bytes(
+        b"\xef\xbb\xbflabel, start,path,end\r\n1,0.10,Fine.mp4,\r\n\r\n0,,none.mp4,\r\n-1,0.1,fine.mp4,0.9\r\n"
+    )
+    (tmp_path / "lists/root.txt").write_text(f"{tmp_path}\n")
+    result = check(videos, tmp_path / "out", Options())
+    assert result.list.read_bytes() == b"label, start,path,end\n1,0.10,Fine.mp4,\n-1,0.1,Fine.mp4,0.9\n"
+    assert (tmp_path / "out/root.txt").read_text() == f"{tmp_path.resolve()}\n"
+    assert not (tmp_path / "out/classes.txt").exists()
+    assert [record.label for record in read_list(result.list).records] == [1, -1]
+
+
+def test_8_bombs_are_refused_from_the_header(tmp_path, digits, write_video, monkeypatch):
+    options = {"preset": "ultrafast", "x264-params": "threads=1"}
+    write_video(tmp_path / "bomb.mp4", np.zeros((1, 8192, 8192, 3), np.uint8), options=options)
+    (tmp_path / "small.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    started = time.monotonic()
+    found, kept, _ = checked(tmp_path, [["bomb.mp4", 0], ["small.mp4", 0]])
+    assert found == {"bomb.mp4": ["oversized"]} and kept == ["small.mp4"]
+    assert time.monotonic() - started < 20
+    found, kept, result = checked(tmp_path, [["small.mp4", 0]], max_pixels=48 * 48 - 1)
+    assert found == {"small.mp4": ["oversized"]} and kept == []
+    assert "48x48 is more than 2303 pixels" in result.findings[0].reason
+
+
+def patched(source, path, at, offset, number):
+    content = bytearray(source.read_bytes())
+    place = content.index(at) + offset
+    content[place : place + len(number)] = number
+    path.write_bytes(content)
+    return path
+
+
+def test_9_headers_that_lie_are_named_and_kept(tmp_path, write_video, noisy, numbered):
+    mp4 = write_video(tmp_path / "fine.mp4", noisy(40))
+    mkv = write_video(tmp_path / "fine.mkv", noisy(40))
+    avi = write_video(tmp_path / "fine.avi", noisy(40), codec="mpeg4")
+    patched(mkv, tmp_path / "hours.mkv", b"\x44\x89", 3, struct.pack(">d", 36_000e3))  # milliseconds
+    patched(avi, tmp_path / "frames.avi", b"strh", 8 + 32, struct.pack("<I", 90_000))
+    patched(mp4, tmp_path / "frames.mp4", b"stts", 12, struct.pack(">I", 4_000))
+    # The last frame comes after ten hours, and the header agrees.
+    with av.open(str(mp4)) as container, av.open(str(tmp_path / "jump.mp4"), "w") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        packets[-1].pts = packets[-1].dts = round(36_000 / packets[-1].time_base)
+        for packet in packets:
+            packet.stream = stream
+            out.mux(packet)
+    names = ["fine.mp4", "fine.mkv", "fine.avi", "hours.mkv", "frames.avi", "frames.mp4", "jump.mp4"]
+    found, kept, result = checked(tmp_path, [[name, 0] for name in names])
+    assert found == {name: ["lying header"] for name in names[3:6]} | {"jump.mp4": ["time jump"]}
+    assert kept == names and len(read_list(result.list).records) == 7
+    reasons = {each.path: each.reason for each in result.findings}
+    assert reasons["hours.mkv"] == "it says 36000.00 s, the file has 1.60 s"
+    assert reasons["frames.avi"] == "it says 90000 frames, 40 are there"
+    assert reasons["jump.mp4"].startswith("one frame stays for 3599")
+
+
+def decode_slowly(monkeypatch, deed):
+    """Let the decoder do something to those files whose names say so."""
+    original = decode.PyAV.every
+
+    def every(self):
+        for number, image in enumerate(original(self)):
+            deed(self._path.name, number)
+            yield image
+
+    monkeypatch.setattr(decode.PyAV, "every", every)
+
+
+def copies(folder, digits, names):
+    for name in names:
+        (folder / name).write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    return [[name, 0] for name in names]
+
+
+def test_10_a_decoder_that_hangs(tmp_path, digits, monkeypatch):
+    decode_slowly(monkeypatch, lambda name, number: time.sleep(60 if "hang" in name and number == 3 else 0))
+    rows = copies(tmp_path, digits, ["a.mp4", "hang.mp4", "b.mp4", "hang2.mp4", "c.mp4"])
+    started = time.monotonic()
+    found, kept, result = checked(tmp_path, rows, timeout=1.0, workers=2)
+    assert time.monotonic() - started < 30
+    assert found == {"hang.mp4": ["hangs or crashes"], "hang2.mp4": ["hangs or crashes"]}
+    assert kept == ["a.mp4", "b.mp4", "c.mp4"] and "timed out after 1 s, twice" in result.findings[0].reason
+
+
+def test_10_a_slow_decoder_does_not_hang(tmp_path, digits, monkeypatch):
+    """The clock starts anew with each frame: 24 of them take longer than the timeout."""
+    decode_slowly(monkeypatch, lambda name, number: time.sleep(0.1))
+    found, kept, _ = checked(tmp_path, copies(tmp_path, digits, ["slow.mp4"]), timeout=1.0)
+    assert not found and kept == ["slow.mp4"]
+
+
+def test_11_a_decoder_that_crashes(tmp_path, digits, monkeypatch):
+    def deed(name, number):
+        if "crash" in name:
+            faulthandler.disable()  # it would fill the log
+            ctypes.string_at(0)
+
+    decode_slowly(monkeypatch, deed)
+    rows = copies(tmp_path, digits, ["crash.mp4", "a.mp4", "b.mp4"])
+    found, kept, result = checked(tmp_path, rows)
+    assert found == {"crash.mp4": ["hangs or crashes"]} and kept == ["a.mp4", "b.mp4"]
+    assert "signal 11" in result.findings[0].reason
+
+
+def test_a_decoder_that_raises_something_else(tmp_path, digits, monkeypatch):
+    def deed(name, number):
+        if "odd" in name:
+            raise KeyError("what?\nnobody knows")
+
+    decode_slowly(monkeypatch, deed)
+    found, kept, result = checked(tmp_path, copies(tmp_path, digits, ["odd.mp4", "a.mp4"]))
+    assert found == {"odd.mp4": ["garbled"]} and kept == ["a.mp4"]
+    assert "KeyError" in result.findings[0].reason
+
+
+def test_12_lists_are_read_as_for_training(tmp_path, digits):
+    (tmp_path / "out.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in ("../out.mp4", str(tmp_path / "out.mp4"), "http://127.0.0.1:9/a.mp4"):
+        videos = write_list(tmp_path / "lists", [[name, 0]])
+        with pytest.raises(DataError, match=r"all\.csv:2"):
+            check(videos, tmp_path / "checked", Options(root=root))
+    for name in ("../out.mp4", str(tmp_path / "out.mp4")):
+        videos = write_list(tmp_path / "lists", [[name, 0]])
+        result = check(videos, tmp_path / "checked", Options(root=root, allow_external=True))
+        assert result.kept == 1
+        assert read_list(result.list, allow_external=True).records[0].path == str(root / name)
+
+
+def images(folder, count, size=(32, 24), start=1):
+    folder.mkdir(parents=True)
+    for number in range(start, start + count):
+        picture = generator(3, number).integers(0, 255, (size[1], size[0], 3), dtype=np.uint8)
+        cv2.imwrite(str(folder / f"img_{number}.jpg"), picture)
+
+
+def test_images_alone(tmp_path):
+    """An image is a video of one frame, of one second unless the list says otherwise."""
+    images(tmp_path / "all", 4)
+    (tmp_path / "all/img_2.jpg").write_text("<html>")
+    (tmp_path / "all/img_3.jpg").write_bytes(b"")
+    names = [f"all/img_{number}.jpg" for number in (1, 2, 3, 4, 9)]
+    found, kept, _ = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
+    assert found == {names[1]: ["not a video"], names[2]: ["empty"], names[4]: ["missing"]}
+    assert kept == [names[0], names[3]]
+    assert checked(tmp_path, [[names[0], 0]], min_frames=2)[0] == {names[0]: ["too short"]}
+    assert checked(tmp_path, [[names[0], 0]], min_seconds=1.0)[1] == [names[0]]
+
+
+def test_frame_folders(tmp_path):
+    for name in ("fine", "cut", "mixed", "page", "bomb"):
+        images(tmp_path / name, 8)
+    content = (tmp_path / "cut/img_7.jpg").read_bytes()
+    (tmp_path / "cut/img_7.jpg").write_bytes(content[:100])
+    images(tmp_path / "other", 1, size=(64, 24))
+    (tmp_path / "other/img_1.jpg").replace(tmp_path / "mixed/img_9.jpg")
+    (tmp_path / "page/img_3.jpg").write_text("<html>")
+    header = cv2.imencode(".png", np.zeros((1, 1, 3), np.uint8))[1].tobytes()
+    (tmp_path / "bomb/img_9.png").write_bytes(header[:16] + struct.pack(">II", 60_000, 60_000) + header[24:])
+    (tmp_path / "none").mkdir()
+    names = ["fine", "cut", "mixed", "page", "bomb", "none", "Fine"]  # the first and the last get one label
+    found, kept, result = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
+    assert found == {
+        "cut": ["garbled"],
+        "mixed": ["several sizes"],
+        "page": ["garbled"],
+        "bomb": ["garbled"],
+        "none": ["not a video"],
+        "Fine": ["mis-cased", "duplicate"],
+    }
+    reasons = {each.path: each.reason for each in result.findings}
+    assert reasons["page"] == "img_3.jpg: not an image, or damaged"
+    assert reasons["mixed"] == "its frames are 32x24 and 64x24"
+    found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
+    assert found == {"fine": ["too short"]} and kept == ["fine"]
+    with pytest.raises(ConfigError, match="fine is a folder of images, which says no seconds: give --fps"):
+        checked(tmp_path, [["fine", 0]], min_seconds=1.0)
+    assert checked(tmp_path, [["fine", 0]], min_seconds=1.0, fps=8.0)[1] == ["fine"]
+
+
+def test_nothing_is_written_over(tmp_path, digits):
+    rows = copies(tmp_path, digits, ["a.mp4"])
+    videos = write_list(tmp_path / "lists", rows)
+    before = videos.read_bytes()
+    with pytest.raises(DataError, match="is the list that is read"):
+        check(videos, tmp_path / "lists", Options(root=tmp_path))
+    assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
+    check(videos, tmp_path / "out", Options(root=tmp_path))
+    check(videos, tmp_path / "out", Options(root=tmp_path))  # the same once more
+    with pytest.raises(DataError, match="is about another list"):
+        check(write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", Options(root=tmp_path))
+    (tmp_path / "out/report.csv").unlink()
+    other = write_list(tmp_path / "other", rows, classes=("maybe", "never"))
+    with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
+        check(other, tmp_path / "out", Options(root=tmp_path))
+    with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
+        check(videos, tmp_path / "out", Options(root=digits / "videos/test"))
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot write list"):
+        check(videos, tmp_path / "file", Options(root=tmp_path))
+
+
+def test_1_3_the_clean_list_trains(tmp_path, digits):
+    """More is broken than a run accepts; the list that the check writes trains without a word."""
+    listed = read_list(digits / "motion/test.csv")
+    videos, rows = tmp_path / "videos", []
+    videos.mkdir()
+    for number, record in enumerate(listed.records):
+        content = Path(record.path).read_bytes()
+        broken = number % 4 == 1
+        (videos / f"{number}.mp4").write_bytes(content[: len(content) // 2] if broken else content)
+        rows.append([f"{number}.mp4", record.label])
+    source = write_list(tmp_path / "lists", rows, classes=listed.classes)
+    told = ["--root", str(videos), "--out", str(tmp_path / "clean"), "--workers", "2"]
+    with pytest.raises(SystemExit) as caught:
+        cli.check([str(source), *told])
+    assert caught.value.code == 1
+    clean = tmp_path / "clean/all.csv"
+    assert len(read_list(clean).records) == 12
+    more = ["data.moving_digits=null", "steps=2", "data.workers=0", f"output={tmp_path}/run"]
+    toy = TOP / "configs/toy/supervised.yaml"
+    with pytest.raises(DataError):
+        train(load_run(toy, [*more, f"data.train={source}", f"data.root={videos}"]))
+    assert train(load_run(toy, [*more, f"data.train={clean}", f"output={tmp_path}/clean_run"])).exists()
+
+
+def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsys):
+    def status(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vidssl", "check", *map(str, arguments)])
+        try:
+            cli.main()
+        except SystemExit as end:
+            return end.code
+        return 0
+
+    write_list(tmp_path / "lists", copies(tmp_path, digits, ["a.mp4", "b.mp4"]))
+    monkeypatch.chdir(tmp_path)
+    assert status("lists/all.csv", "--root", ".", "--out", "fine") == 0
+    assert "2 files in 2 rows; 2 rows kept" in capsys.readouterr().out
+    assert status("lists/none.csv", "--out", "never") == 2
+    assert capsys.readouterr().err.startswith("error: cannot read list lists/none.csv")
+    assert status("lists/all.csv", "--out", "never", "--min-seconds", 0) == 2
+    assert "0 is not above 0" in capsys.readouterr().err and not (tmp_path / "never").exists()
+    write_list(tmp_path / "cased", [["A.mp4", 0], ["b.mp4", 1]])
+    assert status("cased/all.csv", "--root", ".", "--out", "renamed") == 0  # every row was kept
+    assert "1 mis-cased (kept)" in capsys.readouterr().out
+    (tmp_path / "b.mp4").write_bytes(b"")
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(TOP / "tools/check_videos.py"),
+            "lists/all.csv",
+            "--root",
+            ".",
+            "--out",
+            "found",
+        ],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr and "check: 100%" in done.stderr
+    assert "1 empty" in done.stdout and "b.mp4: the file has 0 bytes" in done.stdout

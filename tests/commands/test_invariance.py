@@ -1,0 +1,314 @@
+"""Invariance of networks on real files: the numbers against a loop by hand, what is written, and what is refused."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vidssl.analysis.invariance import class_invariance, firing_invariance
+from vidssl.commands.invariance import Measure, invariance, invariance_splits
+from vidssl.commands.invariance_chart import summary
+from vidssl.commands.load import Options, load_subject
+from vidssl.data.video_list import read_list
+from vidssl.engine.run_config import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+from vidssl.models.backbones import Backbone
+from vidssl.transforms import center_crop
+from vidssl.transforms.corruptions import CORRUPTIONS
+from vidssl.video.reader import open_video
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+TOLD = ("data.moving_digits=null", "data.train=none.csv")
+FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
+
+
+@pytest.fixture
+def options():
+    return Options("", TOY, TOLD, size=24, batch_size=4, workers=0, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(digits, tmp_path_factory):
+    told = [
+        f"data.train={digits}/motion/train.csv",
+        "data.moving_digits=null",
+        "data.workers=0",
+        "device=cpu",
+    ]
+    return train(load_run(TOY, [*told, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
+
+
+def by_hand(options, videos):
+    """Features of the middle clip of each video and of its versions, one at a time."""
+    subject = load_subject(replace(options, checkpoint="random"))
+    clip, test = subject.test.clip, subject.test
+
+    def encode(frames):
+        x = torch.from_numpy(np.ascontiguousarray(frames)).float() / 255
+        x = (x - torch.tensor(test.mean).view(-1, 1, 1)) / torch.tensor(test.std).view(-1, 1, 1)
+        with torch.no_grad():
+            return subject.backbone(x.transpose(0, 1)[None])[0].numpy()
+
+    features, versions = [], []
+    for record in videos.records:
+        with open_video(record.path) as video:
+            span = clip.span(video.meta.fps)
+            numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (
+                clip.frames - 1
+            )
+            view = center_crop(video.frames(numbers), 24).frames
+        changed = [*CORRUPTIONS["occlusion"].versions(view), *CORRUPTIONS["blur"].versions(view), view[::-1]]
+        features.append(encode(view))
+        versions.append([encode(frames) for frames in changed])
+    return np.array(features), np.array(versions)
+
+
+def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
+    path = digits / "motion/train.csv"
+    videos = read_list(path)
+    features, versions = by_hand(options, videos)
+    labels = np.array([record.label for record in videos.records])
+    places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
+    for measure in (FEW, replace(FEW, population="samples"), replace(FEW, variant="goodfellow")):
+        found = invariance(
+            options, ["random"], path, tmp_path / measure.variant / measure.population, measure
+        )
+        results = found["random"]
+        for name, place in places.items():
+            told = {"top_k": 5, "population": measure.population}
+            if measure.variant == "class":
+                wanted = class_invariance(features, versions[:, place], labels, **told)
+            else:
+                wanted = firing_invariance(features, versions[:, place], **told)
+            # Rounding may move a value across a threshold: one version in so many.
+            assert results[f"invariance_{name}"] == pytest.approx(wanted.score, abs=0.02 * wanted.ceiling)
+            details = results["details"][name]
+            assert (details["versions"], details["unchanged_versions"]) == (wanted.versions, 0)
+            assert details["ceiling"] == wanted.ceiling
+        scores = [results[f"invariance_{name}"] for name in places]
+        assert results["invariance_mean"] == pytest.approx(np.mean(scores))
+    assert results["invariance_unchanged"] == pytest.approx(results["invariance_ceiling"])  # of goodfellow
+
+
+def test_what_is_written(options, checkpoint, digits, tmp_path):
+    path, out = digits / "motion/test.csv", tmp_path / "out"
+    found = invariance(options, ["random", str(checkpoint)], path, out, FEW)
+    assert list(found) == ["random", "trained"]
+    png = (out / "invariance.png").read_bytes()
+    assert png[:4] == b"\x89PNG"
+    for name, results in found.items():
+        written = json.loads((out / name / "results.json").read_text())
+        assert written == results
+        numbers = {key for key, value in written.items() if isinstance(value, float)}
+        assert numbers == {
+            f"invariance_{n}"
+            for n in ("occlusion", "blur", "reverse", "mean", "unchanged", "shuffled", "ceiling")
+        }
+        assert written["invariance_ceiling"] == 8 and written["num_videos"] == written["num_samples"] == 16
+        assert set(written["details"]["blur"]["per_class"]) == set(read_list(path).classes)
+        assert (written["protocol"]["clips"], written["protocol"]["crops"]) == (1, 1)
+        assert written["measure"]["transformations"]["blur"] == [1 / 80, 1 / 40, 1 / 20]
+        assert written["versions"].keys() == {"vidssl", "torch"}
+    assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
+    lines = summary(found).splitlines()
+    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == [
+        "random",
+        "trained",
+    ]
+    table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
+    for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
+        assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
+
+
+def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
+    path, measure = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
+    first = invariance(options, ["random"], path, tmp_path / "out", measure)
+    other = replace(measure, top_k=6)
+    assert invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
+    invariance(options, ["random"], path, tmp_path / "out", measure)
+    monkeypatch.setattr("vidssl.commands.invariance.trajectory_features", None)
+    assert invariance(options, ["random"], path, tmp_path / "out", measure) == first
+    shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
+    with pytest.raises(TypeError, match="not callable"):
+        invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)
+
+
+@pytest.fixture
+def inputs():
+    """What a backbone gets first, and whether it runs in half precision."""
+    found = []
+
+    def note(module, args):
+        if isinstance(module, Backbone):
+            found.append((args[0][0, :, 0].clone(), torch.is_autocast_enabled("cpu")))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    yield found
+    handle.remove()
+
+
+@pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
+def test_the_short_side_and_the_precision_are_those_asked_for(
+    options, digits, tmp_path, inputs, short_side, precision
+):
+    told = replace(options, short_side=short_side, precision=precision, batch_size=1)
+    path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
+    results = invariance(told, ["random"], path, tmp_path / "out", few)["random"]
+    assert results["protocol"]["short_side"] == short_side
+    assert {half for _, half in inputs} == {precision == "bfloat16"}
+    clip = load_subject(replace(told, checkpoint="random")).test.clip
+    with open_video(read_list(path).records[0].path) as video:
+        first = (video.meta.num_frames - clip.span(video.meta.fps)) // 2
+        wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
+    shown = inputs[0][0] * 0.225 + 0.45
+    torch.testing.assert_close(shown, torch.from_numpy(wanted.copy()).float() / 255)
+
+
+def test_left_out_transformations_are_named(options, digits, tmp_path):
+    path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
+    one = replace(options, overrides=(*TOLD, f"data.sampler={sampler}"))
+    found = invariance(one, ["random"], path, tmp_path / "out", Measure(top_k=5))["random"]
+    assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
+    assert "invariance_reverse" not in found and "invariance_gap" in found
+    assert "not measured: speed (a clip of one frame has no motion)" in summary({"random": found})
+    boxes = Measure(("instance", "gap"), top_k=5, boxes=digits / "boxes.csv")
+    found = invariance(options, ["random"], path, tmp_path / "boxes", boxes)["random"]
+    assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
+    # Of 24 frames no clip has room for most of the gaps.
+    gap = found["details"].get("gap", {"unchanged_versions": 64})
+    assert gap["unchanged_versions"] >= 48
+
+
+def test_several_clips_are_several_samples(options, digits, tmp_path):
+    found = invariance(
+        replace(options, clips=3),
+        ["random"],
+        digits / "motion/test.csv",
+        tmp_path / "o",
+        Measure(("blur",), top_k=5),
+    )
+    assert (found["random"]["num_videos"], found["random"]["num_samples"]) == (16, 48)
+
+
+def test_broken_videos(options, digits, tmp_path):
+    source = read_list(digits / "motion/test.csv")
+    for n, record in enumerate(source.records):
+        shutil.copy(record.path, tmp_path / f"{n}.mp4")
+    (tmp_path / "3.mp4").write_bytes(b"nothing")
+    rows = [f"{n}.mp4,{record.label}\n" for n, record in enumerate(source.records)]
+    (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
+    measure = Measure(("blur",), top_k=5)
+    with pytest.raises(DataError, match=r"3\.mp4"):
+        invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
+    allowing = replace(options, allow_missing=True)
+    found = invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
+    assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
+    assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
+
+
+def test_what_is_refused(options, checkpoint, digits, tmp_path):
+    path, out = digits / "motion/test.csv", tmp_path / "out"
+    names = read_list(path).names
+    root = read_list(path).root
+    unlabelled, alike = tmp_path / "unlabelled.csv", tmp_path / "alike.csv"
+    unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
+    alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
+    rooted = replace(options, root=root)
+    with pytest.raises(DataError, match=r"needs labels, and 16 videos of .* have none.*--variant goodfellow"):
+        invariance(rooted, ["random"], unlabelled, out, FEW)
+    with pytest.raises(DataError, match="have one class"):
+        invariance(rooted, ["random"], alike, out, FEW)
+    with pytest.raises(ConfigError, match="--top-k 4000: random has 64 units"):
+        invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
+    with pytest.raises(ConfigError, match="--crops 3: the central square is measured"):
+        invariance(replace(options, crops=3), ["random"], path, out, FEW)
+    with pytest.raises(ConfigError, match="names a network twice"):
+        invariance(options, ["random", "random"], path, out, FEW)
+    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE go with --checkpoint random"):
+        invariance(options, [str(checkpoint)], path, out, FEW)
+    with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
+        invariance(options, ["random"], path, out, Measure(("instance",)))
+    assert not out.exists()
+    found = invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
+    assert found["random"]["details"]["blur"]["per_class"] == {}
+
+
+def in_a_world(options, path, out):
+    return invariance(options, ["random"], Path(path), Path(out), FEW)["random"]
+
+
+@pytest.mark.long
+def test_several_processes(run_world, options, digits, tmp_path):
+    path = str(digits / "motion/test.csv")
+    alone = invariance(options, ["random"], Path(path), tmp_path / "alone", FEW)["random"]
+    found = run_world(2, in_a_world, options, path, str(tmp_path / "out"))
+    assert found[0] == found[1]
+    for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
+        assert found[0][name] == pytest.approx(alone[name], abs=0.2)
+
+
+def test_seeds_give_mean_and_spread(options, digits, tmp_path):
+    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    path = digits / "motion/test.csv"
+    found = invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    alone = [
+        invariance(
+            replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW
+        )["random"]
+        for n in (3, 4)
+    ]
+    for name in ("invariance_blur", "invariance_mean", "invariance_unchanged"):
+        values = [results[name] for results in alone]
+        assert found["mean"][name] == pytest.approx(np.mean(values)) and values[0] != values[1]
+        assert found["spread"][name] == pytest.approx(np.std(values, ddof=1))
+        assert [found["splits"][n][name] for n in ("3", "4")] == values
+    assert json.loads((tmp_path / "seeds/results.json").read_text()) == found
+    lines = summary({"random": found}).splitlines()
+    assert "mean ± standard deviation of 2 splits" in lines[0]
+    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary(
+        {"r": found}
+    )
+    with pytest.raises(ConfigError, match=r"neither random nor the list names \{split\}"):
+        invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+
+
+def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
+    """The config and its seed are for the untrained one; the others bring their own."""
+    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
+    for name in names:
+        shutil.copy(checkpoint, name)
+    several = [str(tmp_path / "trained{split}.pt"), "random"]
+    found = invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
+    trained, untrained = found.values()
+    assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
+    alone = invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
+    for name, value in next(iter(alone.values())).items():
+        assert name not in trained["mean"] or trained["mean"][name] == value
+    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list names \{split\}"):
+        invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
+    with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1,2,3"):
+        invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
+
+
+def test_there_is_no_mean_of_different_transformations():
+    def results(**scores):
+        numbers = {f"invariance_{name}": score for name, score in scores.items()}
+        told = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
+        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, **told}
+
+    clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
+    frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
+    lines = summary({"clips": clips, "frames": frames}).splitlines()
+    assert [line.split()[0] for line in lines[2:6]] == ["unchanged", "blur", "reverse", "shuffled"]
+    assert lines[6:] == [
+        "not measured of frames: reverse (one frame)",
+        "no mean: the networks were not measured with the same transformations",
+    ]
+    assert any(line.startswith("mean") for line in summary({"a": clips, "b": clips}).splitlines())

@@ -1,0 +1,265 @@
+"""Pixel accuracy of object parts: against a plain count, its floors, what is written, what is refused."""
+
+import csv
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vidssl.commands import cli
+from vidssl.commands.load import Options
+from vidssl.commands.parts import _Counts, segment_parts, table
+from vidssl.data.masks import read_mask
+from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.data.video_list import read_list
+from vidssl.engine.run_config import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+from vidssl.methods.part_segmentation import PartSegmentation
+from vidssl.models import build_backbone
+from vidssl.models.backbones import Backbone
+from vidssl.randomness import generator
+from vidssl.video.reader import open_video
+
+TOY = Path(__file__).parents[2] / "configs" / "toy"
+
+
+@pytest.fixture(scope="module")
+def digits32(tmp_path_factory):
+    """Crops of digits; those of the test list are cut out anew where a test needs other masks."""
+    out = tmp_path_factory.mktemp("parts") / "set"
+    ensure(out, MovingDigits(train=320, test=40, frames=1, size=32, masks=True))
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(digits32, tmp_path_factory):
+    """A decoder that was trained for seconds, on a frozen network that never was."""
+    told = [
+        "data.moving_digits=null",
+        f"data.train={digits32}/parts/train.csv",
+        "data.views=[{name: center_crop, size: 32}]",
+        "data.workers=0",
+        "method={name: part_segmentation, parts: 3, channels: 16}",
+        "optimizer={name: adamw, lr: {start: 0.01, end: 0.0}}",
+        "batch_size=16",
+        "steps=100",
+        "device=cpu",
+        "checkpoint.every=100",
+        f"output={tmp_path_factory.mktemp('run')}/run",
+    ]
+    return train(load_run(TOY / "part_segmentation.yaml", told))
+
+
+def options(run, **told):
+    return Options(str(run), **{"workers": 0, "device": "cpu", **told})
+
+
+def measured(run, crops, out):
+    """What each of several processes does."""
+    return segment_parts(options(run), crops, out)
+
+
+@pytest.fixture(scope="module")
+def found(run, digits32, tmp_path_factory):
+    out = tmp_path_factory.mktemp("found") / "out"
+    return segment_parts(options(run), digits32 / "parts/test.csv", out), out
+
+
+def test_it_has_learned(found):
+    """More than the most frequent part everywhere, and more than the best layout that looks at no image."""
+    results, _ = found
+    assert results["pixel_accuracy"] > results["most_frequent"] + 0.05
+    assert results["pixel_accuracy"] > results["layout"] + 0.01
+    assert min(results["per_part"].values()) > 0.4
+
+
+def test_numbers_are_those_of_a_plain_count(run, digits32, found):
+    """Image by image with OpenCV and numpy, the network put together by hand."""
+    results, _ = found
+    crops = read_list(digits32 / "parts/test.csv")
+    content = torch.load(run, weights_only=True)
+    backbone = build_backbone("resnet3d18", width=8, zero_init=False)
+    method = PartSegmentation(PartSegmentation.Config(parts=3, channels=16), backbone)
+    method.load_state_dict(content["method"])
+    method.eval()
+    right, pixels = np.zeros(10), np.zeros(10)
+    hits, totals = np.zeros(3), np.zeros(3)
+    masks = []
+    for record in crops.records:
+        with open_video(record.path) as video:
+            image = video.frames([0])[0].transpose(1, 2, 0)
+        mask = read_mask(record.mask, *image.shape[:2])
+        image = cv2.resize(image, (32, 32), interpolation=cv2.INTER_LINEAR)
+        mask = cv2.resize(mask, (32, 32), interpolation=cv2.INTER_NEAREST_EXACT)
+        clip = (torch.from_numpy(image).permute(2, 0, 1).float() / 255 - 0.45) / 0.225
+        with torch.no_grad():
+            said = method.decoder(backbone(clip[None, :, None])[:, :, None, None])[0].argmax(dim=0).numpy()
+        right[record.label] += (said == mask).sum()
+        pixels[record.label] += 32 * 32
+        for part in range(3):
+            hits[part] += ((said == mask) & (mask == part)).sum()
+            totals[part] += (mask == part).sum()
+        masks.append(mask)
+    # Sums in another order flip a pixel here and there.
+    assert results["pixel_accuracy"] == pytest.approx(right.sum() / pixels.sum(), abs=1e-3)
+    for row, accuracy in zip(results["per_class"], right / pixels, strict=True):
+        assert row["pixel_accuracy"] == pytest.approx(accuracy, abs=1e-3)
+        assert (row["crops"], row["pixels"]) == (4, 4 * 32 * 32)
+    assert results["pixel_accuracy_mean_class"] == pytest.approx((right / pixels).mean(), abs=1e-3)
+    assert list(results["per_part"].values()) == pytest.approx(list(hits / totals), abs=2e-3)
+    stacked = np.stack(masks)
+    shares = np.stack([(stacked == part).mean(axis=0) for part in range(3)])
+    assert results["layout"] == pytest.approx(shares.max(axis=0).mean(), rel=1e-12)
+    assert results["most_frequent"] == pytest.approx((stacked == 0).mean(), rel=1e-12)
+
+
+def test_counts_against_loops():
+    source = generator(0)
+    counts, parts, size = _Counts.none(4, 5), 4, 5
+    truths, saids, kept = [], [], []
+    for _ in range(6):
+        truth, said = source.integers(0, parts, (2, size, size))
+        counted = source.random((size, size)) < 0.7
+        mask = np.where(counted, truth, 255)
+        counts.add(torch.from_numpy(mask), torch.from_numpy(said), torch.from_numpy(counted))
+        truths.append(truth)
+        saids.append(said)
+        kept.append(counted)
+    total = sum(int(k.sum()) for k in kept)
+    right = frequent = layout = 0
+    for truth, said, counted in zip(truths, saids, kept, strict=True):
+        right += sum(
+            int(counted[y, x] and truth[y, x] == said[y, x]) for y in range(size) for x in range(size)
+        )
+    for part in range(parts):
+        frequent = max(frequent, sum(int((t[k] == part).sum()) for t, k in zip(truths, kept, strict=True)))
+    for y in range(size):
+        for x in range(size):
+            there = [int(t[y, x]) for t, k in zip(truths, kept, strict=True) if k[y, x]]
+            layout += max((there.count(part) for part in range(parts)), default=0)
+    numbers = counts.numbers()
+    assert numbers == {
+        "pixel_accuracy": right / total,
+        "layout": layout / total,
+        "most_frequent": frequent / total,
+    }
+    assert counts.crops == 6 and numbers["most_frequent"] <= numbers["layout"]
+
+
+def test_what_is_written(found):
+    results, out = found
+    assert json.loads((out / "results.json").read_text()) == results
+    assert results["num_videos"] == 40 and results["num_pixels"] == 40 * 32 * 32
+    assert results["protocol"]["clips"] == results["protocol"]["crops"] == 1
+    assert results["checkpoint"]["step"] == 100 and results["config"]["method"]["parts"] == 3
+    assert list(results["per_part"]) == ["background", "upper half", "lower half"]
+    with open(out / "per_class.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["class"] for row in rows] == list("0123456789")
+    assert float(rows[3]["pixel_accuracy"]) == results["per_class"][3]["pixel_accuracy"]
+    assert cv2.imread(str(out / "parts.png")) is not None
+    lines = table(results).split("\n")
+    assert len(lines) == 2 + 10 + 2 and lines[-1].split()[-3:] == [
+        f"{100 * results[name]:.1f}" for name in ("pixel_accuracy", "layout", "most_frequent")
+    ]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_is_that_asked_for(run, digits32, tmp_path, precision):
+    halves = set()
+
+    def note(module, args):
+        if isinstance(module, Backbone):
+            halves.add(torch.is_autocast_enabled("cpu"))
+
+    handle = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        told = options(run, precision=precision)
+        results = segment_parts(told, digits32 / "parts/test.csv", tmp_path / "out")
+    finally:
+        handle.remove()
+    assert halves == {precision == "bfloat16"} and results["protocol"]["precision"] == precision
+
+
+def relabelled(digits32, folder, change):
+    """The test list with other masks."""
+    videos = read_list(digits32 / "parts/test.csv")
+    rows = ["path,label,mask"]
+    for n, record in enumerate(videos.records):
+        size = cv2.imread(record.path).shape[:2]
+        mask = change(n, read_mask(record.mask, *size).copy())
+        (folder / "m").mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(folder / f"m/{n}.png"), mask)
+        cv2.imwrite(str(folder / f"m/{n}.jpg"), cv2.imread(record.path))
+        rows.append(f"m/{n}.jpg,{record.label},m/{n}.png")
+    (folder / "list.csv").write_text("\n".join(rows) + "\n")
+    return folder / "list.csv"
+
+
+def test_pixels_of_255_are_not_counted(run, digits32, tmp_path):
+    """Only the digit's own pixels, and of the digits 0 to 4 none at all."""
+
+    def digit_only(n, mask):
+        mask[mask == 0] = 255
+        return np.full_like(mask, 255) if n % 10 < 5 else mask
+
+    given = relabelled(digits32, tmp_path / "a", digit_only)
+    results = segment_parts(options(run), given, tmp_path / "out")
+    assert "part 0" not in results["per_part"] and set(results["per_part"]) == {"part 1", "part 2"}
+    of_none = [row for row in results["per_class"] if row["pixels"] == 0]
+    assert [row["class"] for row in of_none] == list("01234")
+    counted = [row for row in results["per_class"] if row["pixels"]]
+    expected = sum(row["pixel_accuracy"] for row in counted) / 5
+    assert results["pixel_accuracy_mean_class"] == pytest.approx(expected)
+    assert results["num_pixels"] == sum(row["pixels"] for row in counted)
+
+
+def test_a_crop_that_cannot_be_read(run, digits32, tmp_path):
+    given = relabelled(digits32, tmp_path / "a", lambda n, mask: mask)
+    (tmp_path / "a/m/3.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"3\.jpg: not an image"):
+        segment_parts(options(run), given, tmp_path / "out")
+    assert not (tmp_path / "out/results.json").exists()
+    results = segment_parts(options(run, allow_missing=True), given, tmp_path / "out")
+    assert results["num_videos"] == 39 and results["missing"][0]["path"].endswith("m/3.jpg")
+
+
+def test_two_processes_count_what_one_does(run, digits32, found, run_world, tmp_path):
+    for results in run_world(2, measured, str(run), digits32 / "parts/test.csv", tmp_path / "two"):
+        for name, value in found[0].items():
+            if name not in ("list", "versions"):
+                assert results[name] == value, name
+    assert (tmp_path / "two/parts.png").read_bytes() == (found[1] / "parts.png").read_bytes()
+
+
+def test_the_command(run, digits32, tmp_path, monkeypatch, capsys):
+    where = ["--list", str(digits32 / "parts/test.csv"), "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(
+        "sys.argv", ["analyze.py", "parts", "--checkpoint", str(run), "--workers", "0", *where]
+    )
+    cli.guarded(cli.analyze)
+    said = capsys.readouterr().out
+    assert "mean" in said and str(tmp_path / "out/parts.png") in said
+
+
+def test_what_is_refused(run, digits32, tmp_path):
+    crops = digits32 / "parts/test.csv"
+    with pytest.raises(ConfigError, match="has no column 'mask'"):
+        segment_parts(options(run), digits32 / "digit/test.csv", tmp_path / "a")
+    with pytest.raises(ConfigError, match="leave --clips and --crops out"):
+        segment_parts(options(run, clips=3), crops, tmp_path / "a")
+    random = options("random", cfg=TOY / "part_segmentation.yaml", overrides=("data.moving_digits=null",))
+    with pytest.raises(ConfigError, match="random has no decoder of parts"):
+        segment_parts(random, crops, tmp_path / "a")
+    more = relabelled(digits32, tmp_path / "more", lambda n, mask: mask + np.uint8(2 * (n == 7)))
+    with pytest.raises(ConfigError, match=r"a mask holds part 4, from 0, and method\.parts is 3"):
+        segment_parts(options(run), more, tmp_path / "a")
+    (tmp_path / "more/parts.txt").write_text("background\nhead\n")
+    with pytest.raises(DataError, match="names 2 parts, the decoder knows 3"):
+        segment_parts(options(run), more, tmp_path / "a")
+    assert not (tmp_path / "a/results.json").exists()

@@ -1,0 +1,474 @@
+"""Retrieval: of lists and of one video, by features in a file or not; what is the same video, and what a copy of it."""
+
+import json
+import logging
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from vidssl.commands import cli
+from vidssl.commands import extract as extract_job
+from vidssl.commands import retrieval as job
+from vidssl.commands.extract import extract_features
+from vidssl.commands.load import Options
+from vidssl.commands.retrieval import RANKS, find, is_video, retrieve, table
+from vidssl.commands.retrieval_page import middle_frames
+from vidssl.commands.shrink import Options as Shrinking
+from vidssl.commands.shrink import Settings, shrink
+from vidssl.data.fingerprint import identify
+from vidssl.data.video_list import read_list
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+from vidssl.types import VideoRecord
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+
+
+@pytest.fixture
+def options():
+    told = ("data.moving_digits=null", "data.train=none.csv")
+    return Options("random", TOY, told, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
+
+
+@pytest.fixture
+def lists(digits, tmp_path):
+    """Copies of 20 training videos and 8 test videos in a folder, and their lists: (gallery, query)."""
+    found = []
+    for name, count in (("train", 20), ("test", 8)):
+        source = read_list(digits / f"motion/{name}.csv")
+        (tmp_path / "videos" / name).mkdir(parents=True)
+        rows = ["path,label"]
+        for n, record in enumerate(source.records[:count]):
+            shutil.copy(record.path, tmp_path / "videos" / name / f"{n}.mp4")
+            rows.append(f"{name}/{n}.mp4,{record.label}")
+        found.append(tmp_path / "videos" / f"{name}.csv")
+        found[-1].write_text("\n".join(rows) + "\n")
+        (tmp_path / "videos" / "classes.txt").write_text("".join(f"{c}\n" for c in source.classes))
+    return found
+
+
+@pytest.fixture
+def one_line():
+    """Run what must fail, and give its message."""
+
+    def run(error, work, *arguments, **settings):
+        with pytest.raises(error) as caught:
+            work(*arguments, **settings)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return run
+
+
+def without(results, *names):
+    return {name: value for name, value in results.items() if name not in names}
+
+
+def test_an_index_changes_nothing(options, lists, tmp_path):
+    gallery, query = lists
+    plain = retrieve(options, gallery, query, tmp_path / "plain", shown_queries=3)
+    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g.npz", shown_queries=3)
+    before = (tmp_path / "g.npz").read_bytes()
+    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g.npz", shown_queries=3)
+    gallery.unlink()
+    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g.npz", shown_queries=3)
+    assert plain == made == used == json.loads((tmp_path / "plain/results.json").read_text())
+    assert without(plain, "gallery") == without(alone, "gallery") and alone["gallery"] == f"{tmp_path}/g.npz"
+    assert (tmp_path / "g.npz").read_bytes() == before
+    pages = [(tmp_path / name / "index.html").read_text() for name in ("plain", "made", "used", "alone")]
+    assert pages[0] == pages[1] == pages[2] and pages[3].replace("/g", "/train").count("train/") > 3
+    stills = {(tmp_path / name / "retrieval.png").read_bytes() for name in ("plain", "made", "used", "alone")}
+    assert len(stills) == 1
+
+
+def test_an_index_is_what_extract_writes(options, lists, tmp_path):
+    extract_features(options, lists[0], tmp_path / "one.npz")
+    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other.npz", shown_queries=0)
+    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+
+
+def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
+    found = retrieve(options, *lists, tmp_path / "out", shown_queries=0)
+    names = [f"R@{k}" for k in (1, 5, 10, 20, 50)]
+    assert [f"R@{k}" for k in RANKS] == names and [name for name in found if name in names] == names
+    assert [*found["centered_features"]] == names
+    centred = retrieve(options, *lists, tmp_path / "centred", center=True, shown_queries=0)
+    assert {name: centred[name] for name in names} == found["centered_features"]
+    assert centred["uncentered"] == {name: found[name] for name in names}
+    assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
+    for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
+        head, titles, plain, other = table(results).splitlines()
+        assert head.startswith("8 queries, 20 in the gallery, 1 clips x 1 crops of 24²")
+        assert titles.split() == ["percent", *names, "knn", "chance"]
+        assert plain.split()[0] == "plain" and other.split()[0] == "centred"
+        shown = [found[name] for name in (*names, "knn", "chance")]
+        assert plain.split()[1:] == [f"{100 * value:.1f}" for value in shown]
+        assert other.split()[1:] == [f"{100 * found['centered_features'][name]:.1f}" for name in names]
+        assert len({len(line) for line in (titles, plain)}) == 1
+
+
+def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
+    """A query under another name finds everything but itself, and nothing is called a copy."""
+    gallery, _ = lists
+    root = gallery.parent
+    (root / "linked").symlink_to(root / "train")
+    (root / "link.mp4").symlink_to(root / "train/3.mp4")
+    (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
+    found = retrieve(options, gallery, root / "q.csv", tmp_path / "out", shown_hits=50)
+    assert found["duplicates"] == 0 and "same feature" not in caplog.text
+    page = (tmp_path / "out/index.html").read_text()
+    rows = page.partition('id="rows"')[2].split('<li class="row')[1:]
+    for row, own in zip(rows, (2, 3, 7), strict=True):
+        shown = [n for n in range(20) if f'title="train/{n}.mp4"' in row.partition('class="hits"')[2]]
+        assert shown == [n for n in range(20) if n != own]
+    for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
+        near = find(options, gallery, root / name, tmp_path / "one", k=30)
+        assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
+            f"train/{n}.mp4" for n in range(20) if n != own
+        )
+
+
+def test_spans_that_overlap_are_one_video(options, lists, tmp_path):
+    gallery, _ = lists
+    root = gallery.parent
+    rows = ["train/0.mp4,0,0,0.5", "train/0.mp4,0,0.5,0.9", "train/1.mp4,0,,"]
+    gallery.write_text("\n".join(["path,label,start,end", *rows]) + "\n")
+    near = find(options, gallery, root / "train/0.mp4", tmp_path / "one")
+    assert [hit["path"] for hit in near["neighbours"]] == ["train/1.mp4"]
+    near = find(options, gallery, root / "train/1.mp4", tmp_path / "two")
+    assert {(hit["start"], hit["end"]) for hit in near["neighbours"]} == {(0, 0.5), (0.5, 0.9)}
+    assert "train/0.mp4 0.5-0.9 s" in table(near)
+    assert "train/0.mp4 0-0.5 s" in (tmp_path / "two/index.html").read_text()
+
+
+def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, caplog):
+    gallery, query = lists
+    root = gallery.parent
+    for n in (1, 4, 6):
+        shutil.copy(root / f"test/{n}.mp4", root / f"train/copy{n}.mp4")
+    labels = [record.label for record in read_list(query).records]
+    with open(gallery, "a") as file:
+        file.write("".join(f"train/copy{n}.mp4,{labels[n]}\n" for n in (1, 4, 6)))
+    plain = replace(options, batch_size=1)  # rounding may depend on the batch
+    found = retrieve(plain, gallery, query, tmp_path / "with", shown_queries=0)
+    assert found["duplicates"] == 3 and not found["drop_duplicates"]
+    (warning,) = (record.getMessage() for record in caplog.records if "same feature" in record.getMessage())
+    assert warning.startswith("3 pairs of a query and a gallery video of another path")
+    assert "test/1.mp4 = train/copy1.mp4, test/4.mp4 = train/copy4.mp4" in warning and "\n" not in warning
+    dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, shown_queries=0)
+    assert dropped["duplicates"] == 3 and dropped["drop_duplicates"]
+    for row, first in ((1, True), (0, False)):
+        near = find(plain, gallery, root / f"test/{row}.mp4", tmp_path / "one")
+        assert (near["neighbours"][0]["path"] == f"train/copy{row}.mp4") is first
+        assert [hit["duplicate"] for hit in near["neighbours"]] == [first] + [False] * 9
+        assert near["duplicates"] == first and ("(a duplicate)" in table(near)) is first
+    near = find(plain, gallery, root / "test/1.mp4", tmp_path / "one", k=30, drop_duplicates=True)
+    paths = [hit["path"] for hit in near["neighbours"]]
+    assert len(paths) == 22 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
+    # Each copy has its query's label: it was a hit at once.
+    assert found["R@1"] >= 3 / 8 and found["R@1"] > dropped["R@1"]
+
+
+def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
+    gallery, query = lists
+    extract_features(options, gallery, tmp_path / "g.npz")
+    extract_features(options, query, tmp_path / "q.npz")
+    with np.load(tmp_path / "g.npz") as g, np.load(tmp_path / "q.npz") as q:
+        one, other = (x["features"].astype(float) for x in (q, g))
+    cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
+    labels = read_list(gallery)
+    for n in (0, 5):
+        found = find(
+            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g.npz", k=7
+        )
+        near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
+        assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
+        assert [hit["similarity"] for hit in near] == pytest.approx(cosines[n][order], abs=1e-5)
+        assert [hit["rank"] for hit in near] == list(range(1, 8))
+        assert [hit["label"] for hit in near] == [labels.records[row].label for row in order]
+        assert [hit["class"] for hit in near] == [labels.classes[labels.records[row].label] for row in order]
+        assert found == json.loads((tmp_path / "out/results.json").read_text())
+        lines = table(found).splitlines()
+        assert len(lines) == 9 and lines[2].split()[0] == "1" and lines[2].endswith(f"train/{order[0]}.mp4")
+    page = (tmp_path / "out/index.html").read_text()
+    assert "test/5 in" in page and page.count('class="neutral"') == 7 and "the only query" in page
+    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+
+
+def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog):
+    """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
+    gallery, _ = lists
+    root = gallery.parent
+    expected = find(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g.npz")
+    shutil.move(root / "train", tmp_path / "elsewhere")
+    assert "cannot be shown" not in caplog.text
+    found = find(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g.npz")
+    assert found["neighbours"] == expected["neighbours"]
+    (notice,) = (record.getMessage() for record in caplog.records if "cannot be shown" in record.getMessage())
+    assert (
+        notice.startswith("10 videos of the page cannot be shown, the first: ") and "No such file" in notice
+    )
+    assert "10 videos, grey here" in (tmp_path / "gone/index.html").read_text()
+    (tmp_path / "new").mkdir()
+    shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
+    caplog.clear()
+    moved = replace(options, root=tmp_path / "new")
+    find(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g.npz")
+    assert "cannot be shown" not in caplog.text
+    pages = [(tmp_path / name / "index.html").read_text() for name in ("before", "moved")]
+    assert pages[0].replace("videos/train", "X/g") == pages[1].replace(f"{tmp_path.name}/g", "X/g")
+
+
+def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
+    gallery, query = lists
+    index, video = tmp_path / "g.npz", gallery.parent / "test/0.mp4"
+    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+    assert message == f"cannot read index {index}: No such file or directory; make it with --gallery"
+    assert "nothing to search in" in one_line(ConfigError, find, options, None, video, tmp_path / "out")
+    extract_features(options, gallery, index)
+    for change, named in (
+        ({"overrides": (*options.overrides, "seed=5")}, "weights.seed 0 there, 5 asked for"),
+        ({"clips": 2}, "protocol.clips 1 there, 2 asked for"),
+        ({"size": 32}, "protocol.size 24 there, 32 asked for"),
+    ):
+        other = replace(options, **change)
+        for work, asked in ((find, video), (retrieve, query)):
+            message = one_line(DataError, work, other, None, asked, tmp_path / "out", index=index)
+            assert message.startswith(f"{index} holds features of another request (") and named in message
+            assert message.endswith("search with what it was made with, or choose another --index")
+    # Which videos are left out of a list is no matter to who searches in what is there.
+    find(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
+    message = one_line(DataError, retrieve, options, query, query, tmp_path / "out", index=index)
+    assert "list " in message and "videos 20 there, 8 asked for" in message
+    part = extract_features(options, gallery, index, "0/2").path
+    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=part)
+    assert "shard [0, 2] there, [0, 1] asked for" in message
+
+
+def test_what_is_no_index(options, lists, tmp_path, one_line):
+    gallery, _ = lists
+    video = gallery.parent / "test/0.mp4"
+    index = extract_features(options, gallery, tmp_path / "g.npz").path
+    whole = index.read_bytes()
+    with np.load(index) as file:
+        arrays = dict(file)
+
+    def refused():
+        return one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+
+    for length in (0, 3, len(whole) // 2, len(whole) - 1):
+        index.write_bytes(whole[:length])
+        message = refused()
+        assert message.startswith(f"{index} is damaged (")
+        assert message.endswith("delete it, and make it again with --gallery")
+    index.write_text("path,label\n")
+    assert refused() == f"{index} is no npz file: choose another --index, or make one with --gallery"
+    np.savez(index, **{name: value for name, value in arrays.items() if name not in ("root", "start")})
+    assert "lacks" in refused() and "was not written by this version: choose another --index" in refused()
+    torch.save({"x": torch.zeros(3)}, index)
+    assert "was not written by this version" in refused()
+    np.savez(index, **{**arrays, "features": arrays["features"][:-1]})
+    assert "is damaged" in refused()
+
+
+def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line, monkeypatch):
+    gallery, _ = lists
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/classes.txt").write_text("a\nb\n")
+    shutil.copy(gallery, tmp_path / "other/x.csv")
+    (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\n")
+    monkeypatch.setattr(job, "load_subject", None)  # told before anything is loaded
+    message = one_line(DataError, retrieve, options, gallery, tmp_path / "other/x.csv", tmp_path / "out")
+    assert "different classes.txt" in message
+    missing = gallery.parent / "test/none.mp4"
+    assert one_line(DataError, find, options, gallery, missing, tmp_path / "out").startswith(
+        f"{missing}: No such file"
+    )
+    missing.write_text("<html>")
+    assert "not a video" in one_line(DataError, find, options, gallery, missing, tmp_path / "out")
+    (tmp_path / "file").write_text("in the way")
+    message = one_line(DataError, find, options, gallery, gallery.parent / "test/0.mp4", tmp_path / "file")
+    assert message == f"cannot write to {tmp_path}/file: it is a file; name a folder"
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_a_video_and_what_a_list(tmp_path):
+    names = ("a.mp4", "b.AVI", "c.png", "d.JPG", "e.m2ts", "f.mts", "g.ogv", "h.vob", "i")
+    assert all(is_video(Path(name)) for name in names) and is_video(tmp_path)
+    assert not is_video(Path("a.csv")) and not is_video(Path("a.CSV"))
+    (tmp_path / "frames.csv").mkdir()
+    assert is_video(tmp_path / "frames.csv")
+
+
+def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line):
+    shutil.copy(lists[1], tmp_path / "queries.txt")
+    message = one_line(DataError, find, options, lists[0], tmp_path / "queries.txt", tmp_path / "out")
+    assert message.startswith(f"{tmp_path}/queries.txt: ")
+    assert message.endswith("; if it is a list, its name must end in .csv")
+    shutil.copy(lists[1], tmp_path / "queries.mp4")
+    assert ".csv" not in one_line(
+        DataError, find, options, lists[0], tmp_path / "queries.mp4", tmp_path / "out"
+    )
+
+
+@pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
+def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suffix):
+    gallery, _ = lists
+    frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
+    told = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
+    video = write_video(tmp_path / f"q.{suffix}", frames, **told)
+    results = find(options, gallery, video, tmp_path / "out", k=3)
+    assert len(results["neighbours"]) == 3 and results["query"] == str(video)
+
+
+def test_an_image_is_a_query(tmp_path, capsys):
+    """By the command, as docs/images.md has it: an image finds its copy first, then one like it."""
+    rows = ["path,label"]
+    source = generator(0)
+    (tmp_path / "images").mkdir()
+    for n in range(6):
+        image = source.integers(0, 90, (32, 40, 3), np.uint8)
+        image[..., n % 3] += 150
+        assert cv2.imwrite(str(tmp_path / f"images/{n}.png"), image)
+        rows.append(f"{n}.png,{n % 3}")
+    (tmp_path / "images/list.csv").write_text("\n".join(rows) + "\n")
+    shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
+    still = "{name: random, frames: 1, sampling_rate: 1}"
+    told = [
+        "data.moving_digits=null",
+        "data.train=none.csv",
+        f"data.sampler={still}",
+        "backbone={name: resnet18}",
+    ]
+    arguments = [
+        "--checkpoint",
+        "random",
+        "--cfg",
+        TOY,
+        "--clips",
+        1,
+        "--crops",
+        1,
+        "--size",
+        24,
+        "--workers",
+        0,
+    ]
+    arguments += [
+        "--device",
+        "cpu",
+        "--gallery",
+        tmp_path / "images/list.csv",
+        "--query",
+        tmp_path / "new.png",
+    ]
+    cli.retrieval([str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
+    results = json.loads((tmp_path / "out/results.json").read_text())
+    first, second = results["neighbours"][:2]
+    assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
+    assert "4.png" in capsys.readouterr().out and "new.png" in (tmp_path / "out/index.html").read_text()
+    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+
+
+def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, one_line, monkeypatch):
+    """Nor originals among copies, nor copies of other settings: docs/videos.md."""
+    gallery, query = lists
+    small, smaller = tmp_path / "small", tmp_path / "smaller"
+    for out, side in ((small, 40), (smaller, 24)):
+        for listed in lists:
+            shrink(listed, out, Settings(short_side=side), Shrinking())
+    of_originals = extract_features(options, gallery, tmp_path / "g.npz").path
+    copies = replace(options, root=small)
+    of_copies = extract_features(copies, gallery, tmp_path / "c.npz").path
+    found = retrieve(copies, gallery, query, tmp_path / "out", shown_queries=0)  # copies with copies
+    assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
+    assert retrieve(options, gallery, query, tmp_path / "out", shown_queries=0)["copies"] is None
+    near = find(copies, None, small / "test/1.mp4", tmp_path / "out", index=of_copies)
+    assert near["copies"] == found["copies"] and len(near["neighbours"]) == 10
+    monkeypatch.setattr(job, "extract", lambda *_, **__: pytest.fail("it was extracted"))
+    one = small / "test/0.mp4"
+    for work, asked, of, index in (
+        (retrieve, query, copies, of_originals),
+        (find, one, options, of_originals),
+        (find, query.parent / "test/0.mp4", copies, of_copies),
+        (retrieve, query, replace(options, root=smaller), of_copies),
+        (retrieve, smaller / "test.csv", options, of_copies),
+    ):
+        message = one_line(DataError, work, of, None, asked, tmp_path / "out", index=index)
+        assert message.startswith(f"{index} contains ") and f", {asked} contains " in message
+        assert "compare originals with originals, or copies with copies of the same settings" in message
+    # Each list has a root.txt of its own.
+    message = one_line(DataError, retrieve, options, gallery, small / "test.csv", tmp_path / "out")
+    assert (
+        f"{gallery} contains original videos, {small}/test.csv contains shrunk copies (quality 18, short_side 40)"
+        in message
+    )
+    # With the list, the index is compared with the list's files.
+    message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "out", index=of_originals)
+    assert f"data.root {gallery.parent} there, {small} asked for" in message
+
+
+def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp_path, one_line):
+    """The remedy that the error names, as docs/evaluation.md has it."""
+    gallery, query = lists
+    small, new = tmp_path / "small", tmp_path / "new"
+    shrink(gallery, small, Settings(short_side=40), Shrinking())
+    index = extract_features(replace(options, root=small), gallery, tmp_path / "c.npz").path
+    new.mkdir()
+    video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
+    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+    assert f"{index} contains shrunk copies (quality 18, short_side 40), {video} contains original" in message
+    assert (
+        "tools/shrink_videos.py LIST --out FOLDER makes copies, also for a list of a single video" in message
+    )
+    (new / "list.csv").write_text("path\nv.mp4\n")
+    shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40), Shrinking())
+    found = find(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)
+    assert len(found["neighbours"]) == 10 and found["copies"]["short_side"] == 40
+
+
+def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
+    gallery, query = lists
+    looked = []
+    for module in (job, extract_job):
+        monkeypatch.setattr(
+            module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1]
+        )
+    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g.npz", shown_queries=0)
+    assert sorted(looked) == sorted([gallery, query])
+
+
+def test_previews_show_the_part_that_is_meant(write_video, tmp_path):
+    """Black, then white: a span's picture is of the span."""
+    frames = np.zeros((50, 32, 32, 3), np.uint8)
+    frames[25:] = 255
+    path = write_video(tmp_path / "v.mp4", frames)
+    record = VideoRecord(str(path))
+    assert middle_frames(replace(record, end=0.9)).max() < 40
+    assert middle_frames(replace(record, start=1.1)).min() > 215
+    assert middle_frames(record).min() < 40 and middle_frames(record).max() > 215
+
+
+def test_previews_of_folders_of_images_go_by_the_frame_rate_of_the_run(tmp_path):
+    """At 25 frames a second the span would lie outside of the 40 images."""
+    for n in range(40):
+        cv2.imwrite(str(tmp_path / f"{n}.png"), np.full((32, 32, 3), 255 * (n >= 30), np.uint8))
+    record = VideoRecord(str(tmp_path), start=3.0, end=4.0)
+    assert middle_frames(record, fps=10.0).min() == 255
+    with pytest.raises(DataError, match="lies outside the file, which is 1\\.60 s long"):
+        middle_frames(record)
+
+
+def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
+    """The query is all there is: nothing is found, and the page says so without a picture."""
+    gallery, _ = lists
+    gallery.write_text("path,label\ntrain/0.mp4,0\n")
+    with caplog.at_level(logging.WARNING):
+        found = find(options, gallery, gallery.parent / "train/0.mp4", tmp_path / "out")
+    assert found["neighbours"] == [] and found["num_gallery"] == 1
+    assert (tmp_path / "out/retrieval.png").stat().st_size and not caplog.records

@@ -1,0 +1,773 @@
+"""Tests of networks on real files: numbers against a loop by hand, and the same for any batch, worker and process."""
+
+import csv
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.commands.extract import extract_features
+from vidssl.commands.load import Options, load_subject
+from vidssl.commands.retrieval import retrieve
+from vidssl.commands.shrink import Options as Shrinking
+from vidssl.commands.shrink import Settings, shrink
+from vidssl.commands.test import measure_splits, over_splits, summary, train_splits
+from vidssl.commands.test import test as measure
+from vidssl.data.samplers import Uniform
+from vidssl.data.video_list import read_list
+from vidssl.engine.resume import only_run_in
+from vidssl.engine.run_config import load_run
+from vidssl.engine.train import build_backbone, train
+from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
+from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
+from vidssl.transforms.crops import uniform_crops
+from vidssl.video.reader import open_video
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+NUMBERS = ("top1", "top5", "mean_class", "ece")
+
+
+def run_of(name, digits, output, *told):
+    data = [
+        "data.moving_digits=null",
+        f"data.train={digits}/motion/train.csv",
+        "data.workers=0",
+        "device=cpu",
+    ]
+    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *told])
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    """A classifier that has learned enough to be right sometimes, and a backbone without one."""
+    output = tmp_path_factory.mktemp("trained")
+    return {
+        name: train(
+            run_of(
+                name,
+                digits,
+                output / name,
+                "steps=4",
+                "method.dropout=0.5" if name == "supervised" else "seed=0",
+            )
+        )
+        for name in ("supervised", "sce")
+    }
+
+
+@pytest.fixture
+def options(trained):
+    return Options(
+        str(trained["supervised"]), clips=3, crops=3, size=24, batch_size=4, workers=0, device="cpu"
+    )
+
+
+def by_hand(options, videos):
+    """Probabilities of each video: one clip and crop at a time."""
+    subject = load_subject(options)
+    clip = subject.test.clip.model_dump()
+    sampler = Uniform(Uniform.Config(**clip, clips=options.clips))
+    rows = []
+    for record in read_list(videos).records:
+        with open_video(record.path) as video:
+            views = [
+                view
+                for indices in (c.indices for c in sampler(video.meta, []))
+                for view, _ in uniform_crops(video.frames(indices), options.size)
+            ]
+        total = 0
+        for view in views:
+            x = (torch.from_numpy(view.copy()).float() / 255 - 0.45) / 0.225
+            with torch.no_grad():
+                total = total + subject.classify(subject.backbone(x.transpose(0, 1)[None])).double()
+        rows.append(total / len(views))
+    return torch.cat(rows)
+
+
+def test_accuracy_is_that_by_hand(options, digits, tmp_path):
+    videos = digits / "motion/test.csv"
+    results = measure(options, videos, tmp_path, protocols=([{"name": "accuracy"}]))
+    p = by_hand(options, videos)
+    listed = read_list(videos)
+    label = torch.tensor([record.label for record in listed.records])
+    predicted = p.argmax(dim=1)
+    assert results["top1"] == top_k(p, label, 1) and results["top5"] == top_k(p, label, 5)
+    assert results["mean_class"] == mean_class_accuracy(predicted, label)
+    assert results["ece"] == pytest.approx(calibration_error(p, label), abs=1e-5)
+    assert 0 < results["top5"] < 1
+    assert results == json.loads((tmp_path / "results.json").read_text())
+    assert (results["num_videos"], results["num_train"], results["missing"]) == (16, None, [])
+    assert results["protocols"] == [{"name": "accuracy", "bins": 15}]
+
+    with open(tmp_path / "predictions_accuracy.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == list(listed.names)
+    assert [row["class"] for row in rows] == [listed.classes[n] for n in label]
+    assert [row["predicted"] for row in rows] == [listed.classes[n] for n in predicted]
+    with open(tmp_path / "per_class_accuracy.csv", newline="") as file:
+        table = {row["class"]: row for row in csv.DictReader(file)}
+    for n, name in enumerate(listed.classes):
+        rows_of_class = [k for k in range(16) if label[k] == n]
+        right = sum(int(predicted[k]) == n for k in rows_of_class)
+        assert (int(table[name]["videos"]), int(table[name]["right"])) == (len(rows_of_class), right)
+        assert float(table[name]["accuracy"]) == pytest.approx(right / len(rows_of_class), abs=1e-4)
+    assert (tmp_path / "confusion_accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_dropout_does_not_work_in_tests(options, digits, tmp_path):
+    found = [measure(options, digits / "motion/test.csv", tmp_path / name) for name in ("a", "b")]
+    assert load_subject(options).run.method.dropout == 0.5
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (16, 1)])
+def test_no_batch_size_and_no_number_of_workers_changes_the_results(
+    batch_size, workers, options, digits, tmp_path
+):
+    every = [{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")]
+    lists = digits / "motion/test.csv", digits / "motion/train.csv"
+    one, other = (
+        measure(of, lists[0], tmp_path / str(of.batch_size), lists[1], every)
+        for of in (replace(options, batch_size=3), replace(options, batch_size=batch_size, workers=workers))
+    )
+    for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity_loss"):
+        assert one[name] == pytest.approx(other[name], abs=1e-6), name
+    for name in ("accuracy", "knn"):
+        of_one, of_other = (
+            (tmp_path / n / f"predictions_{name}.csv").read_text() for n in ("3", str(batch_size))
+        )
+        assert of_one == of_other
+
+
+def in_a_world(folder, options, lists):
+    results = measure(options, *lists, ([{"name": n} for n in ("accuracy", "svm", "uniformity")]))
+    return results, sorted(path.name for path in Path(folder).iterdir())
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path / "several", digits / "motion/train.csv"
+    told = [{"name": n} for n in ("accuracy", "svm", "uniformity")]
+    alone = measure(options, lists[0], tmp_path / "alone", lists[2], told)
+    found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
+    for results, files in found:
+        assert results == found[0][0] and "results.json" in files
+        for name in (*NUMBERS, "svm", "uniformity_loss"):
+            assert results[name] == pytest.approx(alone[name], abs=1e-6), name
+        assert results["details"] == alone["details"]
+
+
+def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
+    """With the classifier asked too, the features are the same."""
+    lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
+    told = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
+    found = measure(options, lists[0], tmp_path / "a", lists[1], (told))
+    other = retrieve(options, lists[1], lists[0], tmp_path / "b", shown_queries=0)
+    for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
+        assert found[name] == pytest.approx(other[name], abs=1e-6), name
+
+
+def test_without_protocols_all_that_can_be_measured_is(options, trained, digits, tmp_path):
+    test, train_list = digits / "motion/test.csv", digits / "motion/train.csv"
+
+    def names(results):
+        return [protocol["name"] for protocol in results["protocols"]]
+
+    assert names(measure(options, test, tmp_path / "a")) == ["accuracy"]
+    assert names(measure(options, test, tmp_path / "b", train_list)) == [
+        "accuracy",
+        "retrieval",
+        "knn",
+        "uniformity",
+    ]
+    plain = tmp_path / "plain.csv"
+    plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(test).records[:6]))
+    unlabelled = replace(options, root=Path("/"), allow_external=True)
+    assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
+    with pytest.raises(
+        ConfigError,
+        match=r"there is nothing to measure on .*test.csv: accuracy needs a classifier and labels",
+    ):
+        measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
+
+
+def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, monkeypatch, caplog):
+    videos = digits / "motion/test.csv"
+    with caplog.at_level("INFO"):
+        first = measure(options, videos, tmp_path)
+        assert "not made again" not in caplog.text
+        monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
+        assert measure(replace(options, batch_size=1), videos, tmp_path) == first
+        assert f"{tmp_path}/results.json is of the same test: it is not made again" in caplog.text
+    monkeypatch.undo()
+    (tmp_path / "predictions_accuracy.csv").write_text("")
+    other = measure(replace(options, clips=2), videos, tmp_path)  # another request
+    assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
+
+
+@pytest.fixture
+def copied(digits, tmp_path):
+    """A folder with copies of the videos of the training and of the test list, and the lists, with its root."""
+    for half in ("train", "test"):
+        shutil.copytree(digits / "videos" / half, tmp_path / "copied/videos" / half)
+        shutil.copy(digits / f"motion/{half}.csv", tmp_path / "copied")
+    shutil.copy(digits / "motion/classes.txt", tmp_path / "copied")
+    return tmp_path / "copied"
+
+
+def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_path, caplog):
+    videos, out = digits / "motion/test.csv", tmp_path / "out"
+    first = measure(options, videos, out)
+    names = sorted(path.name for path in (copied / "videos/test").iterdir())
+    for name, other in zip(names, (*names[1:], names[0]), strict=True):  # now they show what others did
+        shutil.copy(digits / "videos/test" / other, copied / "videos/test" / name)
+    moved = replace(options, root=copied)
+    with caplog.at_level("INFO"):
+        again = measure(moved, videos, out)
+    assert again == measure(moved, videos, tmp_path / "anew") and again["ece"] != first["ece"]
+    (line,) = (line for line in caplog.messages if "holds results of another test" in line)
+    assert f"data.root {digits} there, {copied} asked for" in line and "replaced" in line
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        shutil.copy(
+            digits / "videos/test" / names[0], copied / "videos/test" / names[0]
+        )  # under the same root
+        third = measure(moved, videos, out)
+    assert third["ece"] != again["ece"]
+    assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
+
+
+def test_results_of_before_are_made_again(options, digits, tmp_path, caplog):
+    """They do not say of which files they are."""
+    first = measure(options, digits / "motion/test.csv", tmp_path)
+    old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
+    (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
+    with caplog.at_level("INFO"):
+        assert measure(options, digits / "motion/test.csv", tmp_path) == first
+    assert "an earlier version wrote it and did not record the files that it is of" in caplog.text
+
+
+def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
+    """The tables of before would call the classes otherwise."""
+    asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]
+    first = measure(options, copied / "test.csv", *asked)
+    names = (copied / "classes.txt").read_text().splitlines()
+    (copied / "classes.txt").write_text("".join(f"new {name}\n" for name in names))
+    again = measure(options, copied / "test.csv", *asked)
+    assert again["knn"] == first["knn"]
+    assert f"new {names[0]}" in (tmp_path / "out/predictions_knn.csv").read_text()
+
+
+def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
+    shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32), Shrinking())
+    told = [{"name": "knn"}]
+    with pytest.raises(
+        DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
+    ):
+        measure(options, tmp_path / "small/test.csv", tmp_path / "out", copied / "train.csv", told)
+    results = measure(options, tmp_path / "small/test.csv", tmp_path / "out")  # nothing is compared
+    assert results["request"]["data"]["copies"]["short_side"] == 32
+
+
+def test_what_is_asked_for_no_longer_leaves_no_files(options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    (tmp_path / "notes.csv").write_text("mine")
+    for name in ("knn", "accuracy"):
+        measure(options, *lists, ([{"name": name}]))
+        files = {path.name for path in tmp_path.iterdir()}
+        written = {f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"}
+        assert files == {"results.json", "notes.csv", ".lock", *written}
+
+
+def test_two_tests_do_not_write_to_one_folder_at_once(options, digits, tmp_path):
+    with (
+        only_run_in(tmp_path),
+        pytest.raises(ConfigError, match=r"another run is writing to .*; choose another output"),
+    ):
+        measure(options, digits / "motion/test.csv", tmp_path)
+    assert measure(options, digits / "motion/test.csv", tmp_path)["num_videos"] == 16
+
+
+# What cannot be measured --------------------------------------------------------------------------------------
+
+
+def listing(folder, digits, classes=None, label=None, count=4):
+    """A list of a few videos of the set, with other classes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    source = read_list(digits / "motion/test.csv")
+    names = source.classes if classes is None else classes
+    rows = [
+        f"{r.path},{r.label % max(1, len(names)) if label is None else label}" for r in source.records[:count]
+    ]
+    (folder / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+    (folder / "root.txt").write_text("/\n")
+    if names:
+        (folder / "classes.txt").write_text("".join(f"{name}\n" for name in names))
+    return folder / "list.csv"
+
+
+def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
+    classes = list(read_list(digits / "motion/test.csv").classes)
+    measure(options, listing(tmp_path / "same", digits), tmp_path / "o")
+    with pytest.raises(
+        ConfigError, match=r"list.csv has 3 classes, the network's classifier 8: test on the data set"
+    ):
+        measure(options, listing(tmp_path / "three", digits, ["a", "b", "c"]), tmp_path / "o")
+    swapped = [classes[1], classes[0], *classes[2:]]
+    with pytest.raises(
+        DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"
+    ):
+        measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
+    neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
+    gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
+    assert (
+        0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
+    )
+    with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
+        measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
+    with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
+        told = [{"name": "accuracy"}]
+        measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, told)
+
+
+def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.evaluation.measure.extract", lambda *_, **__: pytest.fail("a video was read"))
+    videos = digits / "motion/test.csv"
+    accuracy, svm = (([{"name": name}]) for name in ("accuracy", "svm"))
+    sce = replace(options, checkpoint=str(trained["sce"]))
+    with pytest.raises(ConfigError, match="protocol accuracy needs a classifier, and this network has none"):
+        measure(sce, videos, tmp_path, None, accuracy)
+    with pytest.raises(ConfigError, match="protocol svm compares with training videos: name their list too"):
+        measure(sce, videos, tmp_path, None, svm)
+    with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
+        measure(sce, videos, tmp_path, videos, svm)
+    with pytest.raises(ConfigError, match="protocol knn is named twice"):
+        measure(sce, videos, tmp_path, videos, ([{"name": "knn"}, {"name": "knn", "k": 3}]))
+    with pytest.raises(DataError, match="cannot read list"):
+        measure(sce, tmp_path / "none.csv", tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
+        measure(sce, videos, tmp_path / "file", videos)
+    with pytest.raises(
+        ConfigError, match=r"cannot write to output .*file/in: Not a directory; choose another output"
+    ):
+        measure(options, videos, tmp_path / "file/in")
+
+
+def test_protocols_that_do_not_exist(options, digits, tmp_path):
+    lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
+    with pytest.raises(
+        ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"
+    ):
+        measure(options, *lists, [{"name": "kn"}])
+    with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
+        measure(options, *lists, [{"name": "knn", "temprature": 0.1}])
+
+
+PLUG_IN = """
+from vidssl.config import Settings
+from vidssl.evaluation.protocols import PROTOCOLS, Compared, Measured
+
+@PROTOCOLS.register("mean_of_features")
+class MeanOfFeatures(Compared):
+    gallery = False
+    labels = False
+
+    class Config(Settings):
+        times: float = 1.0
+
+    def __init__(self, config):
+        self.config = config
+
+    def __call__(self, gallery, query, exclude):
+        return Measured({"mean_of_features": self.config.times * query.x.mean().item()})
+"""
+
+
+def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
+    """The module is named in the run's imports, and the checkpoint names it."""
+    (tmp_path / "my_protocols.py").write_text(PLUG_IN)
+    script = (
+        "import sys; sys.path.insert(0, '.'); from vidssl import cli; "
+        "cli.train(sys.argv[1:7]) if sys.argv[7] == 'train' else cli.test(sys.argv[8:])"
+    )
+    told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
+    told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
+    test = [
+        "--checkpoint",
+        "output/toy/supervised/checkpoints/last.pt",
+        "--list",
+        f"{digits}/motion/test.csv",
+    ]
+    test += [
+        "--out",
+        "o",
+        "--clips",
+        "1",
+        "--crops",
+        "1",
+        "--workers",
+        "0",
+        "--protocol",
+        "mean_of_features",
+        "times=2.0",
+    ]
+    for what in ("train", "test"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *told, what, *test],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "o/results.json").read_text())["mean_of_features"] > 0
+
+
+# Splits -------------------------------------------------------------------------------------------------------
+
+
+def test_mean_and_spread(tmp_path):
+    numbers = {1: {"top1": 0.5, "knn": 0.25}, 2: {"top1": 0.75, "knn": 0.5}, 3: {"top1": 0.6}}
+    common = {
+        "num_videos": 4,
+        "num_train": None,
+        "missing": [],
+        "missing_train": [],
+        "list": "l",
+        "train_list": None,
+    }
+    common |= {"checkpoint": {}, "details": {}, "config": {"seed": 0}, "request": {}}
+
+    def one(split, folder):
+        assert folder == tmp_path / f"split{split}"
+        return {**numbers[split], **common, "protocol": {"clips": 1, "crops": 1, "size": 8}}
+
+    results = over_splits((1, 2, 3), tmp_path, one)
+    assert results["mean"] == {"top1": pytest.approx(mean((0.5, 0.75, 0.6)))}  # knn is not there everywhere
+    assert results["spread"] == {"top1": pytest.approx(stdev((0.5, 0.75, 0.6)))}
+    assert results["splits"]["2"]["knn"] == 0.5 and results["splits"]["2"]["num_videos"] == 4
+    assert results["config"] == {"seed": 0} and "request" not in results and "num_videos" not in results
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    lines = summary(results).splitlines()
+    assert (
+        lines[0]
+        == "4 videos, 4 videos, 4 videos; 1 clips x 1 crops of 8², percent; mean ± standard deviation of 3 splits"
+    )
+    assert lines[1].split() == ["top1", "61.7", "±", "12.6", "(50.0,", "75.0,", "60.0)"]
+    alone = over_splits((2,), tmp_path, one)
+    assert alone["spread"] == {} and summary(alone).splitlines()[1].split() == ["top1", "75.0"]
+
+
+@pytest.fixture
+def splits(digits, tmp_path):
+    """Two splits: the halves of the set, one way and the other."""
+    for split, halves in {1: ("train", "test"), 2: ("test", "train")}.items():
+        folder = tmp_path / f"lists{split}"
+        shutil.copytree(digits / "motion", folder)
+        for name, half in zip(("train", "test"), halves, strict=True):
+            shutil.copy(digits / "motion" / f"{half}.csv", folder / f"{name}.csv")
+    told = [
+        f"data.train={tmp_path}/lists{{split}}/train.csv",
+        f"evaluate.query={tmp_path}/lists{{split}}/test.csv",
+    ]
+    data = ["data.moving_digits=null", "data.workers=0", "device=cpu", "evaluate.clips=1"]
+    return [*told, *data, f"output={tmp_path}/out", "steps=2"]
+
+
+def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    results, path = train_splits(toy, splits, (1, 2))
+    assert path == tmp_path / "out/results.json" and json.loads(path.read_text()) == results
+    assert {split: of["num_videos"] for split, of in results["splits"].items()} == {"1": 16, "2": 40}
+    for split in (1, 2):
+        checkpoint = str((tmp_path / f"out/split{split}/checkpoints/last.pt").resolve())
+        alone = Options(checkpoint, clips=1, workers=0, device="cpu")
+        found = measure(alone, tmp_path / f"lists{split}/test.csv", tmp_path / f"again{split}")
+        for name in NUMBERS:
+            assert results["splits"][str(split)][name] == found[name]
+            assert results["mean"][name] == pytest.approx(mean(of[name] for of in results["splits"].values()))
+        config = load_run(tmp_path / f"out/split{split}/config.yaml")
+        assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
+    # A second time nothing is trained or measured; a third split would be.
+    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.engine.feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
+    assert train_splits(toy, splits, (1, 2))[0] == results
+
+
+def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    train_splits(toy, [*splits, "evaluate.crops=1"], (1,))
+    told = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
+    names = ("clips", "crops", "size", "short_side", "precision")
+    results, _ = train_splits(toy, [*splits, *told], (1,))
+    assert [results["protocol"][name] for name in names] == [2, 3, 24, 24, "bfloat16"]
+    results, _ = train_splits(toy, [*splits, *told, "evaluate.short_side=32"], (1,))
+    assert [results["protocol"][name] for name in names] == [2, 3, 24, 32, "bfloat16"]
+
+
+def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatch):
+    """With the status that brings a job back; then what is done is not done again."""
+    toy = CONFIGS / "toy" / "supervised.yaml"
+
+    def late(*arguments):
+        signal.raise_signal(signal.SIGUSR1)
+        return measured(*arguments)
+
+    measured = measure.__globals__["measure"]
+    monkeypatch.setattr("vidssl.commands.test.measure", late)
+    with pytest.raises(Interrupted) as raised:
+        train_splits(toy, splits, (1, 2))
+    assert raised.value.signal == signal.SIGUSR1
+    state = json.loads((tmp_path / "out/split1/status.json").read_text())["state"]
+    assert state == "finished" and not (tmp_path / "out/split1/results.json").exists()
+    assert not (tmp_path / "out/split2").exists()
+    monkeypatch.undo()
+    assert set(train_splits(toy, splits, (1, 2))[0]["splits"]) == {"1", "2"}
+
+
+def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    with pytest.raises(DataError, match=r"cannot read list .*lists3/train.csv"):
+        train_splits(toy, splits, (1, 3))
+    queries = tmp_path / "lists2/test.csv"
+    queries.write_text(
+        queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n"
+    )
+    with pytest.raises(
+        DataError,
+        match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would",
+    ):
+        train_splits(toy, splits, (1, 2))
+    # The test videos of the first split are training videos of the second.
+    with pytest.raises(DataError, match=r"16 videos of .*lists1/test.csv are in .*lists2/train.csv too"):
+        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/lists1/test.csv"], (1, 2))
+    classes = (tmp_path / "lists1/classes.txt").read_text().splitlines()
+    (tmp_path / "swapped").mkdir()
+    shutil.copy(tmp_path / "lists1/test.csv", tmp_path / "swapped")
+    shutil.copy(tmp_path / "lists1/root.txt", tmp_path / "swapped")
+    (tmp_path / "swapped/classes.txt").write_text("\n".join([classes[1], classes[0], *classes[2:]]) + "\n")
+    with pytest.raises(
+        DataError, match=rf"label 0 is '{classes[1]}' in .*swapped.* and was '{classes[0]}' in "
+    ):
+        train_splits(toy, [*splits, f"evaluate.query={tmp_path}/swapped/test.csv"], (1, 2))
+    assert not (tmp_path / "out").exists()
+
+
+def test_splits_can_be_seeds(digits, tmp_path):
+    lists = [f"{role}={digits}/motion/{half}.csv" for role, half in
+             (("data.train", "train"), ("evaluate.gallery", "train"), ("evaluate.query", "test"))]  # fmt: skip
+    told = [
+        *lists,
+        f"data.moving_digits.out={digits}",
+        f"output={tmp_path}/out",
+        "device=cpu",
+        "steps=2",
+        "seed={split}",
+    ]
+    results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", told, (3, 4))
+    seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
+    assert seeds == [3, 4] and results["spread"]["knn"] >= 0
+    assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
+    untrained = Options("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
+    tested = measure_splits(
+        untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
+    )
+    assert tested["splits"]["3"]["uniformity_loss"] != tested["splits"]["4"]["uniformity_loss"]
+
+
+def test_splits_that_are_none(splits, tmp_path):
+    toy = CONFIGS / "toy" / "supervised.yaml"
+    with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
+        train_splits(toy, ["data.train=a.csv"], (1, 2))
+    with pytest.raises(
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1,2,3"
+    ):
+        load_run(toy, splits)
+    with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
+        train_splits(toy, [*splits, f"output={tmp_path}/out{{split}}"], (1, 2))
+    nowhere = tmp_path / "nowhere.yaml"
+    nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
+    with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
+        train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
+    with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
+        train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
+    with pytest.raises(ConfigError, match=r"\{split\}.csv is for several splits; name them: --splits 1,2,3"):
+        measure(Options("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
+    with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
+        where = tmp_path / "lists{split}/test.csv"
+        measure_splits(
+            Options("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
+        )
+    assert not (tmp_path / "o").exists()
+    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same test for every split"):
+        measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
+
+
+def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(
+    splits, trained, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(
+        "vidssl.commands.test.measure", lambda *_, **__: pytest.fail("the first was measured")
+    )
+    where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
+    with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
+        measure_splits(Options(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
+    shutil.copytree(trained["sce"].parent, tmp_path / "run1")
+    with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
+        options = Options(str(tmp_path / "run{split}/last.pt"), device="cpu")
+        measure_splits(options, *where[:3], tmp_path / "lists{split}/train.csv", [{"name": "knn"}])
+
+
+def test_testing_every_split(splits, trained, tmp_path):
+    options = Options(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
+    where = [tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")]
+    results = measure_splits(options, where[0], tmp_path / "o", (1, 2), where[1], ([{"name": "knn", "k": 1}]))
+    one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
+    assert results["mean"]["knn"] == pytest.approx((one + other) / 2)
+    for split in (1, 2):
+        alone = json.loads((tmp_path / f"o/split{split}/results.json").read_text())
+        assert (
+            alone["list"] == f"{tmp_path}/lists{split}/test.csv"
+            and alone["knn"] == results["splits"][str(split)]["knn"]
+        )
+
+
+# Weights of others --------------------------------------------------------------------------------------------
+
+
+def test_weights_of_another_project(digits, tmp_path):
+    """A file of pytorchvideo's form: with a config that says which network and clips, as good as a checkpoint."""
+    cfg = CONFIGS / "toy" / "supervised.yaml"
+    run = run_of("supervised", digits, tmp_path / "run", "seed=7")
+    torch.manual_seed(7)
+    net = build_backbone(run).net
+    names = {
+        "branch2.0.": "branch2.conv_a.",
+        "branch2.1.": "branch2.norm_a.",
+        "branch2.3.": "branch2.conv_b.",
+    }
+    names["branch2.4."] = "branch2.norm_b."
+    state = {}
+    for key, value in net.state_dict().items():
+        for here, there in names.items():
+            key = key.replace(here, there)
+        state[key] = value
+    torch.save({"model_state": state}, tmp_path / "theirs.pyth")
+    clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
+    with pytest.raises(
+        ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips, which a"
+    ):
+        load_subject(Options(str(tmp_path / "theirs.pyth"), **clips))
+    told = ("data.moving_digits=null", "data.train=none.csv")
+    theirs = Options(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
+    ours = Options("random", cfg, (*told, "seed=7"), **clips)
+    assert load_subject(theirs).classify is None
+    files = []
+    for number, options in enumerate((theirs, ours)):
+        extract_features(options, digits / "motion/test.csv", tmp_path / f"{number}.npz")
+        files.append(np.load(tmp_path / f"{number}.npz")["features"])
+    np.testing.assert_array_equal(*files)
+    results = measure(theirs, digits / "motion/test.csv", tmp_path / "o", digits / "motion/train.csv")
+    assert "weights" in results["checkpoint"]["matched"] and results["checkpoint"]["sha256"]
+    # What the file does not say of its weights is part of the request: here all of the last stage is left out.
+    keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
+    partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
+    with pytest.raises(DataError, match=r"weights\.partial False there, True asked for; weights\.keys"):
+        extract_features(
+            replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0.npz"
+        )
+
+
+def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
+    """Whatever the config of the network says of the embedded set, what is tested is named on the command line."""
+    monkeypatch.chdir(tmp_path)
+    toy = CONFIGS / "toy" / "moco.yaml"
+    untrained = Options("random", toy, clips=1, crops=1, size=24, workers=0, device="cpu")
+    lists = digits / "motion/test.csv", tmp_path / "out", digits / "motion/train.csv"
+    with pytest.raises(ConfigError, match=r"--protocol: 1 mistake"):
+        measure(untrained, *lists, [{"name": "knn", "data": {"workers": 0}}])
+    assert not list(tmp_path.iterdir()) or [path.name for path in tmp_path.iterdir()] == ["out"]
+    measure(untrained, *lists, [{"name": "knn"}])
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
+    source = str(trained["sce"])
+    frozen = run_of(
+        "supervised", digits, tmp_path / "probe", f"init={source}", "method.freeze=true", "steps=2"
+    )
+    with caplog.at_level("INFO"):
+        last = train(frozen)
+    assert any(source in line and "of" in line for line in caplog.messages)
+    old, new = (torch.load(path, weights_only=True)["method"] for path in (source, last))
+    for key, value in old.items():
+        if key.startswith("backbone."):
+            assert torch.equal(value, new[key]), key
+    Path(tmp_path / "gone.pt").write_bytes(Path(source).read_bytes())
+    learned = ["method.freeze=false", f"init={tmp_path}/gone.pt", "checkpoint.every=1"]
+    half = run_of("supervised", digits, tmp_path / "tuned", *learned, "steps=2")
+    train(half, until=1)
+    (tmp_path / "gone.pt").unlink()  # a run that goes on has its weights
+    train(half)
+    with pytest.raises(CheckpointError, match=r"gone.pt: No such file"):
+        train(run_of("supervised", digits, tmp_path / "other", *learned))
+
+
+def test_a_frozen_backbone_without_weights_is_told(digits, tmp_path, caplog):
+    with caplog.at_level("WARNING"):
+        train(run_of("supervised", digits, tmp_path / "a", "method.freeze=true", "steps=1"))
+    assert "the frozen backbone is untrained: name its weights with init=FILE" in caplog.text
+
+
+def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
+    run = run_of(
+        "supervised",
+        digits,
+        tmp_path / "c",
+        f"init={{file: {trained['sce']}, partial: true}}",
+        "backbone.width=4",
+    )
+    with pytest.raises(CheckpointError, match="nothing fits"):  # but the counters of the batch norms
+        train(run)
+    run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
+    with pytest.raises(
+        CheckpointError, match=r"100 of another shape .* nothing fits: take another file or backbone"
+    ):
+        train(run)
+    run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
+    with pytest.raises(
+        ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: give method.classes=8"
+    ):
+        train(run)
+    for label, message in (
+        (8, r"method.classes is 8, and .* has labels up to 8, from 0: give method.classes=9"),
+        (-1, r"list.csv has videos without a label: a classifier learns from labels alone"),
+    ):
+        videos = listing(tmp_path / f"label{label}", digits, [], label, count=8)
+        told = f"data.train={videos}", "data.allow_external=true"
+        with pytest.raises(ConfigError, match=message):
+            train(run_of("supervised", digits, tmp_path / "c", *told))
+
+
+def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
+    plain, found = (
+        load_subject(replace(options, **told)) for told in ({}, {"short_side": 40, "precision": "bfloat16"})
+    )
+    assert (plain.test.short_side, plain.test.precision) == (None, "float32")
+    assert (found.test.short_side, found.test.precision) == (40, "bfloat16")
+    one, other = (subject.made_with["protocol"] for subject in (plain, found))
+    assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
+    size = plain.test.size
+    with pytest.raises(
+        ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"
+    ):
+        load_subject(replace(options, short_side=size - 1))

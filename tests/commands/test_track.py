@@ -1,0 +1,96 @@
+"""The job from a checkpoint to files of tracks: what is in them, and what it is told wrongly."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vidssl.commands.load import Options
+from vidssl.commands.track import settings, track
+from vidssl.data import read_list
+from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.errors import ConfigError, DataError
+from vidssl.tracking import TrackerSettings
+from vidssl.video import open_video
+
+CFG = Path(__file__).parents[2] / "configs" / "toy" / "moco.yaml"
+QUICK = settings(["search.short_side=72", "size=32", "min_gap=12", "top=2"])
+
+
+def options(digits, **changed):
+    return Options("random", cfg=CFG, overrides=["data.moving_digits=null"], root=digits, **changed)
+
+
+@pytest.fixture
+def few(digits, tmp_path):
+    names = read_list(digits / "motion/test.csv").names[:3]
+    (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
+    return tmp_path / "few.csv"
+
+
+def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
+    out = tmp_path / "out"
+    done = track(options(digits, workers=0), few, out, QUICK, overlays=2)
+    listed = read_list(few, digits)
+    assert done.made == listed.names and not done.left_out
+    for name, record in zip(listed.names, listed.records, strict=True):
+        tracks, told = read_tracks(tracks_file(out, name, record))
+        assert told["tracker"] == QUICK.model_dump(mode="json") and told["weights"]["seed"] == 0
+        gaps = tracks.frames[1::2] - tracks.frames[::2]
+        assert len(gaps) and gaps.min() >= 12 and tracks.frames.max() < 24
+        assert tracks.boxes.min() >= 0 and tracks.boxes.max() <= 48
+    drawn = sorted((out / "overlays").rglob("*.mp4"))
+    assert [str(path.relative_to(out / "overlays")) for path in drawn] == sorted(listed.names[:2])
+    tracks, _ = read_tracks(tracks_file(out, listed.names[0], listed.records[0]))
+    pairs = len(np.unique(tracks.frames.reshape(-1, 2), axis=0))
+    with open_video(
+        out / "overlays" / listed.names[0]
+    ) as video:  # two frames of 48 pixels, enlarged, side by side
+        assert video.meta.num_frames == min(pairs, 24) and video.meta.height == 384 < video.meta.width / 2
+    again = track(options(digits, workers=0), few, out, QUICK)
+    assert again.kept == 3 and not again.made
+
+
+def test_best_paths_are_drawn_frame_by_frame(digits, few, tmp_path):
+    paths = settings(["search.short_side=72", "size=32", "min_gap=6", "variant=best"])
+    track(options(digits, workers=0), few, tmp_path / "out", paths, overlays=1)
+    listed = read_list(few, digits)
+    tracks, _ = read_tracks(tracks_file(tmp_path / "out", listed.names[0], listed.records[0]))
+    with open_video(tmp_path / "out" / "overlays" / listed.names[0]) as video:
+        assert video.meta.num_frames == len(np.unique(tracks.frames)) > 6
+        assert (video.meta.height, video.meta.width) == (384, 384)
+
+
+def test_settings_are_read_as_those_of_a_config(few):
+    assert settings([]) == TrackerSettings()
+    told = settings(["variant=best", "max_step=null", "search.mode=quality"])
+    assert told.variant == "best" and told.max_step is None and told.search.mode == "quality"
+    with pytest.raises(ConfigError, match="min_gap"):
+        settings(["min_gab=3"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"clips": 3, "size": 64}, ConfigError, "--clips, --size"),
+        ({"shard": "3/2"}, ConfigError, "parts count from 0"),
+    ],
+)
+def test_what_means_nothing_here_is_refused(digits, few, tmp_path, changed, error, message):
+    shard = changed.pop("shard", None)
+    with pytest.raises(error, match=message):
+        track(options(digits, workers=0, **changed), few, tmp_path / "out", QUICK, shard=shard)
+
+
+def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):
+    (tmp_path / "out").write_text("")
+    with pytest.raises(DataError, match="it is a file"):
+        track(options(digits, workers=0), few, tmp_path / "out", QUICK)
+
+
+def test_other_networks_are_refused(digits, few, tmp_path):
+    other = Options(
+        "random", cfg=CFG, overrides=["data.moving_digits=null", "backbone={name: r2plus1d_18}"], root=digits
+    )
+    with pytest.raises(ConfigError, match="no layer 3"):
+        track(other, few, tmp_path / "out", QUICK)

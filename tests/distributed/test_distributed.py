@@ -1,0 +1,183 @@
+"""What processes tell one another, and that none is left waiting."""
+
+import os
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+
+from vidssl import distributed
+from vidssl.errors import DataError, Interrupted, PeerError
+
+CPU = torch.device("cpu")
+
+
+def collectives():
+    with distributed.joined(CPU):
+        rank, world = distributed.rank(), distributed.world()
+        x = torch.arange(6.0).view(3, 2) + 10 * rank
+        later = distributed.gather_later(x)
+        order = torch.randperm(3 * world, generator=torch.Generator().manual_seed(5))
+        return {
+            "rank": (rank, world, distributed.local_rank(), distributed.is_main()),
+            "gather": distributed.gather(x),
+            "later": later(),
+            "mean": distributed.mean(x),
+            "union": distributed.union(1 << rank),
+            "broadcast": distributed.broadcast(torch.tensor([rank + 7])),
+            "objects": distributed.gather_objects({"rank": rank}),
+            "order": order,
+            "exchange": distributed.exchange(x, order),
+            "outcomes": distributed.gather_outcomes(lambda: rank * 2),
+        }
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_every_process_hears_the_same(world, run_world):
+    rows = torch.cat([torch.arange(6.0).view(3, 2) + 10 * rank for rank in range(world)])
+    for rank, found in enumerate(run_world(world, collectives)):
+        assert found["rank"] == (rank, world, rank, rank == 0)
+        assert torch.equal(found["gather"], rows)
+        assert torch.equal(found["later"], rows.view(world, 3, 2))
+        torch.testing.assert_close(found["mean"], rows.view(world, 3, 2).mean(dim=0))
+        assert found["union"] == (1 << world) - 1
+        assert found["broadcast"].item() == 7
+        assert found["objects"] == [{"rank": n} for n in range(world)]
+        assert torch.equal(found["exchange"], rows[found["order"]][3 * rank : 3 * rank + 3])
+        assert found["outcomes"] == [2 * n for n in range(world)]
+
+
+def gradients():
+    with distributed.joined(CPU):
+        part = (
+            slice(2 * distributed.rank(), 2 * distributed.rank() + 2)
+            if distributed.world() > 1
+            else slice(None)
+        )
+        x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))[part]
+        x.requires_grad_()
+        every = distributed.gather_with_grad(x)
+        loss = (x @ every.T).tanh().sum(dim=1).mean()
+        loss.backward()
+        return x.grad / distributed.world(), distributed.mean(loss.detach())
+
+
+def test_gradients_of_gathered_rows_are_those_of_one_process(run_world):
+    whole, loss = run_world(1, gradients)[0]
+    found = run_world(2, gradients)
+    # DDP averages: the mean of all losses is what one process would minimise.
+    torch.testing.assert_close(torch.cat([gradient for gradient, _ in found]), whole)
+    torch.testing.assert_close(found[0][1], loss)
+
+
+def failures(kind):
+    with distributed.joined(CPU):
+
+        def work():
+            if distributed.rank() == 1:
+                raise {"error": DataError("clip.mp4 is broken"), "signal": Interrupted(15)}[kind]
+            time.sleep(0.3)
+            return distributed.rank()
+
+        try:
+            return distributed.together(work)
+        except (DataError, PeerError, Interrupted) as error:
+            return type(error).__name__, str(error)
+
+
+@pytest.mark.parametrize(
+    ("kind", "here", "elsewhere"),
+    [
+        ("error", ("DataError", "clip.mp4 is broken"), ("PeerError", "process 1: clip.mp4 is broken")),
+        ("signal", ("Interrupted", "15"), ("Interrupted", "15")),
+    ],
+)
+def test_what_one_raises_all_raise(kind, here, elsewhere, run_world):
+    assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
+
+
+def lost(told):
+    try:
+        with distributed.joined(CPU):
+            if distributed.rank() == 1:
+                os._exit(9)
+            distributed.gather(torch.zeros(2))
+    except PeerError as error:
+        told.write_text(str(error))
+
+
+def test_a_process_that_is_gone_is_told_of_in_one_line(start_world, tmp_path):
+    world = start_world(2, lost, tmp_path / "told")
+    assert world.wait() == [0, 9]
+    message = (tmp_path / "told").read_text()
+    assert message.startswith("process 0 of 2 lost the others (") and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("node7", "node7"),
+        ("node[03-07,11],other", "node03"),
+        ("gpu-a,gpu-b", "gpu-a"),
+        ("n[1,4]", "n1"),
+        ("rack2-n[08-09].cluster", "rack2-n08.cluster"),
+    ],
+)
+def test_srun_alone_is_enough(nodes, first):
+    step = {
+        "SLURM_JOB_ID": "4242",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NUM_TASKS": "16",
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_PROCID": "9",
+        "SLURM_LOCALID": "1",
+    }
+    environment = dict(step)
+    distributed.adopt_slurm(environment)
+    told = {name: value for name, value in environment.items() if name not in step}
+    assert 15000 <= int(told.pop("MASTER_PORT")) < 30000
+    assert told == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
+    again = dict(step, MASTER_ADDR="head", MASTER_PORT="1234")
+    distributed.adopt_slurm(again)
+    assert (again["MASTER_ADDR"], again["MASTER_PORT"]) == ("head", "1234")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {
+            "SLURM_JOB_ID": "1",
+            "SLURM_NTASKS": "8",
+            "SLURM_PROCID": "0",
+        },  # python in a batch script, without srun
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {
+            "RANK": "1",
+            "WORLD_SIZE": "2",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_PROCID": "0",
+        },  # torchrun in a step
+    ],
+)
+def test_where_slurm_has_no_say(environment):
+    before = dict(environment)
+    distributed.adopt_slurm(environment)
+    assert environment == before
+
+
+def alone(told):
+    if os.environ["RANK"] == "1":
+        os._exit(9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distributed, "_MEETING", timedelta(seconds=3))
+        try:
+            distributed.start(CPU)
+        except PeerError as error:
+            told.write_text(str(error))
+
+
+def test_a_process_whose_peers_never_start_says_so(start_world, tmp_path):
+    assert start_world(2, alone, tmp_path / "told").wait(60) == [0, 9]
+    message = (tmp_path / "told").read_text()
+    assert message.startswith("process 0 of 2 did not meet the others at 127.0.0.1:") and "\n" not in message

@@ -1,0 +1,672 @@
+"""Lists of folders: groups stay together, shares are whole groups, names survive, mistakes are named."""
+
+import csv
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from vidssl.data.video_list import read_list
+from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.prepare.folder import prepare_folder
+from vidssl.video.frame_folder import FrameFolder
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+SCRIPT = Path(__file__).parents[2] / "datasets" / "prepare_folder.py"
+
+
+def touch(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+@pytest.fixture
+def actions(tmp_path):
+    """Two classes, nine persons, two clips of each person in each class."""
+    names = [f"{c}/person{p:02d}_{s}.mp4" for c in ("run", "walk") for p in range(9) for s in "ab"]
+    return touch(tmp_path / "actions", *names)
+
+
+def labels_csv(path, rows, header="path,label,camera"):
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_folder_of_classes(actions, tmp_path):
+    made = prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
+    train, test = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
+    assert train.classes == ("run", "walk") == made.classes
+    assert (len(train.names), len(test.names)) == (24, 12)  # 3 of 9 persons
+    assert not set(train.names) & set(test.names)
+    for found in (train, test):
+        assert all(Path(record.path).is_file() for record in found.records)
+        assert all(
+            found.class_name(r.label) == n.split("/")[0]
+            for n, r in zip(found.names, found.records, strict=True)
+        )
+    assert (tmp_path / "lists" / "root.txt").read_text() == f"{actions}\n"
+    assert (tmp_path / "lists" / "train.csv").read_text().startswith("path,label\n")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "groups"),
+    [(r"person\d+", 9), (r"person(\d)", 1), (r"person\d(\d)_", 9), (r"^\w+/", 2), (None, 36)],
+)
+def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
+    if groups == 1:
+        with pytest.raises(DataError, match="one group, '0': give --test 0"):
+            prepare_folder(actions, tmp_path / "lists", group=pattern)
+        return
+    made = prepare_folder(actions, tmp_path / "lists", group=pattern)
+    sides = [{clip.group for clip in side} for side in made.lists.values()]
+    assert not sides[0] & sides[1]
+    assert len(sides[0] | sides[1]) == groups
+
+
+@pytest.mark.parametrize(
+    ("share", "count"),
+    [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)],
+)
+def test_share_is_rounded_to_groups(actions, tmp_path, share, count):
+    made = prepare_folder(actions, tmp_path / "lists", test=share, group=r"person\d+")
+    assert len({clip.group for clip in made.lists["test"]}) == count
+    assert len({clip.group for clip in made.lists["train"]}) == 9 - count
+
+
+def test_seed_decides_and_repeats(actions, tmp_path):
+    def test_list(seed, out):
+        prepare_folder(actions, tmp_path / out, group=r"person\d+", seed=seed)
+        return (tmp_path / out / "test.csv").read_bytes()
+
+    assert test_list(0, "a") == test_list(0, "b") == test_list(0, "a")
+    assert len({test_list(seed, f"s{seed}") for seed in range(8)}) > 3
+
+
+def test_without_test_list(actions, tmp_path):
+    made = prepare_folder(actions, tmp_path / "lists", test=0)
+    assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 36}
+    assert sorted(p.name for p in (tmp_path / "lists").iterdir()) == ["classes.txt", "root.txt", "train.csv"]
+
+
+def test_stale_lists_are_refused(actions, tmp_path):
+    prepare_folder(actions, tmp_path / "lists")
+    with pytest.raises(DataError, match=r"test\.csv of other lists"):
+        prepare_folder(actions, tmp_path / "lists", test=0)
+
+
+def test_flat_folder_has_no_labels(tmp_path):
+    root = touch(tmp_path / "flat", "a.mp4", "b.AVI", "c.webm", "notes.txt", ".hidden.mp4", ".trash/d.mp4")
+    made = prepare_folder(root, tmp_path / "lists", test=0.34)
+    assert made.ignored == 2  # a folder that is hidden is not looked into
+    train = read_list(tmp_path / "lists" / "train.csv")
+    assert [record.label for record in train.records] == [-1, -1]
+    assert not (tmp_path / "lists" / "classes.txt").exists()
+
+
+def test_images_are_listed_where_they_are_asked_for(tmp_path):
+    """Not else: a folder of images may be a video, and then each of them is a frame."""
+    names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
+    root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
+    made = prepare_folder(root, tmp_path / "a", test=0, images=True)
+    found = read_list(tmp_path / "a" / "train.csv")
+    assert sorted(found.names) == sorted(names) and found.classes == ("cat", "dog") and made.ignored == 3
+    assert prepare_folder(root, tmp_path / "b", test=0).lists["train"][0].path == "cat/clip.mp4"
+    (root / "cat/clip.mp4").unlink()
+    with pytest.raises(DataError, match="no videos in"):
+        prepare_folder(root, tmp_path / "c")
+    with pytest.raises(DataError, match=r"no images in .*; known are \.bmp \.jpeg"):
+        prepare_folder(touch(tmp_path / "videos", "a/b.mp4"), tmp_path / "c", images=True)
+
+
+def rows(folder, name):
+    """What a list says: each path, and the name of its class."""
+    found = read_list(folder / f"{name}.csv")
+    return {path: found.class_name(r.label) for path, r in zip(found.names, found.records, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("folders", "lists"),
+    [
+        (("train", "test"), ["train", "test"]),
+        (("train", "val", "test"), ["train", "test", "val"]),
+        (("Train", "validation"), ["train", "validation"]),
+        (("training", "Testing"), ["train", "testing"]),
+        (("train",), ["train"]),
+    ],
+)
+@pytest.mark.parametrize("images", [False, True])
+def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
+    """As Kinetics, ImageNet and Hugging Face's videofolder and imagefolder have it."""
+    suffix = "png" if images else "mp4"
+    names = [f"{split}/{c}/{n}.{suffix}" for split in folders for c in ("bow", "ski") for n in range(3)]
+    names += [f"{folders[0]}/act/deep/9.{suffix}", "readme.txt"]
+    made = prepare_folder(touch(tmp_path / "root", *names), tmp_path / "out", images=images)
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == sorted(f"{n}.csv" for n in lists)
+    found = {}
+    for name in lists:
+        assert len({path.split("/")[0] for path in rows(tmp_path / "out", name)}) == 1
+        found.update(rows(tmp_path / "out", name))
+    assert found == {name: name.split("/")[1] for name in names[:-1]}
+    assert sorted(made.lists) == sorted(lists) and made.classes == ("act", "bow", "ski") and made.ignored == 1
+    assert f"the split is that of the folders {', '.join(sorted(folders))}" in str(made)
+
+
+def test_splits_without_classes(tmp_path):
+    """Kinetics' test videos have no labels, and copies of it keep all videos of a split in one folder."""
+    root = touch(tmp_path / "a", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "test/4.mp4", "test/5.mp4")
+    made = prepare_folder(root, tmp_path / "lists")
+    assert rows(tmp_path / "lists", "test") == {"test/4.mp4": "?", "test/5.mp4": "?"}
+    assert rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
+    assert "2 videos of test have no class" in str(made)
+    made = prepare_folder(touch(tmp_path / "b", "train/1.mp4", "val/2.mp4"), tmp_path / "flat")
+    assert made.classes == () and list(made.lists) == ["train", "val"]
+    made = prepare_folder(root, tmp_path / "without", unlabeled=True)
+    assert made.classes == () and {name: len(clips) for name, clips in made.lists.items()} == {
+        "train": 2,
+        "test": 2,
+        "val": 1,
+    }
+
+
+def test_classes_of_splits_are_those_that_are_trained(tmp_path):
+    root = touch(
+        tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "val/z/4.mp4", "val/w/5.mp4"
+    )
+    with pytest.raises(DataError, match="val has 2 classes that train lacks: 'w', 'z'; keep those of train"):
+        prepare_folder(root, tmp_path / "lists")
+    assert not (tmp_path / "lists").exists()
+    (tmp_path / "classes.txt").write_text("y\nx\n")
+    made = prepare_folder(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    assert made.classes == ("x", "y") and rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
+    touch(root, "train/loose.mp4")
+    with pytest.raises(DataError, match=r"root/train holds class folders and also loose videos"):
+        prepare_folder(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+
+
+def test_splits_are_not_split_again(tmp_path):
+    root = touch(tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4")
+    for options in ({"test": 0.5}, {"test": 0}, {"group": "x"}):
+        with pytest.raises(ConfigError, match="has the splits train, val: leave out --test"):
+            prepare_folder(root, tmp_path / "lists", **options)
+    with pytest.raises(DataError, match=r"has 'test', 'val' and no folder for training: .* as .*/b/test"):
+        prepare_folder(touch(tmp_path / "b", "test/x/1.mp4", "val/x/1.mp4"), tmp_path / "lists")
+    with pytest.raises(DataError, match="'train', 'training' are two folders for one split"):
+        prepare_folder(touch(tmp_path / "c", "train/x/1.mp4", "training/x/1.mp4"), tmp_path / "lists")
+    # A train among other vehicles is a class.
+    made = prepare_folder(touch(tmp_path / "d", "train/1.mp4", "bus/2.mp4"), tmp_path / "d_lists")
+    assert made.classes == ("bus", "train") and "1 of 2 classes are called like splits ('train')" in str(made)
+
+
+def test_labels_follow_the_splits_of_their_folders(tmp_path):
+    root = touch(tmp_path / "root", "train/1.mp4", "train/2.mp4", "val/3.mp4")
+    labels = labels_csv(tmp_path / "l.csv", ["train/1.mp4,a", "train/2.mp4,b", "val/3.mp4,b"], "path,label")
+    prepare_folder(root, tmp_path / "lists", labels=labels)
+    assert rows(tmp_path / "lists", "train") == {"train/1.mp4": "a", "train/2.mp4": "b"}
+    assert rows(tmp_path / "lists", "val") == {"val/3.mp4": "b"}
+
+
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_folders_of_frames_are_videos(tmp_path, split):
+    names = [
+        f"{split}{c}/v{v}/img_{n:05d}.jpg" for c in ("bow", "ski") for v in range(3) for n in range(1, 5)
+    ]
+    others = [
+        f"{split}bow/cover.jpg",
+        f"{split}ski/v0/notes.txt",
+        f"{split}ski/flow/x_1.jpg",
+        f"{split}ski/flow/y_1.jpg",
+    ]
+    root = touch(tmp_path / "root", *names, *others)
+    assert "give --fps" in str(prepare_folder(root, tmp_path / "lists"))
+    made = prepare_folder(root, tmp_path / "lists", fps=25)
+    videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
+    assert {
+        path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()
+    } == videos
+    assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
+    assert "6 folders of images found, 4 other files ignored" in str(made)
+    assert "2 folders with images are left out" in str(made)
+    assert sorted(made.lists) == (["train"] if split else ["test", "train"])
+
+
+def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
+    """Nothing in `<name>/0001.jpg` says which: it is asked, and no frame becomes an example by chance."""
+    root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
+    with pytest.raises(
+        DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"
+    ):
+        prepare_folder(root, tmp_path / "lists")
+    assert [clip.path for clip in prepare_folder(root, tmp_path / "a", unlabeled=True).lists["train"]] == [
+        "a",
+        "b",
+        "c",
+    ]
+    assert len(prepare_folder(root, tmp_path / "b", images=True, test=0).lists["train"]) == 15
+    labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
+    prepare_folder(root, tmp_path / "c", labels=labels, test=0)
+    assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
+    with pytest.raises(DataError, match="are not numbered as the frames of a video are; --images"):
+        prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
+
+
+def test_frames_are_not_split_by_chance(tmp_path):
+    root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
+    with pytest.raises(
+        DataError, match=r"images of 4 folders .* must not be in both train and test: leave out --images"
+    ):
+        prepare_folder(root, tmp_path / "lists", images=True)
+    made = prepare_folder(root, tmp_path / "lists", images=True, group=".+/")
+    folders = [{clip.path.rpartition("/")[0] for clip in clips} for clips in made.lists.values()]
+    assert not folders[0] & folders[1] and "look like videos kept as frames" in str(made)
+    # One folder of images in each class, as Tiny-ImageNet has it, is not meant.
+    root = touch(tmp_path / "tiny", *(f"{c}/images/{c}_{n}.JPEG" for c in ("n1", "n2") for n in range(4)))
+    assert "hint" not in str(prepare_folder(root, tmp_path / "tiny_lists", images=True))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{c}/v_{c}/img_{n:04d}.jpg" for c in ("bow", "ski") for n in range(4)],
+        [f"{c}/v_{c}/{k}{n}.jpg" for c in ("bow", "ski") for k in "abc" for n in (7, 8)],
+        [f"{v}/{k}_{n:05d}.jpg" for v in ("7", "8") for k in ("img", "flow_x", "flow_y") for n in range(4)],
+        [f"bow/v0/{n}.jpg" for n in range(4)],
+    ],
+    ids=["one video a class", "several names", "flow", "one video"],
+)
+def test_images_that_look_like_frames_are_grouped_first(tmp_path, names):
+    root = touch(tmp_path / "root", *names)
+    folders = {name.rpartition("/")[0] for name in names}
+    with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* --group '\.\+/' keeps"):
+        prepare_folder(root, tmp_path / "lists", images=True)
+    assert len(rows_of_all(root, tmp_path / "whole", test=0)) == len(names)
+    assert len(rows_of_all(root, tmp_path / "split", group=".+")) == len(names)
+
+
+def rows_of_all(root, out, **options):
+    return [
+        clip for clips in prepare_folder(root, out, images=True, **options).lists.values() for clip in clips
+    ]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{c}/{n:04d}.png" for c in ("cat", "dog") for n in range(6)],
+        [f"{c}/{c}_{n}.JPEG" for c in ("n01440764", "n01443537") for n in (10026, 7, 81)],
+        [f"{c}/images/{c}_{n}.JPEG" for c in ("n01440764", "n01443537") for n in range(6)],
+        [f"plane/{k}_s_{n:06d}.png" for k, n in (("airbus", 4), ("jet", 12), ("jet", 34), ("biplane", 4))],
+        [f"{k}_{n}.jpg" for k in ("Abyssinian", "beagle") for n in range(4)],
+    ],
+    ids=["CIFAR", "ImageNet", "Tiny-ImageNet", "names of CIFAR", "loose"],
+)
+def test_sets_of_images_are_split(tmp_path, names):
+    made = prepare_folder(touch(tmp_path / "root", *names), tmp_path / "lists", images=True, test=0.5)
+    assert sum(map(len, made.lists.values())) == len(names) and len(made.lists["test"]) == len(names) // 2
+    assert "videos kept as frames" not in str(made)
+
+
+def test_images_that_labels_name_may_be_frames(tmp_path):
+    """One folder of examples of all classes is a set of images; folders of one class each may be videos."""
+    root = touch(tmp_path / "root", *(f"{f}/{n}.jpg" for f in ("images", "v0", "cat") for n in range(4)))
+    for folder, names in (("images", "xxyy"), ("cat", ["cat"] * 4)):
+        lines = [f"{folder}/{n}.jpg,{label}" for n, label in enumerate(names)]
+        labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
+        assert len(prepare_folder(root, tmp_path / folder, labels=labels, images=True).lists["test"]) == 1
+    lines = [f"{f}/{n}.jpg,class_{f}" for f in ("v0", "cat") for n in range(4)]
+    labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
+    with pytest.raises(DataError, match=r"images of 2 folders \('cat', 'v0'\)"):
+        prepare_folder(root, tmp_path / "lists", labels=labels, images=True)
+
+
+@pytest.mark.parametrize("level", ["bow/", ""])
+@pytest.mark.parametrize("unlabeled", [False, True])
+def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
+    """Rawframes of mmaction2: the reader refuses them, so the script says what to do, and names no other option."""
+    names = [
+        f"{level}v{v}/{kind}_{n:05d}.jpg"
+        for v in range(3)
+        for kind, last in (("img", 6), ("flow_x", 5), ("flow_y", 5))
+        for n in range(1, last)
+    ]
+    root = touch(tmp_path / "root", *names)
+    with pytest.raises(
+        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep the RGB images alone"
+    ) as caught:
+        prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
+    assert "--" not in str(caught.value)
+    with pytest.raises(DecodeError, match="keep one kind in a folder"):
+        FrameFolder(root / level / "v0", 25.0, 10**6)
+    for name in names:
+        if "flow" in name and "/v0/" in f"/{name}":
+            (root / name).unlink()
+    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    assert [clip.path for clip in made.lists["train"]] == [f"{level}v0"]
+    assert "2 of them hold images of several kinds ('flow_x_', 'flow_y_', 'img_')" in str(made)
+
+
+@pytest.mark.parametrize("flow", ["flow", "flow_x", "Optical-Flow", "opticalflow_u"])
+@pytest.mark.parametrize("level", ["bow/", ""])
+def test_folders_of_flow_beside_frames(tmp_path, flow, level):
+    names = [f"{level}v{v}/{kind}/{n}.jpg" for v in range(2) for kind in ("rgb", flow) for n in range(3)]
+    root = touch(tmp_path / "root", *names)
+    with pytest.raises(
+        DataError, match=rf"2 folders \('{level}v0/{flow}', .*\) hold optical flow beside frames"
+    ):
+        prepare_folder(root, tmp_path / "lists")
+    labels = labels_csv(tmp_path / "l.csv", [f"{level}v{v}/rgb,x" for v in range(2)], "path,label")
+    assert len(prepare_folder(root, tmp_path / "lists", labels=labels, test=0).lists["train"]) == 2
+    below = touch(tmp_path / "below", *(f"c/v0/{k}{n}.jpg" for k in ("", f"{flow}/") for n in range(3)))
+    with pytest.raises(DataError, match=rf"1 folders \('c/v0/{flow}'\) hold optical flow"):
+        prepare_folder(below, tmp_path / "lists")
+    other = touch(
+        tmp_path / "other", *(f"c/{v}/{n}.jpg" for v in ("lava_flow_1", "rain_1") for n in range(3))
+    )
+    assert len(prepare_folder(other, tmp_path / "o", test=0).lists["train"]) == 2
+
+
+def test_folders_beside_splits_are_refused(tmp_path):
+    """Kinetics comes with a folder of replacements; listed with it, train and val would be classes."""
+    root = touch(
+        tmp_path / "root", *(f"{s}/{c}/{n}.mp4" for s in ("train", "val") for c in "xy" for n in "12")
+    )
+    (tmp_path / "classes.txt").write_text("x\ny\n")
+    for other in ("replacement/for_corrupted/1.mp4", "unlabeled/1.mp4", "loose.mp4"):
+        touch(root, other)
+        top = other.split("/")[0]
+        for unlabeled in (False, True):
+            with pytest.raises(
+                DataError,
+                match=rf"has the splits train, val and other .* beside them \('{top}'\): .* as .*root/train",
+            ):
+                prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
+        labels = labels_csv(
+            tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label"
+        )
+        with pytest.raises(DataError, match="has the splits train, val and other"):
+            prepare_folder(root, tmp_path / "lists", labels=labels)
+        (root / other).unlink()
+    assert sorted(prepare_folder(root, tmp_path / "lists").lists) == ["train", "val"]
+
+
+def test_unlabeled_videos_of_splits_without_training(tmp_path):
+    root = touch(tmp_path / "root", "test/1.mp4", "test/2.mp4", "dev/3.mp4")
+    with pytest.raises(DataError, match="no folder for training"):
+        prepare_folder(root, tmp_path / "lists")
+    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 3}
+    assert "'dev', 'test' are not read as splits, which need one for training" in str(made)
+
+
+@pytest.mark.parametrize("images", [False, True])
+def test_labels_of_folders_that_are_not_videos(tmp_path, images):
+    root = touch(tmp_path / "root", *(f"{v}/{n}.jpg" for v in ("v0", "v1") for n in ("cat", "dog")))
+    labels = labels_csv(tmp_path / "l.csv", ["v0,x", "v1,y"], "path,label")
+    with pytest.raises(
+        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) and not read .* under one name"
+    ):
+        prepare_folder(root, tmp_path / "lists", labels=labels, images=images)
+
+
+def test_folders_that_are_not_classes(tmp_path):
+    root = touch(
+        tmp_path / "root",
+        *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab"),
+    )
+    made = prepare_folder(root, tmp_path / "dated")
+    assert "hint: 3 of 3 classes are called like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(
+        made
+    )
+    assert "--unlabeled" in str(made)
+    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
+    assert set(rows(tmp_path / "lists", "train").values()) == {"?"} and "hint" not in str(made)
+    made = prepare_folder(root, tmp_path / "split", unlabeled=True, test=0.5, group=r"^[\d-]+")
+    assert sorted(made.lists) == ["test", "train"]
+    digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
+    made = prepare_folder(digits, tmp_path / "digit_lists")
+    assert made.classes == tuple("0123456789") and "classes are called like numbers" in str(made)
+    assert "hint" not in str(
+        prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists")
+    )
+    assert "one class only, 'videos'" in str(
+        prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
+    )
+
+
+def test_a_folder_without_classes_is_trained_on_whole(tmp_path):
+    root = touch(tmp_path / "flat", *(f"{n}.mp4" for n in range(9)))
+    made = prepare_folder(root, tmp_path / "lists")
+    assert not (tmp_path / "lists" / "test.csv").exists() and len(rows(tmp_path / "lists", "train")) == 9
+    assert "the lists have no labels" in str(made)
+    assert len(prepare_folder(root, tmp_path / "split", test=0.33).lists["test"]) == 3
+
+
+def test_links_are_followed_where_that_is_asked_for(tmp_path):
+    """A farm of links, as clusters have it; loops end, each folder counts once, and what must be said is said."""
+    store = touch(tmp_path / "store", "s1/1.mp4", "s1/2.mp4", "s2/deep/3.mp4", "s3/4.mp4")
+    root = touch(tmp_path / "root", "run/5.mp4", "walk/6.mp4")
+    (root / "run" / "1.mp4").symlink_to(store / "s1/1.mp4")
+    (root / "jump").symlink_to(store / "s2")
+    (root / "hop").symlink_to(store / "s2")  # the same folder again
+    (root / "walk" / "loop").symlink_to(root)
+    (root / "walk" / "up").symlink_to("..")
+    (root / "walk" / "inner.mp4").symlink_to(root / "run/5.mp4")
+    (store / "s2" / "back").symlink_to(root)
+    (root / "walk" / "gone.mp4").symlink_to(tmp_path / "nothing.mp4")
+    with pytest.raises(DataError, match=r"is a link that leaves .*: follow it with --follow-links"):
+        prepare_folder(root, tmp_path / "lists", test=0)
+    made = prepare_folder(root, tmp_path / "lists", test=0, follow_links=True)
+    names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
+    assert {clip.path for clip in made.lists["train"]} == names
+    assert "2 links leave the folder: read these lists with --allow-external" in str(made)
+    assert "4 links to folders that are listed already are left out: 'hop/back', 'jump', 'walk/loop'" in str(
+        made
+    )
+    with pytest.raises(DataError, match="leaves the root"):
+        read_list(tmp_path / "lists/train.csv")
+    found = read_list(tmp_path / "lists/train.csv", allow_external=True)
+    assert set(found.names) == names and all(Path(record.path).is_file() for record in found.records)
+
+
+def test_loose_videos_beside_classes_are_refused(actions, tmp_path):
+    touch(actions, "loose.mp4")
+    with pytest.raises(DataError, match=r"also loose videos \('loose.mp4'\)"):
+        prepare_folder(actions, tmp_path / "lists")
+
+
+def test_awkward_names_survive(tmp_path):
+    names = [
+        "a b/#1;&![]() '.mp4",
+        "a b/-dash.mp4",
+        'a b/comma, "quoted".avi',
+        "größe/日本 語.mkv",
+        "größe/ blank .mp4",
+        "größe/100%~$HOME`x`.mp4",
+        "größe/deep/er/file.mp4",
+    ]
+    root = touch(tmp_path / "odd, 'root' #1", *names)
+    prepare_folder(root, tmp_path / "lists", test=0)
+    found = read_list(tmp_path / "lists" / "train.csv")
+    assert sorted(found.names) == sorted(names)
+    assert found.classes == ("a b", "größe")
+    assert all(Path(record.path).is_file() for record in found.records)
+
+
+@pytest.mark.parametrize("name", ["c/line\nbreak.mp4", "c/x\u2028y.mp4", "c\r/x.mp4"])
+def test_line_breaks_are_refused(tmp_path, name):
+    with pytest.raises(DataError, match="holds a line break: rename it"):
+        prepare_folder(touch(tmp_path / "root", name, "c/a.mp4"), tmp_path / "lists")
+
+
+def test_links_that_leave_the_folder_are_refused(actions, tmp_path):
+    (actions / "run" / "inner.mp4").symlink_to(actions / "run" / "person00_a.mp4")
+    assert len(prepare_folder(actions, tmp_path / "inside").lists["train"]) > 0
+    touch(tmp_path, "secret.mp4")
+    (actions / "run" / "outer.mp4").symlink_to(tmp_path / "secret.mp4")
+    with pytest.raises(DataError, match=r"outer\.mp4 is a link that leaves"):
+        prepare_folder(actions, tmp_path / "lists")
+    (actions / "run" / "outer.mp4").unlink()
+    (actions / "stolen").symlink_to(tmp_path)
+    with pytest.raises(DataError, match="stolen is a link that leaves"):
+        prepare_folder(actions, tmp_path / "lists")
+
+
+def test_file_without_group_is_named(actions, tmp_path):
+    touch(actions, "run/nobody.mp4")
+    with pytest.raises(DataError, match=r"finds no group in 'run/nobody\.mp4'"):
+        prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
+    assert not (tmp_path / "lists").exists()
+
+
+def test_empty_folders(tmp_path):
+    with pytest.raises(DataError, match="no videos in") as caught:
+        prepare_folder(touch(tmp_path / "empty", "readme.md"), tmp_path / "lists")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match="is not a folder"):
+        prepare_folder(tmp_path / "nowhere", tmp_path / "lists")
+
+
+def test_labels_csv(actions, tmp_path):
+    rows = [
+        f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}"
+        for p in range(9)
+        for s in "ab"
+    ]
+    rows = [row.replace("'", '"') for row in rows]
+    labels = labels_csv(tmp_path / "labels.csv", rows)
+    made = prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
+    assert made.classes == ("fast, very", "slow")
+    assert made.ignored == 18  # the other class folder
+    assert len({clip.group for clip in made.lists["train"]}) == 2
+    assert len({clip.group for clip in made.lists["test"]}) == 1
+    found = read_list(tmp_path / "lists" / "train.csv")
+    for name, record in zip(found.names, found.records, strict=True):
+        assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (
+            found.class_name(record.label) == "fast, very"
+        )
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
+    touch(actions, "jump/person00_a.mp4", "jump/person01_a.mp4")
+    (tmp_path / "classes.txt").write_text("walk\njump\n", encoding="utf-8")
+    labels = None
+    if labelled:
+        rows = [f"{c}/person{p:02d}_a.mp4,{c}" for c in ("walk", "run", "jump") for p in range(2)]
+        labels = labels_csv(tmp_path / "labels.csv", rows, "path,label")
+    made = prepare_folder(
+        actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt"
+    )
+    found = read_list(tmp_path / "lists" / "train.csv")
+    assert found.classes == made.classes == ("jump", "walk")
+    assert {name.split("/")[0] for name in found.names} == {"jump", "walk"}
+    assert len(found.names) == (4 if labelled else 20)
+    assert all(
+        found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
+    )
+
+
+def test_a_class_that_is_named_must_be_there(actions, tmp_path):
+    (tmp_path / "classes.txt").write_text("walk\nswim\nfly\n", encoding="utf-8")
+    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes have nothing in .*: 'fly', 'swim'$"):
+        prepare_folder(actions, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    assert not (tmp_path / "lists").exists()
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "message"),
+    [
+        (
+            "path,label",
+            "run/person00_a.mp4,run",
+            r"labels\.csv:1: header 'path,label' lacks the column camera",
+        ),
+        (
+            "path,label,camera",
+            "run/person00_a.mp4,run",
+            r"labels\.csv:2: every row needs path, label, camera",
+        ),
+        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: every row needs"),
+        ("path,label,camera", "../x.mp4,run,1", r"labels\.csv:2: '\.\./x\.mp4' leaves"),
+        ("path,label,camera", "/etc/x.mp4,run,1", r"labels\.csv:2: '/etc/x\.mp4' leaves"),
+        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files named in .* \('run/no\.mp4'\): restore"),
+        (
+            "path,label,camera",
+            "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1",
+            r":3: .* was named before",
+        ),
+    ],
+)
+def test_mistakes_in_labels(actions, tmp_path, header, row, message):
+    labels = labels_csv(tmp_path / "labels.csv", [row], header)
+    with pytest.raises(DataError, match=message):
+        prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"test": 1.0}, r"--test is 1\.0: it must be in \[0, 1\)"),
+        ({"test": -0.1}, "must be in"),
+        ({"test": float("nan")}, "must be in"),
+        ({"seed": -1}, "seed is -1"),
+        ({"group": "("}, r"'\(' is no regular expression"),
+        ({"group_column": "camera"}, "needs a labels file"),
+        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled gives no labels"),
+        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled gives no labels"),
+        ({"fps": 0.0}, "frames per second are 0.0"),
+        ({"fps": 25.0}, r"--fps is for folders of images, and none are listed of .*actions: leave it out"),
+    ],
+)
+def test_impossible_options(actions, tmp_path, options, message):
+    with pytest.raises(ConfigError, match=message):
+        prepare_folder(actions, tmp_path / "lists", **options)
+
+
+def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, capsys):
+    def run(*arguments):
+        monkeypatch.setattr(
+            sys, "argv", [str(SCRIPT), str(actions), "--out", str(tmp_path / "lists"), *arguments]
+        )
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    run("--group", r"person\d+", "--test", "0.33", "--seed", "0")
+    printed = capsys.readouterr().out
+    assert "36 videos found, 0 other files ignored" in printed
+    assert "test: 12 videos of 3 groups" in printed
+    assert "walk: 12 train, 6 test" in printed
+    with pytest.raises(SystemExit) as caught:
+        run("--group", "camera")
+    assert caught.value.code == 2
+    failed = capsys.readouterr().err
+    assert failed.startswith("error: the group pattern 'camera'")
+    assert failed.count("\n") == 1
+
+
+@pytest.mark.skipif(not (REAL / "weizmann").exists(), reason=f"needs the Weizmann clips in {REAL}")
+def test_weizmann(tmp_path):
+    prepare_folder(REAL / "weizmann", tmp_path, group=r"person\d+")
+    train, test = (read_list(tmp_path / f"{side}.csv") for side in ("train", "test"))
+    assert (len(train.names), len(test.names)) == (48, 24)
+    persons = [{re.search(r"person\d+", name)[0] for name in found.names} for found in (train, test)]
+    assert [len(side) for side in persons] == [6, 3]
+    assert not persons[0] & persons[1]
+    assert [sum(r.label == k for r in test.records) for k in range(4)] == [6, 6, 6, 6]
+
+
+@pytest.mark.skipif(not (REAL / "surveillance").exists(), reason=f"needs the surveillance clips in {REAL}")
+def test_surveillance(tmp_path):
+    labels = REAL / "surveillance" / "labels.csv"
+    prepare_folder(REAL / "surveillance", tmp_path, labels=labels, group_column="source_id")
+    with labels.open(encoding="utf-8", newline="") as file:
+        source = {row["path"]: row["source_id"] for row in csv.DictReader(file)}
+    train, test = (read_list(tmp_path / f"{side}.csv") for side in ("train", "test"))
+    assert len(train.names) + len(test.names) == 300
+    sides = [{source[name] for name in found.names} for found in (train, test)]
+    assert [len(side) for side in sides] == [31, 15]
+    assert not sides[0] & sides[1]

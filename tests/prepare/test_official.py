@@ -1,0 +1,927 @@
+"""Official split files to lists: labels, names that do not quite fit, what is missing, and what is refused."""
+
+import json
+import resource
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from vidssl.data.video_list import read_list
+from vidssl.errors import ConfigError, DataError
+from vidssl.prepare import (
+    prepare_hmdb51,
+    prepare_kinetics,
+    prepare_list,
+    prepare_ssv2,
+    prepare_trackingnet,
+    prepare_ucf101,
+)
+from vidssl.video.reader import open_video
+
+
+def touch(root, *names):
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refusal(prepare, *given, kind=DataError, **options):
+    with pytest.raises(kind) as caught:
+        prepare(*given, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def rows(out, name):
+    """(path, class) of each row of a list; the number of the class where it has no name."""
+    found = read_list(out / f"{name}.csv")
+    return [(n, found.class_name(r.label)) for n, r in zip(found.names, found.records, strict=True)]
+
+
+def files(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.exists() else {}
+
+
+# UCF101 and HMDB51
+
+UCF = ["ApplyEyeMakeup", "Archery", "HandstandPushups"]
+
+
+@pytest.fixture
+def ucf(tmp_path):
+    """The folder of videos and the folder of split files, with the names and the habits of the official ones."""
+    groups = {"train": (8, 9), "test": (1, 2)}
+    for side, numbers in groups.items():
+        for split in (1, 2):
+            lines = []
+            for number, name in enumerate(UCF, 1):
+                file = "HandStandPushups" if name == "HandstandPushups" else name
+                for group in numbers:
+                    clip = f"{name}/v_{file}_g{group + split:02d}_c01.avi"
+                    lines.append(f"{clip} {number}" if side == "train" else clip)
+            write(tmp_path / f"ucfTrainTestlist/{side}list0{split}.txt", "\r\n".join(lines) + "  \r\n\r\n")
+    write(
+        tmp_path / "ucfTrainTestlist/classInd.txt",
+        "".join(f"{n} {name} \r\n" for n, name in enumerate(UCF, 1)),
+    )
+    names = {name: name for name in UCF} | {"HandstandPushups": "HandStandPushups"}
+    clips = [f"{c}/v_{names[c]}_g{g:02d}_c01.avi" for c in UCF for g in (2, 3, 4, 9, 10, 11)]
+    return touch(tmp_path / "UCF-101", *clips), tmp_path / "ucfTrainTestlist"
+
+
+def test_ucf101(ucf, tmp_path):
+    root, splits = ucf
+    report = prepare_ucf101(root, tmp_path / "lists", splits)
+    assert sorted(files(tmp_path / "lists")) == [
+        "classes.txt",
+        "root.txt",
+        "test1.csv",
+        "test2.csv",
+        "train1.csv",
+        "train2.csv",
+    ]
+    assert (tmp_path / "lists/classes.txt").read_text().split("\n") == [*UCF, ""]
+    assert rows(tmp_path / "lists", "train2") == [
+        (f"{c}/v_{c.replace('Handst', 'HandSt')}_g{g:02d}_c01.avi", c) for c in UCF for g in (10, 11)
+    ]
+    assert Counter(c for _, c in rows(tmp_path / "lists", "test1")) == dict.fromkeys(UCF, 2)
+    found = read_list(tmp_path / "lists/test1.csv")
+    assert all(Path(record.path).is_file() for record in found.records)
+    assert not {name for name, _ in rows(tmp_path / "lists", "train1")} & set(found.names)
+    counts = report.lists["train1"]
+    assert (counts.listed, counts.found, counts.twice, counts.missing, counts.letters) == (6, 6, 0, (), ())
+    assert "train1: 6 listed, 6 found, 0 missing, 0 in other letter case" in str(report)
+    assert str(report).endswith("3 classes")
+
+
+def test_a_second_run_gives_the_same_bytes(ucf, tmp_path):
+    root, splits = ucf
+    prepare_ucf101(root, tmp_path / "lists", splits)
+    before = files(tmp_path / "lists")
+    prepare_ucf101(root, tmp_path / "lists", splits)
+    assert files(tmp_path / "lists") == before
+    prepare_ucf101(root, tmp_path / "others", splits)
+    assert files(tmp_path / "others") == before
+
+
+def test_other_letter_case_is_found_and_reported(ucf, tmp_path):
+    root, splits = ucf
+    old, new = (root / "HandstandPushups" / f"v_Hand{s}Pushups_g09_c01.avi" for s in ("Stand", "stand"))
+    old.rename(new)  # as in repacked copies
+    report = prepare_ucf101(root, tmp_path / "lists", splits)
+    pair = (
+        "HandstandPushups/v_HandStandPushups_g09_c01.avi",
+        "HandstandPushups/v_HandstandPushups_g09_c01.avi",
+    )
+    assert report.lists["train1"].letters == (pair,)
+    assert report.lists["train2"].letters == ()
+    assert (pair[1], "HandstandPushups") in rows(tmp_path / "lists", "train1")
+    assert f"in other letter case: {pair[0]!r} is {pair[1]!r}" in str(report)
+    old.touch()  # the exact name goes before
+    assert prepare_ucf101(root, tmp_path / "lists", splits).lists["train1"].letters == ()
+
+
+def test_a_class_in_other_letter_case(ucf, tmp_path):
+    root, splits = ucf
+    text = (splits / "classInd.txt").read_text().replace("HandstandPushups", "HandStandPushups")
+    write(splits / "classInd.txt", text)
+    report = prepare_ucf101(root, tmp_path / "lists", splits)
+    assert read_list(tmp_path / "lists/test1.csv").classes[2] == "HandStandPushups"
+    assert "class in other letter case: HandstandPushups is HandStandPushups (8 rows)" in str(report)
+
+
+def test_the_class_is_the_folder_and_not_the_file_name(ucf, tmp_path):
+    root, splits = ucf
+    touch(root, "Archery/v_ApplyEyeMakeup_g30_c01.avi")
+    for side in ("train", "test"):
+        clip = f"Archery/v_ApplyEyeMakeup_g3{'01'[side == 'test']}_c01.avi"
+        touch(root, clip)
+        with (splits / f"{side}list01.txt").open("a") as file:
+            file.write(clip + (" 2\n" if side == "train" else "\n"))
+    prepare_ucf101(root, tmp_path / "lists", splits)
+    for side in ("train1", "test1"):
+        assert rows(tmp_path / "lists", side)[-1][1] == "Archery"
+
+
+def test_other_suffixes_and_folders_of_images(ucf, tmp_path):
+    root, splits = ucf
+    for clip in sorted(root.rglob("*.avi")):
+        if "Archery" in clip.name:
+            clip.rename(clip.with_suffix(".mp4"))
+        else:
+            clip.unlink()
+            touch(clip.with_suffix(""), "img_00001.jpg", "img_00002.jpg", "notes.txt")
+    report = prepare_ucf101(root, tmp_path / "lists", splits, fps=25)
+    counts = report.lists["test1"]
+    assert (counts.found, len(counts.suffixes), counts.images) == (6, 6, 4)
+    found = read_list(tmp_path / "lists/test1.csv")
+    assert [(name.rpartition(".")[2], r.fps) for name, r in zip(found.names, found.records, strict=True)][
+        1:3
+    ] == [
+        ("ApplyEyeMakeup/v_ApplyEyeMakeup_g03_c01", 25.0),
+        ("mp4", None),
+    ]
+    assert "folders of images: 4" in str(report)
+    touch(root, "Archery/v_Archery_g02_c01/1.png")
+    assert "could be each of 'Archery/v_Archery_g02_c01', 'Archery/v_Archery_g02_c01.mp4'" in refusal(
+        prepare_ucf101, root, tmp_path / "lists", splits
+    )
+
+
+def test_two_files_that_differ_in_case_are_ambiguous(ucf, tmp_path):
+    root, splits = ucf
+    (root / "Archery/v_Archery_g02_c01.avi").unlink()
+    touch(root, "Archery/v_archery_g02_c01.avi", "Archery/V_Archery_g02_c01.avi")
+    message = refusal(prepare_ucf101, root, tmp_path / "lists", splits)
+    assert message.startswith(f"{splits}/testlist01.txt:3: 'Archery/v_Archery_g02_c01.avi' could be each of")
+    (root / "Archery/V_Archery_g02_c01.avi").rename(root / "Archery/V_Archery_g02_c01.mp4")
+    prepare_ucf101(root, tmp_path / "lists", splits)  # of the two only one has the suffix
+    assert rows(tmp_path / "lists", "test1")[2][0] == "Archery/v_archery_g02_c01.avi"
+
+
+def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
+    root, splits = ucf
+    for name in ("Archery/v_Archery_g02_c01.avi", "Archery/v_Archery_g03_c01.avi"):
+        (root / name).unlink()
+    message = refusal(prepare_ucf101, root, tmp_path / "lists", splits)
+    assert message.startswith(
+        f"test1: 2 of 6 listed files are not in {root}, a share of 0.333, the limit is 0.05"
+    )
+    assert "'Archery/v_Archery_g02_c01.avi', 'Archery/v_Archery_g03_c01.avi';" in message
+    assert not (tmp_path / "lists").exists()
+    report = prepare_ucf101(root, tmp_path / "lists", splits, max_missing=1 / 3)
+    assert report.lists["test1"].missing == ("Archery/v_Archery_g02_c01.avi", "Archery/v_Archery_g03_c01.avi")
+    assert report.lists["test1"].empty == ("Archery",) and report.lists["train1"].empty == ()
+    assert "classes without a file: 1: 'Archery'" in str(report)
+    assert len(rows(tmp_path / "lists", "test1")) == 4
+    for clip in root.rglob("*.avi"):
+        clip.unlink()
+    assert "6 of 6 listed files are not in" in refusal(
+        prepare_ucf101, root, tmp_path / "lists", splits, max_missing=1
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"classInd.txt": None}, r"cannot read list .*classInd.txt"),
+        ({"classInd.txt": ""}, "names no classes"),
+        ({"classInd.txt": "0 Archery\n1 Bowling\n"}, "classInd.txt:1: '0 Archery' is not '1 <Class>'"),
+        ({"classInd.txt": "1 Archery\n3 Bowling\n"}, "classInd.txt:2: '3 Bowling' is not '2 <Class>'"),
+        ({"classInd.txt": "1 Archery\n2 Archery\n"}, "class 'ApplyEyeMakeup' is not among"),
+        ({"classInd.txt": "1\n"}, "'1' is not '1 <Class>'"),
+        ({"testlist02.txt": None}, r"cannot read list .*testlist02.txt"),
+        ({"trainlist01.txt": None, "trainlist02.txt": None}, r"cannot read list .*trainlist01.txt"),
+        (
+            {"testlist01.txt": "Bowling/v_Bowling_g01_c01.avi\n"},
+            "testlist01.txt:1: class 'Bowling' is not among the 3",
+        ),
+        ({"testlist01.txt": "v_Archery_g02_c01.avi\n"}, "is not '<Class>/<file>'"),
+        ({"testlist01.txt": "\n \n"}, "test1: no rows are listed"),
+        ({"testlist01.txt": b"Archery/v_\xe9.avi\n"}, "not UTF-8"),
+        (
+            {"trainlist01.txt": "Archery/v_Archery_g09_c01.avi 1\n"},
+            "trainlist01.txt:1: 'Archery/v_Archery_g09_c01.avi 1': classInd.txt gives Archery the number 2",
+        ),
+        (
+            {"testlist01.txt": "Archery/v_Archery_g02_c01.avi\nArchery/v_Archery_g09_c01.avi\n"},
+            "testlist01.txt:2: 'Archery/v_Archery_g09_c01.avi' is tested on, and trained on at .*trainlist01.txt:3",
+        ),
+        (
+            {"testlist01.txt": "Archery/v_Archery_g02_c01.avi\nArchery/v_archery_g02_c01.avi\n"},
+            "both fit the one file 'Archery/v_Archery_g02_c01.avi'",
+        ),
+    ],
+)
+def test_split_files_that_are_wrong(ucf, tmp_path, change, reason):
+    root, splits = ucf
+    for name, text in change.items():
+        (splits / name).unlink()
+        if text is not None:
+            write(splits / name, text)
+    with pytest.raises(DataError, match=reason) as caught:
+        prepare_ucf101(root, tmp_path / "lists", splits)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "lists").exists()
+
+
+def test_rows_that_stand_twice_are_dropped_and_counted(ucf, tmp_path):
+    root, splits = ucf
+    with (splits / "trainlist01.txt").open("a") as file:
+        file.write("Archery/v_Archery_g09_c01.avi 2\nArchery/v_Archery_g09_c01.avi 2\n")
+    report = prepare_ucf101(root, tmp_path / "lists", splits)
+    assert (report.lists["train1"].listed, report.lists["train1"].found, report.lists["train1"].twice) == (
+        8,
+        6,
+        2,
+    )
+    assert "2 listed twice" in str(report) and len(rows(tmp_path / "lists", "train1")) == 6
+
+
+def test_folders_that_are_wrong(ucf, tmp_path):
+    root, splits = ucf
+    (tmp_path / "empty").mkdir()
+    out = tmp_path / "lists"
+    assert "holds no trainlist01.txt" in refusal(prepare_ucf101, root, out, tmp_path / "empty")
+    assert "cannot read folder" in refusal(prepare_ucf101, root, out, tmp_path / "nowhere")
+    assert "is not a folder" in refusal(prepare_ucf101, tmp_path / "nowhere", out, splits)
+    assert "6 of 6 listed" in refusal(prepare_ucf101, tmp_path / "empty", out, splits)
+    assert "holds no <class>_test_split1.txt" in refusal(prepare_hmdb51, root, out, splits)
+    touch(tmp_path, "secret.avi")
+    (root / "Archery/stolen.avi").symlink_to(tmp_path / "secret.avi")
+    assert "stolen.avi is a link that leaves" in refusal(prepare_ucf101, root, out, splits)
+    (root / "Archery/stolen.avi").unlink()
+    (root / "Archery/v_Archery_g02_c01.avi").rename(root / "moved.avi")
+    (root / "Archery/v_Archery_g02_c01.avi").symlink_to(root / "moved.avi")
+    prepare_ucf101(root, out, splits)
+    (root / "moved.avi").unlink()  # a link to nothing is a file that is missing
+    assert "1 of 6 listed" in refusal(prepare_ucf101, root, out, splits)
+
+
+def test_a_farm_of_links(ucf, tmp_path):
+    """Videos that lie elsewhere behind links, as on clusters, are found where links are to be followed."""
+    root, splits = ucf
+    farm = tmp_path / "farm"
+    farm.mkdir()
+    for number, folder in enumerate(sorted(root.iterdir())):
+        if number:
+            (farm / folder.name).symlink_to(folder)
+        else:
+            (farm / folder.name).mkdir()
+            for file in folder.iterdir():
+                (farm / folder.name / file.name).symlink_to(file)
+    assert "follow it with --follow-links" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
+    report = prepare_ucf101(farm, tmp_path / "lists", splits, follow_links=True)
+    prepare_ucf101(root, tmp_path / "plain", splits)
+    assert "leave the folder: read these lists with --allow-external" in str(report)
+    for name in ("train1", "test1"):
+        found = read_list(tmp_path / "lists" / f"{name}.csv", allow_external=True)
+        assert found.names == read_list(tmp_path / "plain" / f"{name}.csv").names
+        assert all(Path(record.path).is_file() for record in found.records)
+
+
+def test_impossible_shares_and_rates(ucf, tmp_path):
+    for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}, {"fps": 0}, {"fps": float("inf")}):
+        assert "must be" in refusal(
+            prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options
+        )
+
+
+def test_lists_of_others_are_left_alone(ucf, tmp_path):
+    root, splits = ucf
+    out = tmp_path / "lists"
+    write(out / "root.txt", "/elsewhere\n")
+    write(out / "train1.csv", "path\na.mp4\n")
+    before = files(out)
+    assert "root.txt belongs to other lists" in refusal(prepare_ucf101, root, out, splits)
+    assert files(out) == before
+
+
+def test_all_lists_are_written_or_none(ucf, tmp_path):
+    root, splits = ucf
+    out = tmp_path / "lists"
+    prepare_ucf101(root, out, splits)
+    before = files(out)
+    touch(root, *(f"Archery/v_Archery_g{n}_c01.avi" for n in range(40, 90)))
+    with (splits / "trainlist02.txt").open("a") as file:
+        file.writelines(f"Archery/v_Archery_g{n}_c01.avi 2\n" for n in range(40, 90))
+    (splits / "trainlist01.txt").write_text("Archery/v_Archery_g09_c01.avi 2\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # enough for all but train2.csv
+    try:
+        message = refusal(prepare_ucf101, root, out, splits)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert message == f"cannot write lists to {out}: File too large"
+    assert files(out) == before
+    prepare_ucf101(root, out, splits)
+    assert files(out) != before and len(rows(out, "train2")) == 56
+
+
+def test_where_no_list_can_be_written(ucf, tmp_path):
+    root, splits = ucf
+    (tmp_path / "lists" / "test2.csv").mkdir(parents=True)
+    assert "test2.csv: it is a folder" in refusal(prepare_ucf101, root, tmp_path / "lists", splits)
+    assert [path.name for path in (tmp_path / "lists").iterdir()] == ["test2.csv"]
+    write(tmp_path / "file", "")
+    assert "cannot write lists" in refusal(prepare_ucf101, root, tmp_path / "file", splits)
+
+
+def test_a_real_ucf101_tree(real, ucf, tmp_path):
+    clips = sorted((real / "ucf101_clips").glob("*.avi"))
+    root = tmp_path / "real" / "UCF-101"
+    classes, lines = [], []
+    for clip in clips:
+        name = clip.name.split("_")[1]
+        classes.append(name)
+        write(root / name / clip.name, clip.read_bytes())
+        lines.append(f"{name}/{clip.name}")
+    splits = tmp_path / "real" / "ucfTrainTestlist"
+    write(splits / "classInd.txt", "".join(f"{n} {name}\r\n" for n, name in enumerate(classes, 1)))
+    write(splits / "trainlist01.txt", f"{lines[0]} 1\r\n")
+    write(splits / "testlist01.txt", f"{lines[1]}\r\n")
+    report = prepare_ucf101(root, tmp_path / "lists", splits)
+    assert report.lists["train1"].empty == (classes[1],)
+    for side, label in (("train1", 0), ("test1", 1)):
+        (record,) = read_list(tmp_path / "lists" / f"{side}.csv").records
+        assert record.label == label
+        with open_video(record.path) as video:
+            assert (video.meta.height, video.meta.width) == (240, 320) and video.meta.num_frames > 50
+            assert video.frames([0, 8]).shape == (2, 3, 240, 320)
+
+
+HMDB = ["brush_hair", "cartwheel"]
+ODD = [
+    "#122_Don't_Cry_(2)_u_nm_np1_fr_med_0.avi",
+    "April_09;[x]&!_f_nm_np1_ba_goo_1.avi",
+    "-dash  two blanks $HOME`x`.avi",
+    "plain.avi",
+]
+
+
+@pytest.fixture
+def hmdb(tmp_path):
+    """Folder of videos and folder of splits: the first file is trained on, two are tested on, one is unused."""
+    splits = tmp_path / "testTrainMulti_7030_splits"
+    for name in HMDB:
+        for split in (1, 2, 3):
+            codes = [1, 2, 2, 0] if split < 3 else [2, 1, 0, 1]
+            write(
+                splits / f"{name}_test_split{split}.txt",
+                "".join(f"{f} {c} \n" for f, c in zip(ODD, codes, strict=True)),
+            )
+    return touch(tmp_path / "hmdb51", *(f"{name}/{file}" for name in HMDB for file in ODD)), splits
+
+
+def test_hmdb51(hmdb, tmp_path):
+    root, splits = hmdb
+    report = prepare_hmdb51(root, tmp_path / "lists", splits)
+    assert sorted(report.lists) == [f"{side}{n}" for side in ("test", "train") for n in (1, 2, 3)]
+    for side, numbers in {"train1": [0], "test1": [1, 2], "train3": [1, 3], "test3": [0]}.items():
+        assert rows(tmp_path / "lists", side) == [(f"{c}/{ODD[n]}", c) for c in HMDB for n in numbers]
+    assert all(Path(r.path).is_file() for r in read_list(tmp_path / "lists/test1.csv").records)
+    assert "split 3: 2 files are in neither list" in str(report)
+
+
+def test_hmdb51_splits_that_are_wrong(hmdb, tmp_path):
+    root, splits = hmdb
+    out = tmp_path / "lists"
+    path = splits / "cartwheel_test_split2.txt"
+    for text, reason in {
+        "plain.avi 3\n": "split2.txt:1: 'plain.avi 3' is not '<file> <code>'",
+        "\nplain.avi\n": "split2.txt:2: 'plain.avi' is not '<file> <code>'",
+        "plain.avi 1\nplain.avi 2\n": "split2.txt:2: 'cartwheel/plain.avi' is tested on, and trained on at",
+    }.items():
+        write(path, text)
+        assert reason in refusal(prepare_hmdb51, root, out, splits, max_missing=0.5)
+    path.unlink()
+    assert f"{splits} lacks 'cartwheel_test_split2.txt'" in refusal(prepare_hmdb51, root, out, splits)
+    assert "holds no trainlist01.txt" in refusal(prepare_ucf101, root, out, splits)
+
+
+def test_folders_of_images_with_dots_in_their_names(hmdb, tmp_path):
+    root, splits = hmdb
+    for file in ("a.b.avi", "c.d.avi"):
+        touch(root / "cartwheel" / file.removesuffix(".avi"), "0.jpg", "1.jpg")
+    for split in (1, 2, 3):
+        write(splits / f"cartwheel_test_split{split}.txt", "a.b.avi 1\nc.d.avi 2\n")
+    prepare_hmdb51(root, tmp_path / "lists", splits)
+    assert rows(tmp_path / "lists", "test1")[-1] == ("cartwheel/c.d", "cartwheel")
+    assert (tmp_path / "lists/test1.csv").read_text().startswith("path,label\n")  # no fps was given
+
+
+# Kinetics
+
+HEADER = "label,youtube_id,time_start,time_end,split"
+TRAIN = [
+    "surfing water,--QUuC4vJs,84,94,train",
+    "abseiling,-_abc_12345,0,10,train",
+    '"cutting ""hair"", short",Zz0_-4h8sQk,150,160,train',
+    "surfing water,aaaaaaaaaaa,1,11,train",
+    "zumba,gone_gone_1,3,13,train",
+]
+TEST = ["zumba,ttttttttttt,7,17,validate", "abseiling,uuuuuuuuuuu,70000,70010,validate"]
+CLIPS = [
+    "train/surfing_water/--QUuC4vJs_000084_000094.mp4",
+    "train/abseiling/-_abc_12345.mkv",
+    'train/cutting "hair", short/Zz0_-4h8sQk_000150_000160.mp4',
+    "aaaaaaaaaaa_000001_000011.webm",
+    "val/ttttttttttt_000007_000017.mp4",
+    "val/a class that no list knows/uuuuuuuuuuu_070000_070010.mp4",
+]
+LABELS = ["abseiling", 'cutting "hair", short', "surfing water", "zumba"]
+
+
+@pytest.fixture
+def kinetics(tmp_path):
+    """Folder of videos, training list, validation list; one video of five is missing in training."""
+    root = touch(tmp_path / "k400", *CLIPS)
+    train = write(tmp_path / "train.csv", "\ufeff" + "\r\n".join([HEADER, *TRAIN]) + "\r\n")
+    test = write(tmp_path / "validate.csv", "\n".join([HEADER, *TEST]) + "\n")
+    return root, train, test
+
+
+def test_kinetics(kinetics, tmp_path):
+    root, train, test = kinetics
+    report = prepare_kinetics(root, tmp_path / "lists", train, test)
+    assert read_list(tmp_path / "lists/train.csv").classes == tuple(
+        LABELS
+    )  # of the list, also where no file is
+    assert rows(tmp_path / "lists", "train") == [
+        (CLIPS[0], "surfing water"),
+        (CLIPS[1], "abseiling"),
+        (CLIPS[2], 'cutting "hair", short'),
+        (CLIPS[3], "surfing water"),
+    ]
+    assert rows(tmp_path / "lists", "test") == [(CLIPS[4], "zumba"), (CLIPS[5], "abseiling")]
+    counts = report.lists["train"]
+    assert (counts.listed, counts.found, counts.missing) == (5, 4, ("gone_gone_1_000003_000013.mp4",))
+    assert [path for _, path in counts.suffixes] == [CLIPS[1], CLIPS[3]]
+    assert counts.empty == ("zumba",)
+    assert (tmp_path / "lists/train.csv").read_text().startswith("path,label\n")
+    assert "train: 2 of 5" in refusal(_without, root, CLIPS[3], tmp_path / "again", train, test)
+
+
+def _without(root, name, out, train, test):
+    (root / name).unlink()
+    prepare_kinetics(root, out, train, test)
+
+
+def test_kinetics_classes_do_not_depend_on_what_is_there(kinetics, tmp_path):
+    root, train, _ = kinetics
+    (root / CLIPS[1]).unlink()
+    touch(root, "train/yoga/zzzzzzzzzzz_000001_000011.mp4")
+    prepare_kinetics(root, tmp_path / "lists", train, max_missing=0.5)
+    assert read_list(tmp_path / "lists/train.csv").classes == tuple(LABELS)
+    assert sorted(files(tmp_path / "lists")) == ["classes.txt", "root.txt", "train.csv"]
+
+
+def test_kinetics_with_another_column(kinetics, tmp_path):
+    root, _, test = kinetics
+    train = write(tmp_path / "cc.csv", "\n".join([HEADER + ",is_cc", *(f"{row},0" for row in TRAIN)]))
+    prepare_kinetics(root, tmp_path / "lists", train, test)
+    assert len(rows(tmp_path / "lists", "train")) == 4
+
+
+def test_kinetics_ids_differ_by_case(kinetics, tmp_path):
+    root, train, _ = kinetics
+    (root / CLIPS[3]).rename(root / CLIPS[3].replace("aaaaaaaaaaa", "AAAAAAAAAAA"))  # that is another video
+    report = prepare_kinetics(root, tmp_path / "lists", train, max_missing=0.5)
+    assert "aaaaaaaaaaa_000001_000011.mp4" in report.lists["train"].missing
+
+
+def test_kinetics_untrimmed(kinetics, tmp_path):
+    root, _, _ = kinetics
+    touch(root, "gone.mp4")  # not gone_gone_1
+    train = write(
+        tmp_path / "whole.csv",
+        "\n".join(
+            [
+                HEADER,
+                "abseiling,-_abc_12345,0,10,train",
+                "zumba,-_abc_12345,10.5,20,train",
+                TRAIN[0],
+                TRAIN[4],
+            ]
+        ),
+    )
+    report = prepare_kinetics(root, tmp_path / "lists", train, untrimmed=True, max_missing=0.5)
+    found = read_list(tmp_path / "lists/train.csv")
+    assert [(r.start, r.end, found.class_name(r.label)) for r in found.records] == [
+        (0.0, 10.0, "abseiling"),
+        (10.5, 20.0, "zumba"),
+    ]
+    assert report.lists["train"].missing == (
+        "--QUuC4vJs.mp4",
+        "gone_gone_1.mp4",
+    )  # a clip is not the whole video
+    message = refusal(prepare_kinetics, root, tmp_path / "trimmed", train, max_missing=0.5)
+    assert "both fit the one file 'train/abseiling/-_abc_12345.mkv'" in message
+
+
+def test_kinetics_in_several_folders(kinetics, tmp_path):
+    root, train, test = kinetics
+    touch(root, "train/stealing water/--QUuC4vJs_000084_000094.mp4")
+    prepare_kinetics(root, tmp_path / "lists", train, test)  # the folder of the class goes before
+    assert rows(tmp_path / "lists", "train")[0][0] == CLIPS[0]
+    touch(root, CLIPS[4].replace("mp4", "webm"))  # the suffix that is meant goes before
+    prepare_kinetics(root, tmp_path / "lists", train, test)
+    assert rows(tmp_path / "lists", "test")[0][0] == CLIPS[4]
+    touch(root, "replacement/surfing water/--QUuC4vJs_000084_000094.mp4")
+    message = refusal(prepare_kinetics, root, tmp_path / "lists", train, test)
+    assert message.startswith(f"{train}:2: '--QUuC4vJs_000084_000094.mp4' could be each of")
+    assert "(1 such rows)" in message
+
+
+def test_a_part_of_the_classes_of_kinetics(kinetics, tmp_path):
+    root, train, test = kinetics
+    chosen = write(tmp_path / "classes.txt", "surfing water\r\nabseiling\r\n")
+    report = prepare_kinetics(root, tmp_path / "lists", train, test, chosen)
+    assert read_list(tmp_path / "lists/train.csv").classes == ("abseiling", "surfing water")
+    assert rows(tmp_path / "lists", "test") == [(CLIPS[5], "abseiling")]
+    assert len(rows(tmp_path / "lists", "train")) == 3
+    assert "train: 2 rows of other classes left out" in str(report)
+    write(chosen, "surfing_water\n")
+    assert "'surfing_water': no label of" in refusal(
+        prepare_kinetics, root, tmp_path / "x", train, test, chosen
+    )
+    write(chosen, "surfing water\n\nabseiling\n")
+    assert f"{chosen}:2: the line is empty" in refusal(
+        prepare_kinetics, root, tmp_path / "x", train, test, chosen
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (
+            "youtube_id,time_start,time_end,split\naaaaaaaaaaa,1,11,test\n",
+            "lacks label; the official test list has no",
+        ),
+        ("path label\na.mp4 0\n", "header 'path label' lacks label and youtube_id"),
+        ("", "header '' lacks"),
+        (f"{HEADER}\nyoga,ttttttttttt,7,17,validate\n", ":2: class 'yoga' is not among the 4 of"),
+        (f"{HEADER}\n,ttttttttttt,7,17,validate\n", ":2: a row needs"),
+        (f"{HEADER}\nzumba,ttttttttttt,7\n", ":2: a row needs"),
+        (
+            f"{HEADER}\nzumba, fast,ttttttttttt,7,17,validate\n",
+            ":2: a row needs .*; quote labels with commas",
+        ),
+        (f"{HEADER}\nzumba,ttttttttttt,17,7,validate\n", ":2: from '17' to '7' is no span"),
+        (f"{HEADER}\nzumba,ttttttttttt,now,7,validate\n", "is no span"),
+        (f"{HEADER}\nzumba,ttttttttttt,7,inf,validate\n", "is no span"),
+        (f'{HEADER}\n"zumba,ttttttttttt,7,17,validate\n', "not CSV"),
+        (f"{HEADER}\n", "test: no rows are listed"),
+        (
+            f"{HEADER}\nzumba,ttttttttttt,7,17,v\nabseiling,ttttttttttt,7,17,v\n",
+            ":3: 'ttttttttttt_000007_000017.mp4' has label 0, and label 3 at .*:2",
+        ),
+        (
+            f"{HEADER}\n{TRAIN[0]}\n",
+            ":2: '.*--QUuC4vJs_000084_000094.mp4' is tested on, and trained on at .*train.csv:2",
+        ),
+    ],
+)
+def test_kinetics_lists_that_are_wrong(kinetics, tmp_path, text, reason):
+    root, train, test = kinetics
+    write(test, text)
+    with pytest.raises(DataError, match=reason) as caught:
+        prepare_kinetics(root, tmp_path / "lists", train, test)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "lists").exists()
+
+
+def test_a_label_with_a_line_break(kinetics, tmp_path):
+    root, train, _ = kinetics
+    write(train, f'{HEADER}\n"surfing\nwater",aaaaaaaaaaa,1,11,train\n')
+    assert "holds a line break" in refusal(prepare_kinetics, root, tmp_path / "lists", train)
+
+
+# Something-Something v2
+
+
+@pytest.fixture
+def ssv2(tmp_path):
+    labels = {
+        "Putting something on something": "1",
+        "Holding something": "0",
+        "Moving part of something": "2",
+    }
+    train = [
+        {
+            "id": "78687",
+            "label": "holding potato",
+            "template": "Holding [something]",
+            "placeholders": ["potato"],
+        },
+        {
+            "id": "42326",
+            "label": "moving lid of jar",
+            "template": "Moving [part] of [something]",
+            "placeholders": [],
+        },
+    ]
+    test = [{"id": 74225, "template": "Putting [something] on [something]", "label": "", "placeholders": []}]
+    paths = [
+        write(tmp_path / f"something-something-v2-{name}.json", json.dumps(content))
+        for name, content in {"train": train, "validation": test, "labels": labels}.items()
+    ]
+    return touch(tmp_path / "20bn", "78687.webm", "42326.webm", "74225.mp4"), *paths
+
+
+def test_ssv2(ssv2, tmp_path):
+    root, train, test, labels = ssv2
+    report = prepare_ssv2(root, tmp_path / "lists", train, test, labels)
+    assert (tmp_path / "lists/classes.txt").read_text().splitlines() == [
+        "Holding something",
+        "Putting something on something",
+        "Moving part of something",
+    ]
+    assert rows(tmp_path / "lists", "train") == [
+        ("78687.webm", "Holding something"),
+        ("42326.webm", "Moving part of something"),
+    ]
+    assert rows(tmp_path / "lists", "test") == [("74225.mp4", "Putting something on something")]
+    assert report.lists["test"].suffixes == (("74225.webm", "74225.mp4"),)
+
+
+@pytest.mark.parametrize(
+    ("which", "content", "reason"),
+    [
+        (
+            "test",
+            [{"id": "74225"}],
+            "item 1: video 74225 has no template, so no class; the official test list",
+        ),
+        ("test", [{"template": "Holding [something]"}], "item 1: .* has no id"),
+        ("test", [{"id": "", "template": "Holding [something]"}], "has no id"),
+        ("test", ["78687"], "has no id"),
+        ("test", {"Holding something": "0"}, "is not a list of videos"),
+        (
+            "test",
+            [{"id": "1", "template": "Waving [something]"}],
+            "item 1: class 'Waving something' is not among the 3",
+        ),
+        (
+            "test",
+            [{"id": "78687", "template": "Holding [something]"}],
+            "'78687.webm' is tested on, and trained on",
+        ),
+        ("test", [{"id": "1\n2", "template": "Holding [something]"}], r"'1\\n2.webm'"),
+        ("labels", {"Holding something": "1"}, "numbers of the 1 classes are not 0 to 0"),
+        ("labels", {"Holding something": "0", "Moving part of something": "0"}, "are not 0 to 1"),
+        ("labels", [], "is not an object"),
+        ("labels", {}, "is not an object"),
+        ("train", None, "is not JSON"),
+    ],
+)
+def test_ssv2_lists_that_are_wrong(ssv2, tmp_path, which, content, reason):
+    root, *paths = ssv2
+    write(paths[("train", "test", "labels").index(which)], "{" if content is None else json.dumps(content))
+    with pytest.raises(DataError, match=reason) as caught:
+        prepare_ssv2(root, tmp_path / "lists", *paths)
+    assert "\n" not in str(caught.value)
+
+
+# TrackingNet
+
+
+@pytest.fixture
+def trackingnet(tmp_path):
+    """Two chunks and the test set: frames from 0, not padded; a line of boxes for each, one line in the test set."""
+    root = tmp_path / "TrackingNet"
+    for chunk, names in {"TRAIN_0": ["-4EBxfTJXvI_0", "b_0"], "TRAIN_10": ["c_0"], "TEST": ["d_0"]}.items():
+        for name in names:
+            touch(root / chunk / "frames" / name, *(f"{n}.jpg" for n in range(12)))
+            lines = ["1.0,2,3,4"] * (1 if chunk == "TEST" else 12)
+            write(root / chunk / "anno" / f"{name}.txt", "\n".join(lines) + "\n")
+    return root
+
+
+def test_trackingnet(trackingnet, tmp_path):
+    report = prepare_trackingnet(trackingnet, tmp_path / "lists")
+    assert (tmp_path / "lists/train.csv").read_text().splitlines() == [
+        "path,fps",
+        "TRAIN_0/frames/-4EBxfTJXvI_0,30.0",
+        "TRAIN_0/frames/b_0,30.0",
+        "TRAIN_10/frames/c_0,30.0",
+    ]
+    assert rows(tmp_path / "lists", "test") == [("TEST/frames/d_0", "?")]
+    assert not (tmp_path / "lists/classes.txt").exists()
+    assert report.lists["train"].uneven == () and "read: TRAIN_0 TRAIN_10 TEST" in str(report)
+    touch(trackingnet, *(f"TRAIN_{n}/frames/x/0.jpg" for n in (2, 9)))
+    prepare_trackingnet(trackingnet, tmp_path / "lists", fps=25)
+    assert [name.split("/")[0] for name, _ in rows(tmp_path / "lists", "train")] == [
+        *("TRAIN_0", "TRAIN_0", "TRAIN_2", "TRAIN_9", "TRAIN_10")
+    ]
+    assert {r.fps for r in read_list(tmp_path / "lists/train.csv").records} == {25.0}
+
+
+def test_trackingnet_frames_come_in_the_order_of_their_numbers(trackingnet, tmp_path, numbered, number_of):
+    cv2 = pytest.importorskip("cv2")
+    for number, frame in enumerate(numbered(12)):
+        cv2.imwrite(str(trackingnet / f"TRAIN_0/frames/-4EBxfTJXvI_0/{number}.jpg"), frame)
+    prepare_trackingnet(trackingnet, tmp_path / "lists", chunks="0")
+    record = read_list(tmp_path / "lists/train.csv").records[0]
+    with open_video(record.path, fps=record.fps) as video:
+        assert (video.meta.num_frames, video.meta.fps) == (12, 30.0)
+        assert number_of(video.frames(range(12))) == list(range(12))
+
+
+def test_trackingnet_boxes_that_do_not_fit(trackingnet, tmp_path):
+    (trackingnet / "TRAIN_0/frames/b_0/7.jpg").unlink()
+    write(trackingnet / "TRAIN_10/anno/c_0.txt", "1,2,3,4\n" * 11 + "1,2,3\n")
+    write(trackingnet / "TEST/anno/d_0.txt", "1,2,3,4\n" * 2)
+    touch(trackingnet, "TRAIN_0/frames/no_boxes/0.jpg")
+    report = prepare_trackingnet(trackingnet, tmp_path / "lists")
+    assert report.lists["train"].uneven == ("'TRAIN_0/frames/b_0' has 11, 12 are listed",)
+    assert "sequences without boxes: 1: 'TRAIN_0/frames/no_boxes'" in str(report)
+    assert "files of boxes that are damaged: 2:" in str(report)
+    assert "c_0.txt:12 is not xmin,ymin,w,h" in str(report)
+    assert "d_0.txt has 2 lines, the test set has 1" in str(report)
+    assert len(rows(tmp_path / "lists", "train")) == 4
+
+
+def test_trackingnet_sequences_without_frames_are_missing(trackingnet, tmp_path):
+    write(trackingnet / "TRAIN_0/anno/B_0.txt", "1,2,3,4\n" * 12)  # not b_0
+    assert "train: 1 of 4 listed files are not in" in refusal(
+        prepare_trackingnet, trackingnet, tmp_path / "x"
+    )
+    report = prepare_trackingnet(trackingnet, tmp_path / "lists", max_missing=0.25)
+    assert report.lists["train"].missing == ("TRAIN_0/frames/B_0",)
+
+
+def test_chunks_of_trackingnet(trackingnet, tmp_path):
+    prepare_trackingnet(trackingnet, tmp_path / "lists", chunks="10")
+    assert rows(tmp_path / "lists", "train") == [("TRAIN_10/frames/c_0", "?")]
+    assert "holds no 'TRAIN_1'" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x", chunks="0-1")
+    for chunks in ("3-0", "a", "", "0-", "-1", "1..2"):
+        refused = refusal(prepare_trackingnet, trackingnet, tmp_path / "x", chunks=chunks, kind=ConfigError)
+        assert f"chunks {chunks!r}" in refused
+    assert "holds no 'TRAIN_0'" in refusal(prepare_trackingnet, tmp_path, tmp_path / "x")
+    assert "cannot read folder" in refusal(prepare_trackingnet, tmp_path / "none", tmp_path / "x")
+
+
+def test_a_name_that_is_not_utf8(trackingnet, tmp_path):
+    try:
+        touch(trackingnet / "TRAIN_0/frames" / "z\udcff", "0.jpg")
+    except OSError:
+        pytest.skip("this file system has UTF-8 names only")
+    assert "is not a name in UTF-8" in refusal(prepare_trackingnet, trackingnet, tmp_path / "lists")
+
+
+# Lists of other projects
+
+
+@pytest.fixture
+def root(tmp_path):
+    names = [
+        "a/one.mp4",
+        "b/two.avi",
+        "my clips/three four.mp4",
+        "x/f 12/img_1.jpg",
+        "y/f/img_1.jpg",
+        "y/f/img_2.jpg",
+    ]
+    return touch(tmp_path / "videos", *names)
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "separator", "expected"),
+    [
+        ("slowfast", "a/one.mp4 3\r\nb/two.avi  0 \r\n\r\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
+        ("slowfast", "a/one.mp4 250 3\nb/two.avi 9 0\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
+        ("slowfast", "a/one.mp4\nb/two.avi\n", " ", [("a/one.mp4", -1), ("b/two.avi", -1)]),
+        ("slowfast", "a/one 3\n", " ", [("a/one.mp4", 3)]),
+        ("slowfast", "my clips/three four.mp4,7\n", ",", [("my clips/three four.mp4", 7)]),
+        ("slowfast", '"my clips/three four.mp4" 7\n', " ", [("my clips/three four.mp4", 7)]),
+        ("slowfast", "./a/../b/two.avi 1\n", " ", [("b/two.avi", 1)]),
+        ("slowfast", "\ufeffROOT/a/one.mp4 1\n", " ", [("a/one.mp4", 1)]),
+        ("mmaction2", "a/one.mp4 3\nb/two.avi 0\n", " ", [("a/one.mp4", 3), ("b/two.avi", 0)]),
+        ("mmaction2_rawframes", "y/f 2 5\n", " ", [("y/f", 5)]),
+        ("mmaction2_rawframes", "x/f 12;1;5\n", ";", [("x/f 12", 5)]),
+        ("mmaction2_rawframes", "y/f\t2\t5\n", "\t", [("y/f", 5)]),
+    ],
+)
+def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected):
+    videos = write(tmp_path / "list.txt", text.replace("ROOT", str(root)))
+    prepare_list(videos, form, root, tmp_path / "lists", separator=separator)
+    found = read_list(tmp_path / "lists/train.csv")
+    assert list(zip(found.names, [r.label for r in found.records], strict=True)) == expected
+    assert not (tmp_path / "lists/classes.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("form", "line", "reason"),
+    [
+        (
+            "slowfast",
+            "my clips/three four.mp4 7",
+            "is not 'path' or 'path label' or 'path frames label'; for paths with",
+        ),
+        ("slowfast", "my clips/three.mp4 7", "is not 'path' or"),
+        ("slowfast", "my clips/three", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 -1", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 1.0", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 ²", "is not 'path' or"),
+        ("slowfast", "x/f 12", "'x/f 12' is ambiguous: 'x/f 12' is there too"),
+        ("slowfast", "x/f 12 5", "'x/f 12 5' is ambiguous: 'x/f 12' is there too"),
+        ("slowfast", '"a/one.mp4 5', "is a quote left open"),
+        ("slowfast", "../one.mp4 5", "leaves"),
+        ("slowfast", "/etc/one.mp4 5", "leaves"),
+        ("slowfast", "ROOT/../one.mp4 5", "leaves"),
+        ("mmaction2", "a/one.mp4", "is not 'path label'"),
+        ("mmaction2", "a/one.mp4 1 2", "is not 'path label'"),
+        ("mmaction2", "x/f 12", "is ambiguous"),
+        ("mmaction2_rawframes", "y/f 2", "is not 'path frames label'"),
+        ("mmaction2_rawframes", "y/f 2 5 6", "is not 'path frames label'"),
+        ("mmaction2_rawframes", "y/f two 5", "is not 'path frames label'"),
+        ("mmaction2_rawframes", "x/f 12 5", "is ambiguous"),
+    ],
+)
+def test_lines_of_other_projects_that_are_refused(root, tmp_path, form, line, reason):
+    videos = write(tmp_path / "list.txt", f"\n{line}\n".replace("ROOT", str(root)))
+    message = refusal(prepare_list, videos, form, root, tmp_path / "lists")
+    assert message.startswith(f"{videos}:2: ") and reason in message
+
+
+def test_images_are_counted(root, tmp_path):
+    videos = write(tmp_path / "list.txt", "y/f 3 5\n")
+    report = prepare_list(videos, "mmaction2_rawframes", root, tmp_path / "lists", fps=25)
+    assert report.lists["train"].uneven == ("'y/f' has 2, 3 are listed",)
+    assert "with another number of images: 1: 'y/f' has 2, 3 are listed" in str(report)
+    assert read_list(tmp_path / "lists/train.csv").records[0].fps == 25.0
+
+
+def test_classes_of_other_projects(root, tmp_path):
+    names = write(tmp_path / "map.txt", "run\r\nwalk, slowly\r\n")
+    out = tmp_path / "lists"
+    for name, text in {"train": "a/one.mp4 1\n", "test": "b/two.avi 0\n"}.items():
+        prepare_list(write(tmp_path / "list.txt", text), "slowfast", root, out, name=name, classes=names)
+    assert (rows(out, "train"), rows(out, "test")) == (
+        [("a/one.mp4", "walk, slowly")],
+        [("b/two.avi", "run")],
+    )
+    videos = write(tmp_path / "list.txt", "a/one.mp4 2\n")
+    message = refusal(prepare_list, videos, "slowfast", root, out, classes=names)
+    assert f"{videos}:1: label 2 is out of range; {names} has 2 classes, from 0" in message
+    write(videos, "a/one.mp4 1\n")
+    assert "holds a classes.txt" in refusal(prepare_list, videos, "slowfast", root, out)
+    write(names, "run\nrun\n")
+    assert "'run': a class stands twice" in refusal(
+        prepare_list, videos, "slowfast", root, tmp_path / "x", classes=names
+    )
+
+
+def test_one_file_with_two_labels(root, tmp_path):
+    videos = write(tmp_path / "list.txt", "a/one.mp4 1\na/one.mp4 2\n")
+    message = refusal(prepare_list, videos, "slowfast", root, tmp_path / "lists")
+    assert message == f"{videos}:2: 'a/one.mp4' has label 2, and label 1 at {videos}:1; delete one"
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"form": "csv"}, "no form 'csv'; there are: slowfast, mmaction2"),
+        ({"separator": ", "}, "separator ', ' is not one character"),
+        ({"separator": ""}, "is not one character"),
+        ({"separator": '"'}, "is not one character"),
+        ({"name": "a/b"}, "'a/b' is no name of a list"),
+        ({"name": ""}, "is no name"),
+    ],
+)
+def test_options_of_other_projects_lists(root, tmp_path, options, reason):
+    videos = write(tmp_path / "list.txt", "a/one.mp4 1\n")
+    given = {"form": "slowfast", **options}
+    assert reason in refusal(
+        prepare_list, videos, root=root, out=tmp_path / "lists", kind=ConfigError, **given
+    )

@@ -1,0 +1,245 @@
+"""Pascal-Part to crops and masks: what the .mat files hold is what the masks say, and what is refused is said."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from vidssl.data.masks import read_mask
+from vidssl.data.video_list import read_list
+from vidssl.errors import ConfigError, DataError
+from vidssl.prepare import prepare_pascal_parts
+from vidssl.prepare.pascal_parts import Annotated, Part, numbered, read_annotation
+from vidssl.video.reader import open_video
+
+GROUND = "rest of the object"
+
+
+def area(x1, y1, x2, y2, shape=(80, 120)):
+    mask = np.zeros(shape, np.uint8)
+    mask[y1:y2, x1:x2] = 1
+    return mask
+
+
+def structs(rows):
+    """A 1xN struct array, as MATLAB has them; without a row an empty matrix."""
+    if not rows:
+        return np.zeros((0, 0))
+    array = np.empty((1, len(rows)), [(name, object) for name in rows[0]])
+    for n, row in enumerate(rows):
+        array[0, n] = tuple(row.values())
+    return array
+
+
+def thing(name, mask, *parts):
+    parts = structs([{"part_name": part, "mask": pixels} for part, pixels in parts])
+    return {"class": name, "class_ind": 7.0, "mask": mask, "parts": parts}
+
+
+def write(folder, name, *objects, shape=(80, 120)):
+    """An image whose left half is red and right half blue, and its annotation."""
+    picture = np.zeros((*shape, 3), np.uint8)
+    picture[:, : shape[1] // 2], picture[:, shape[1] // 2 :] = (0, 0, 250), (250, 0, 0)
+    for place in ("VOC2010/JPEGImages", "parts"):
+        (folder / place).mkdir(parents=True, exist_ok=True)
+    assert cv2.imwrite(str(folder / "VOC2010/JPEGImages" / f"{name}.jpg"), picture)
+    anno = {"imname": name, "objects": structs(objects)}
+    savemat(folder / "parts" / f"{name}.mat", {"anno": structs([anno])})
+
+
+def split(folder, **images):
+    (folder / "VOC2010/ImageSets/Main").mkdir(parents=True, exist_ok=True)
+    for name, files in images.items():
+        text = "".join(f"{file}\n" for file in files)
+        (folder / "VOC2010/ImageSets/Main" / f"{name}.txt").write_text(text)
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """Two buses, one of them with two wheels; dogs; something small, without parts, in no split."""
+    bus = thing(
+        "bus", area(20, 10, 100, 50), ("wheel_1", area(20, 40, 30, 50)), ("wheel_2", area(90, 40, 100, 50))
+    )
+    # The eye lies on the head; the head is named first in one image and the eye in the other.
+    head, eye = ("head", area(10, 10, 40, 40)), ("leye", area(20, 20, 26, 26))
+    write(tmp_path, "2008_000001", bus, thing("dog", area(10, 10, 50, 70), head, eye))
+    write(tmp_path, "2008_000002", thing("bus", area(0, 0, 40, 80), ("door_1", area(5, 5, 10, 70))))
+    write(tmp_path, "2008_000003", thing("dog", area(10, 10, 50, 70), eye, head))
+    tiny, chair = thing("dog", area(0, 0, 31, 60), head), thing("chair", area(0, 0, 60, 60))
+    write(tmp_path, "2008_000004", tiny, chair)
+    write(tmp_path, "2008_000005", bus)
+    write(tmp_path, "2008_000006")  # an image without an object
+    split(
+        tmp_path,
+        train=["2008_000001", "2008_000004", "2008_000006"],
+        val=["2008_000002", "2008_000003", "2009_000001"],
+    )
+    return tmp_path
+
+
+def prepare(folder, name="out", **options):
+    return prepare_pascal_parts(folder / "VOC2010", folder / "parts", folder / name, **options)
+
+
+def test_lists_and_names_of_parts(voc):
+    report = prepare(voc)
+    assert sorted(path.name for path in (voc / "out").iterdir()) == ["bus", "dog"]
+    train, val = (read_list(voc / "out/bus" / f"{name}.csv") for name in ("train", "val"))
+    assert train.names == ("images/2008_000001_0.jpg",) and val.names == ("images/2008_000002_0.jpg",)
+    assert train.classes == ("bus", "dog") and {r.label for r in (*train.records, *val.records)} == {0}
+    assert read_list(voc / "out/dog/val.csv").records[0].label == 1
+    names = (voc / "out/bus/parts.txt").read_text().split("\n")
+    assert names == ["background", "rest of the object", "wheel", "door", ""]
+    assert str(report).split("\n") == [
+        "bus: 1 train, 1 val, 4 parts",
+        "dog: 1 train, 1 val, 4 parts",
+        "left out: 1 images in no split",
+        "left out: 1 objects under 32 pixels",
+        "left out: 1 objects without parts",
+    ]
+
+
+def test_masks_and_crops_are_what_the_annotation_says(voc):
+    """The bus is 80x40 pixels, the crop 80x80: each row of it stands there twice."""
+    prepare(voc, size=80)
+    record = read_list(voc / "out/bus/train.csv").records[0]
+    mask = read_mask(record.mask, 80, 80)
+    expected = np.ones((40, 80), np.uint8)
+    expected[30:40, :10] = expected[30:40, 70:] = 2  # both wheels have one number
+    np.testing.assert_array_equal(mask, np.repeat(expected, 2, axis=0))
+    with open_video(record.path) as video:  # red until x = 60 of the image, blue from there
+        frame = video.frames([0])[0]
+    assert frame.shape == (3, 80, 80)
+    assert frame[0, :, :36].min() > 200 > 60 > frame[2, :, :36].max()
+    assert frame[2, :, 44:].min() > 200 > 60 > frame[0, :, 44:].max()
+
+
+def test_what_is_not_the_object_is_background(tmp_path):
+    """Two bars make an L: the rest of its box is no part of it."""
+    shape = area(10, 10, 20, 60) | area(10, 50, 60, 60)
+    write(tmp_path, "a", thing("bus", shape, ("side", area(10, 10, 20, 30))))
+    prepare(tmp_path, size=50)
+    folder = tmp_path / "out/bus"
+    names = [path.stem for path in (folder / "masks").iterdir()]
+    mask = read_mask(str(folder / "masks" / f"{names[0]}.png"), 50, 50)
+    assert (mask[:20, :10] == 2).all() and (mask[20:, :10] == 1).all() and (mask[40:, 10:] == 1).all()
+    assert (mask[:40, 10:] == 0).all()
+
+
+def test_the_smaller_part_is_seen_whatever_the_order(voc):
+    prepare(voc, size=60)
+    for name in ("train", "val"):
+        record = read_list(voc / "out/dog" / f"{name}.csv").records[0]
+        mask = read_mask(record.mask, 60, 60)  # of 40x60 pixels: 1.5 for 1 across
+        names = (voc / "out/dog/parts.txt").read_text().split("\n")
+        assert names[mask[2, 2]] == "head" and names[mask[12, 17]] == "leye" and names[mask[50, 50]] == GROUND
+
+
+def test_without_split_files_half_of_the_images_are_for_training(tmp_path):
+    for n in range(9):
+        bus = thing("bus", area(0, 0, 40, 40), ("door", area(0, 0, 9, 9)))
+        write(tmp_path, f"{n}", bus, bus)
+    for out, seed in (("a", 0), ("b", 0), ("c", 1)):
+        prepare(tmp_path, out, seed=seed)
+    lists = {
+        out: [read_list(tmp_path / out / "bus" / f"{name}.csv").names for name in ("train", "val")]
+        for out in "abc"
+    }
+    train, val = ({name.split("_")[0] for name in names} for names in lists["a"])
+    assert len(train) == 5 and len(val) == 4 and not train & val  # both objects of an image are on one side
+    assert len(lists["a"][0]) == 10
+    assert lists["a"] == lists["b"] != lists["c"]
+
+
+def test_more_parts_than_a_mask_can_number():
+    found = Annotated("bus", np.ones((4, 4), bool), (Part("door", np.ones((4, 4), bool)),))
+    with pytest.raises(DataError, match="bus has more than 255 parts: 'door' is one too many"):
+        numbered(found, {str(n): n for n in range(255)})
+
+
+def test_what_is_refused(voc):
+    out = voc / "out"
+    with pytest.raises(ConfigError, match="size is 0"):
+        prepare(voc, size=0)
+    with pytest.raises(DataError, match=r"holds no \.mat file: give the folder Annotations_Part"):
+        prepare_pascal_parts(voc / "VOC2010", voc / "VOC2010", out)
+    with pytest.raises(DataError, match="holds no folder JPEGImages"):
+        prepare_pascal_parts(voc, voc / "parts", out)
+    with pytest.raises(DataError, match="is not empty"):
+        prepare_pascal_parts(voc / "VOC2010", voc / "parts", voc)
+    with pytest.raises(DataError, match=r"no object .* is left \(2 images in no split, 4 objects under 90"):
+        split(voc, train=["2008_000002"], val=["2008_000003", "2008_000001", "2008_000006"])
+        prepare(voc, min_side=90)
+    assert not out.exists()
+    write(voc, "2008_000002", thing("bus", area(0, 0, 9, 9, (90, 90)), ("door", area(0, 0, 9, 9, (90, 90)))))
+    with pytest.raises(DataError, match=r"2008_000002\.mat: object 1 has a mask of 90x90"):
+        prepare(voc)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"anno": structs([{"imname": "a"}])}, "objects"),
+        ({"other": 1.0}, "anno"),
+        ({"anno": structs([{"objects": np.ones((2, 2))}])}, "no struct"),
+        ({"anno": structs([{"objects": structs([thing("../up", area(0, 0, 9, 9))])}])}, "a class is called"),
+        ({"anno": structs([{"objects": structs([thing("bus", np.ones((2, 2, 2)))])}])}, "a mask is"),
+        (
+            {
+                "anno": structs(
+                    [{"objects": structs([thing("bus", np.ones((2, 2)), ("a", np.ones((3, 2))))])}]
+                )
+            },
+            "another size",
+        ),
+    ],
+)
+def test_files_that_are_no_annotation(tmp_path, content, reason):
+    savemat(tmp_path / "a.mat", content)
+    with pytest.raises(DataError, match=rf"a\.mat is no annotation of Pascal-Part, or damaged: .*{reason}"):
+        list(read_annotation(tmp_path / "a.mat"))
+
+
+def test_damaged_files(voc):
+    whole = (voc / "parts/2008_000001.mat").read_bytes()
+    for content in (
+        b"",
+        b"no mat file at all",
+        whole[: len(whole) // 2],
+        b"MATLAB 7.3 MAT-file" + bytes(200),
+    ):
+        (voc / "parts/2008_000001.mat").write_bytes(content)
+        with pytest.raises(DataError, match="or damaged"):
+            list(read_annotation(voc / "parts/2008_000001.mat"))
+    picture = voc / "VOC2010/JPEGImages/2008_000002.jpg"
+    picture.write_bytes(picture.read_bytes()[:200])
+    (voc / "parts/2008_000001.mat").write_bytes(whole)
+    with pytest.raises(DataError, match=r"2008_000002\.jpg: not an image, or damaged"):
+        prepare(voc)
+
+
+def test_the_script(voc, monkeypatch, capsys):
+    script = str(Path(__file__).parents[2] / "datasets" / "prepare_pascal_parts.py")
+    given = [
+        str(voc / "VOC2010"),
+        str(voc / "parts"),
+        "--out",
+        str(voc / "out"),
+        "--size",
+        "48",
+        "--min-side",
+        "20",
+    ]
+    monkeypatch.setattr(sys, "argv", [script, *given])
+    runpy.run_path(script, run_name="__main__")
+    said = capsys.readouterr().out
+    assert "dog: 2 train, 1 val, 4 parts" in said and said.endswith(f"lists written to {voc / 'out'}\n")
+    record = read_list(voc / "out/dog/train.csv").records[0]
+    assert read_mask(record.mask, 48, 48).max() == 3
+    with pytest.raises(SystemExit) as end:  # the folder is there now
+        runpy.run_path(script, run_name="__main__")
+    assert end.value.code == 2 and "is not empty" in capsys.readouterr().err

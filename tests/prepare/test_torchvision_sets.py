@@ -1,0 +1,317 @@
+"""Image sets of torchvision as PNG files and lists: sets in torchvision's own formats, and what stops or is stopped."""
+
+import gzip
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision
+from PIL import Image
+from scipy.io import savemat
+
+from vidssl.data.video_list import read_list
+from vidssl.errors import ConfigError, DataError
+from vidssl.prepare import prepare_torchvision
+from vidssl.video.reader import open_video
+
+CIFAR10 = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+@pytest.fixture(autouse=True)
+def no_checksums(monkeypatch):
+    """Files of our own have other checksums than those that torchvision knows; they must still be there."""
+    for module in ("cifar", "stl10", "svhn"):
+        monkeypatch.setattr(
+            f"torchvision.datasets.{module}.check_integrity", lambda path, md5=None: Path(path).exists()
+        )
+
+
+def random_pixels(count, *shape):
+    return np.random.Generator(np.random.PCG64(count)).integers(0, 256, (count, *shape), np.uint8)
+
+
+def write_idx(path, array):
+    header = bytes([0, 0, 8, array.ndim]) + b"".join(size.to_bytes(4, "big") for size in array.shape)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(header + array.tobytes())
+
+
+def make_mnist(root, digits, labels):
+    """The first images are for training, the last 20 for tests."""
+    for name, part in (("train", slice(None, -20)), ("t10k", slice(-20, None))):
+        write_idx(root / "MNIST" / "raw" / f"{name}-images-idx3-ubyte", digits[part])
+        write_idx(root / "MNIST" / "raw" / f"{name}-labels-idx1-ubyte", labels[part])
+
+
+def make_cifar10(root):
+    """CIFAR-10 with two images in each of its six files: rows of 3072 bytes, all of red, then green, then blue."""
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    pixels = random_pixels(12, 3, 32, 32)
+    labels = [n % 10 for n in range(12)]
+    for n, name in enumerate([*(f"data_batch_{k}" for k in range(1, 6)), "test_batch"]):
+        rows = slice(2 * n, 2 * n + 2)
+        content = {"data": pixels[rows].reshape(2, 3072), "labels": labels[rows]}
+        (folder / name).write_bytes(pickle.dumps(content))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": CIFAR10}))
+    return pixels, labels
+
+
+def make_stl10(root):
+    """STL10: columns before rows, classes from 1."""
+    folder = root / "stl10_binary"
+    folder.mkdir(parents=True)
+    pixels = random_pixels(9, 3, 96, 96)
+    for name, rows in (("train", slice(0, 3)), ("test", slice(3, 5)), ("unlabeled", slice(5, 9))):
+        (folder / f"{name}_X.bin").write_bytes(pixels[rows].transpose(0, 1, 3, 2).tobytes())
+    (folder / "train_y.bin").write_bytes(bytes([1, 10, 2]))
+    (folder / "test_y.bin").write_bytes(bytes([4, 4]))
+    names = ["airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+    (folder / "class_names.txt").write_text("\n".join(names))
+    return pixels
+
+
+def make_svhn(root):
+    """SVHN: height, width, channel, image; the digit 0 is class 10."""
+    root.mkdir(parents=True)
+    pixels = random_pixels(5, 32, 32, 3)
+    for name, rows, labels in (("train", slice(0, 3), [10, 9, 1]), ("test", slice(3, 5), [5, 10])):
+        content = {"X": pixels[rows].transpose(1, 2, 3, 0), "y": np.array(labels, np.uint8)[:, None]}
+        savemat(root / f"{name}_32x32.mat", content)
+    return pixels.transpose(0, 3, 1, 2)
+
+
+def pixels_of(lists, name):
+    """All images of a list as vidssl decodes them, (N, 3, H, W), and their labels."""
+    found = read_list(lists / f"{name}.csv")
+    frames = []
+    for record in found.records:
+        with open_video(Path(record.path)) as video:
+            assert video.meta.num_frames == 1
+            frames.append(video.frames([0])[0])
+    return np.stack(frames), [record.label for record in found.records]
+
+
+def state(folder):
+    """Bytes of every file and when it was written."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def test_the_digits_of_mnist(real, tmp_path):
+    with gzip.open(real / "mnist" / "t10k-images-idx3-ubyte.gz") as file:
+        digits = np.frombuffer(file.read(16 + 60 * 784), np.uint8, offset=16).reshape(60, 28, 28)
+    with gzip.open(real / "mnist" / "t10k-labels-idx1-ubyte.gz") as file:
+        labels = np.frombuffer(file.read(8 + 60), np.uint8, offset=8)
+    make_mnist(tmp_path / "sets", digits, labels)
+    made = prepare_torchvision("MNIST", tmp_path / "sets", tmp_path / "lists")
+    assert (made.images, made.written) == ({"train": 40, "test": 20}, 60)
+    for name, part in (("train", slice(None, 40)), ("test", slice(40, None))):
+        pixels, found = pixels_of(tmp_path / "lists", name)
+        assert found == labels[part].tolist()
+        assert np.array_equal(pixels, np.repeat(digits[part][:, None], 3, axis=1))
+        theirs = torchvision.datasets.MNIST(tmp_path / "sets", train=name == "train")
+        assert np.array_equal(pixels[:, 0], np.stack([np.asarray(theirs[n][0]) for n in range(len(theirs))]))
+    found = read_list(tmp_path / "lists" / "train.csv")
+    assert found.classes == tuple(torchvision.datasets.MNIST.classes)
+    assert found.names[:2] == (f"train/{labels[0]}/000000.png", f"train/{labels[1]}/000001.png")
+    assert found.root == (tmp_path / "lists" / "images" / "MNIST").resolve()
+    stored = Image.open(found.records[0].path)
+    assert (stored.mode, stored.size) == ("L", (28, 28))
+
+
+def test_the_colours_of_cifar10(tmp_path):
+    pixels, labels = make_cifar10(tmp_path / "sets")
+    made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists", images=tmp_path / "pictures")
+    assert made.classes == tuple(CIFAR10)
+    for name, part in (("train", slice(None, 10)), ("test", slice(10, None))):
+        decoded, found = pixels_of(tmp_path / "lists", name)
+        assert np.array_equal(decoded, pixels[part]) and found == labels[part]
+    assert read_list(tmp_path / "lists" / "test.csv").root == (tmp_path / "pictures" / "CIFAR10").resolve()
+    assert sorted(path.name for path in (tmp_path / "lists").iterdir()) == [
+        "classes.txt",
+        "root.txt",
+        "test.csv",
+        "train.csv",
+    ]
+
+
+def test_the_unlabelled_images_of_stl10(tmp_path):
+    pixels = make_stl10(tmp_path / "sets")
+    prepare_torchvision("STL10", tmp_path / "sets", tmp_path / "lists")
+    expected = {"train": (slice(0, 3), [0, 9, 1]), "test": (slice(3, 5), [3, 3])}
+    for name, (part, labels) in {**expected, "unlabeled": (slice(5, 9), [-1] * 4)}.items():
+        decoded, found = pixels_of(tmp_path / "lists", name)
+        assert np.array_equal(decoded, pixels[part]) and found == labels
+    assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == [
+        "path",
+        "unlabeled/000000.png",
+    ]
+    assert read_list(tmp_path / "lists" / "train.csv").classes[9] == "truck"
+
+
+def test_a_set_without_names_of_classes_has_their_numbers(tmp_path):
+    pixels = make_svhn(tmp_path / "sets")
+    made = prepare_torchvision("SVHN", tmp_path / "sets", tmp_path / "lists")
+    assert made.classes == tuple("0123456789")
+    for name, part, labels in (("train", slice(0, 3), [0, 9, 1]), ("test", slice(3, 5), [5, 0])):
+        decoded, found = pixels_of(tmp_path / "lists", name)
+        assert np.array_equal(decoded, pixels[part]) and found == labels
+
+
+def test_a_second_run_changes_nothing(tmp_path):
+    make_cifar10(tmp_path / "sets")
+    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
+    before = {name: told for name, told in state(tmp_path / "lists").items() if name.endswith(".png")}
+    lists = {name: told[0] for name, told in state(tmp_path / "lists").items()}
+    made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
+    after = state(tmp_path / "lists")
+    assert made.written == 0 and len(before) == 12
+    assert all(after[name] == told for name, told in before.items())  # not even written again
+    assert {name: told[0] for name, told in after.items()} == lists
+    assert "0 files written, 12 were there already" in str(made)
+
+
+def test_files_that_are_torn_or_gone_are_mended(tmp_path):
+    make_cifar10(tmp_path / "sets")
+    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
+    before = {name: told[0] for name, told in state(tmp_path / "lists").items()}
+    images = sorted((tmp_path / "lists").rglob("*.png"))
+    images[0].write_bytes(images[0].read_bytes()[:-20])
+    images[5].unlink()
+    assert prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists").written == 2
+    assert {name: told[0] for name, told in state(tmp_path / "lists").items()} == before
+
+
+class Tiny(torchvision.datasets.VisionDataset):
+    """Three images of 4x4 in each half; a subclass says what is wrong with them."""
+
+    classes = ("dark", "light")
+
+    def __init__(self, root, train=True):
+        super().__init__(root)
+        self.train = train
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, number):
+        return Image.new("RGB", (4, 4), (80 * number, 10, 20 * self.train)), number % 2
+
+
+def known(monkeypatch, kind):
+    monkeypatch.setattr(torchvision.datasets, "Tiny", kind, raising=False)
+    return "Tiny"
+
+
+def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    class Stopped(Tiny):
+        def __getitem__(self, number):
+            if not self.train and number == 1:
+                raise KeyboardInterrupt
+            return super().__getitem__(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare_torchvision(known(monkeypatch, Stopped), tmp_path, tmp_path / "lists")
+    assert not list((tmp_path / "lists").glob("*.csv"))
+    made = prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists")
+    assert (made.images, made.written) == ({"train": 3, "test": 3}, 2)
+    decoded, labels = pixels_of(tmp_path / "lists", "train")
+    assert decoded[:, :, 0, 0].tolist() == [[0, 10, 20], [80, 10, 20], [160, 10, 20]]
+    assert labels == [0, 1, 0]
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "CMYK", "1", "LA"])
+def test_other_kinds_of_images_become_rgb(tmp_path, monkeypatch, mode):
+    class Other(Tiny):
+        def __getitem__(self, number):
+            return super().__getitem__(number)[0].convert(mode), 1
+
+    prepare_torchvision(known(monkeypatch, Other), tmp_path, tmp_path / "lists")
+    decoded, _ = pixels_of(tmp_path / "lists", "test")
+    expected = [np.asarray(Other(tmp_path, train=False)[n][0].convert("RGB")) for n in range(3)]
+    assert np.array_equal(decoded.transpose(0, 2, 3, 1), np.stack(expected))
+
+
+def test_a_rotation_in_a_file_does_not_turn_the_image(tmp_path, monkeypatch):
+    turned = Image.new("RGB", (6, 2), (9, 8, 7))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be shown turned by a quarter
+    turned.save(tmp_path / "turned.png", exif=exif)
+
+    class Turned(Tiny):
+        def __getitem__(self, number):
+            return Image.open(tmp_path / "turned.png"), 0
+
+    prepare_torchvision(known(monkeypatch, Turned), tmp_path, tmp_path / "lists")
+    assert pixels_of(tmp_path / "lists", "test")[0].shape == (3, 3, 2, 6)
+
+
+def test_a_set_that_is_none_and_one_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match=r"no image set 'CIFAR11' \(did you mean 'CIFAR10'\?\); there are"):
+        prepare_torchvision("CIFAR11", tmp_path, tmp_path / "lists")
+    with pytest.raises(ConfigError, match="no image set 'UCF101'"):
+        prepare_torchvision("UCF101", tmp_path, tmp_path / "lists")
+    with pytest.raises(DataError, match=r"cannot read STL10 in .*; is it the folder .*--download") as caught:
+        prepare_torchvision("STL10", tmp_path / "nothing", tmp_path / "lists")
+    assert "\n" not in str(caught.value) and not (tmp_path / "lists").exists()
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((Image.new("RGB", (4, 4)), -1), "Tiny, train, item 0 is not an image and the number of its class"),
+        ((Image.new("RGB", (4, 4)), "cat"), "item 0 is not an image and the number"),
+        ((np.zeros((4, 4, 3), np.uint8), 1), "item 0 is not an image and the number"),
+        (Image.new("RGB", (4, 4)), "item 0 is not an image and the number"),
+        ((Image.new("I", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I\)"),
+        ((Image.new("I;16", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I;16\)"),
+        ((Image.new("RGB", (4, 4)), 2), "Tiny names 2 classes and has an image of class 2, from 0"),
+    ],
+)
+def test_sets_that_hold_something_else(tmp_path, monkeypatch, item, message):
+    class Other(Tiny):
+        def __getitem__(self, number):
+            return item
+
+    with pytest.raises(DataError, match=message):
+        prepare_torchvision(known(monkeypatch, Other), tmp_path, tmp_path / "lists")
+    assert not list((tmp_path / "lists").glob("*.csv"))
+
+
+def test_what_torchvision_says_is_one_line(tmp_path, monkeypatch):
+    class Damaged(Tiny):
+        def __getitem__(self, number):
+            raise OSError("broken\n  in two lines")
+
+    with pytest.raises(DataError, match=r"^Tiny, train, image 0: broken in two lines$"):
+        prepare_torchvision(known(monkeypatch, Damaged), tmp_path, tmp_path / "lists")
+
+
+def test_a_set_that_torchvision_cannot_download(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="cannot download Tiny: fetch it yourself"):
+        prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists", download=True)
+
+
+def test_download_is_asked_for_only_where_it_is_wanted(tmp_path, monkeypatch):
+    asked = []
+
+    class Fetched(Tiny):
+        def __init__(self, root, train=True, download=False):
+            super().__init__(root, train)
+            asked.append(download)
+
+    prepare_torchvision(known(monkeypatch, Fetched), tmp_path, tmp_path / "lists")
+    prepare_torchvision("Tiny", tmp_path, tmp_path / "lists", download=True)
+    assert asked == [False, False, True, True]
+
+
+def test_lists_of_another_set_are_not_overwritten(tmp_path, monkeypatch):
+    make_cifar10(tmp_path / "sets")
+    prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
+    before = {name: told[0] for name, told in state(tmp_path / "lists").items() if "images" not in name}
+    with pytest.raises(DataError, match="belongs to other lists"):
+        prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists")
+    after = {name: told[0] for name, told in state(tmp_path / "lists").items() if "images" not in name}
+    assert after == before

@@ -1,0 +1,174 @@
+"""Other decoders behind the same face: the same frames as ours, or a refusal that says why; never another frame."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.errors import ConfigError, DecodeError
+from vidssl.randomness import generator
+from vidssl.video.reader import open_video
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+GOOD = [
+    path
+    for folder in (REAL / "containers", REAL / "ucf101_clips", Path(__file__).with_name("files"))
+    for path in sorted(folder.glob("*.*"))
+    if path.name != "corrupted.mp4" and path.suffix not in (".md", ".py")
+]
+BY_COUNT = "time stamps do not name its frames"
+REFUSED = {
+    "decord": {
+        "gradient.gif": "",
+        "nasa_13013.mp4": "another of its video streams",
+        "sine_stereo_mp2.mpg": BY_COUNT,
+        "testsrc2_av1_10bit.mp4": "",
+        "v_ApplyEyeMakeup_g01_c01.avi": BY_COUNT,
+        "xvid_b_frames.avi": BY_COUNT,
+        "xvid_packed.avi": BY_COUNT,
+    },
+    "torchcodec": {
+        "sine_stereo_mp2.mpg": BY_COUNT,
+        "v_ApplyEyeMakeup_g01_c01.avi": BY_COUNT,
+        "xvid_b_frames.avi": BY_COUNT,
+        "xvid_packed.avi": BY_COUNT,
+    },
+    "opencv": {"testsrc2_av1_10bit.mp4": ""},  # its wheels bring no AV1 decoder
+}
+
+
+def compared(path, backend):
+    """Compare frames of a backend with ours: the largest mean difference, or why the file is refused."""
+    with open_video(path) as video:
+        small = video.meta.height * video.meta.width <= 640 * 480
+        count = min(video.meta.num_frames, 120 if small else 20)
+        ours = video.frames(range(count)).astype(np.int16)
+    asked = [[0], [count - 1], generator(3).integers(count, size=6).tolist(), [count // 2] * 2 + [0]]
+    worst = 0.0
+    try:
+        with open_video(path, backend) as video:
+            assert video.meta.num_frames >= count
+            for indices in asked:
+                for i, frame in zip(indices, video.frames(indices), strict=True):
+                    near = range(max(0, i - 3), min(count, i + 4))
+                    far = {j: float(np.abs(ours[j] - frame).mean()) for j in near}
+                    assert far[i] == min(far.values()), f"frame {i} of {path.name} is another one: {far}"
+                    worst = max(worst, far[i])
+            if small and count == video.meta.num_frames <= 60:
+                every = np.stack(list(video.every())).transpose(0, 3, 1, 2)
+                worst = max(worst, float(np.abs(every - ours).mean()))
+    except DecodeError as error:
+        assert "\n" not in str(error) and path.name in str(error) and "use pyav" in str(error)
+        return str(error)
+    return worst
+
+
+def check(found, backend):
+    refused = {name for name, value in found.items() if isinstance(value, str)}
+    assert refused == {*REFUSED[backend]} & {*found}  # of those that are there
+    for name, value in found.items():
+        if isinstance(value, str):
+            assert REFUSED[backend][name] in value
+        else:
+            assert value <= 5, name  # other versions of FFmpeg round 10-bit and odd-sized frames otherwise
+
+
+@pytest.mark.parametrize("backend", ["decord", "opencv"])
+def test_the_same_frames_or_a_refusal(backend):
+    if backend == "decord":
+        pytest.importorskip("decord", reason="decord has wheels for Linux on x86-64 only")
+    check({path.name: compared(path, backend) for path in GOOD}, backend)
+
+
+def test_the_same_frames_or_a_refusal_of_torchcodec(pyavs_ffmpeg):
+    """In a process of its own: torchcodec looks for FFmpeg's libraries where the process was told to at its start."""
+    pytest.importorskip("torchcodec", reason="torchcodec is not installed", exc_type=Exception)
+    done = subprocess.run(
+        [sys.executable, __file__], env=pyavs_ffmpeg, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    check(json.loads(done.stdout.splitlines()[-1]), "torchcodec")
+
+
+@pytest.fixture(scope="session")
+def pyavs_ffmpeg(tmp_path_factory):
+    """Environment in which FFmpeg's libraries are found under their own names: those that PyAV brings."""
+    links = tmp_path_factory.mktemp("ffmpeg")
+    for library in Path(av.__file__).parents[1].glob("av.libs/lib[as][vw]*.so.*"):
+        name, version = library.name.split("-")[0], library.name.split(".so.")[1].split(".")[0]
+        (links / f"{name}.so.{version}").symlink_to(library)
+    return {**os.environ, "LD_LIBRARY_PATH": str(links), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "package", "remedy"),
+    [("decord", "decord", "pip install decord"), ("torchcodec", "torchcodec.decoders", "apt install ffmpeg")],
+)
+def test_31_a_backend_that_is_missing(digits, monkeypatch, backend, package, remedy):
+    monkeypatch.setitem(sys.modules, package, None)  # an import of it fails
+    path = digits / "videos/test/00000.mp4"
+    with pytest.raises(
+        ConfigError, match=rf"^backend {backend} cannot be loaded: [^\n]*{remedy}[^\n]*use backend pyav$"
+    ):
+        open_video(path, backend)
+    with open_video(path) as video, open_video(path, "opencv") as other:  # all else works
+        assert np.abs(video.frames([3]).astype(int) - other.frames([3])).mean() < 3
+
+
+def test_31_torchcodec_without_ffmpeg(digits, tmp_path):
+    """In a process that finds no FFmpeg of its own, whatever is installed on the machine."""
+    pytest.importorskip("torchcodec", reason="torchcodec is not installed", exc_type=Exception)
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes\n"
+        "class CDLL(ctypes.CDLL):\n"
+        "    def __init__(self, name, *args, **kwargs):\n"
+        "        if 'libtorchcodec_core' in str(name):\n"
+        "            raise OSError('libavutil.so.60: cannot open shared object file')\n"
+        "        super().__init__(name, *args, **kwargs)\n"
+        "ctypes.CDLL = CDLL\n"
+    )
+    code = (
+        "import sys; from vidssl.video.reader import open_video\n"
+        "try: open_video(sys.argv[1], 'torchcodec')\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+        "print(open_video(sys.argv[1]).frames([0]).shape)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(digits / "videos/test/00000.mp4")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    said, shape = done.stdout.splitlines()
+    assert (
+        said.startswith("ConfigError backend torchcodec cannot be loaded: ") and "apt install ffmpeg" in said
+    )
+    assert shape == "(1, 3, 48, 48)"
+
+
+@pytest.mark.parametrize("backend", ["pyav", "decord", "opencv", "images"])
+def test_a_closed_video(backend, write_video, tmp_path, numbered):
+    """Closing it again does nothing; reading from it is an error, the same for all."""
+    path = tmp_path / "0.png"
+    if backend == "images":
+        cv2.imwrite(str(path), numbered(1)[0])
+    else:
+        path = write_video(tmp_path / "0.mp4", numbered(12))
+    video = open_video(path, "pyav" if backend == "images" else backend)
+    video.frames([0])
+    video.close()
+    video.close()
+    for read in (lambda: video.frames([0]), lambda: next(video.every())):
+        with pytest.raises(ValueError, match=rf"^{path} is closed: open the video again"):
+            read()
+
+
+if __name__ == "__main__":
+    print(json.dumps({path.name: compared(path, "torchcodec") for path in GOOD}))

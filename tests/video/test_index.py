@@ -1,0 +1,180 @@
+"""What is remembered of a file: once a process, and with a folder once for all."""
+
+import json
+import logging
+import mmap
+import os
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vidssl.video import index, reader
+from vidssl.video.reader import open_video
+from vidssl.workers import ordered
+
+NOBODY = 65534
+
+
+@pytest.fixture
+def passes(monkeypatch):
+    """Paths of the files whose packets were read, in a process that remembers nothing."""
+    monkeypatch.setattr(index, "_remembered", type(index._remembered)())
+    monkeypatch.setattr(index, "_warned", mmap.mmap(-1, 1), raising=False)
+    read = []
+    original = reader.read_packets
+
+    def spy(container, path, *arguments):
+        read.append(path.name)
+        return original(container, path, *arguments)
+
+    monkeypatch.setattr(reader, "read_packets", spy)
+    return read
+
+
+def forget():
+    index._remembered.clear()
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("avi", "mpeg4"), ("mpg", "mpeg2video")])
+def test_packets_are_read_once(tmp_path, write_video, numbered, number_of, passes, suffix, codec):
+    path = write_video(tmp_path / f"a.{suffix}", numbered(30), codec=codec, b_frames=2)
+    cache = tmp_path / "cache"
+    for _ in range(3):
+        with open_video(path, cache=cache) as opened:
+            assert number_of(opened.frames([4, 29])) == [4, 29]
+    assert passes == [path.name]
+    forget()
+    with open_video(path, cache=cache) as opened:  # as another process would
+        assert opened.meta.num_frames == 30 and number_of(opened.frames([4, 29])) == [4, 29]
+    assert passes == [path.name]
+    write_video(path, numbered(12), codec=codec)  # a changed file is read anew
+    forget()
+    with open_video(path, cache=cache) as opened:
+        assert opened.meta.num_frames == 12
+    assert passes == [path.name] * 2
+
+
+def test_nothing_is_written_without_a_folder(tmp_path, write_video, numbered, passes):
+    path = write_video(tmp_path / "a.mp4", numbered(5))
+    before = sorted(tmp_path.rglob("*"))
+    open_video(path).close()
+    assert sorted(tmp_path.rglob("*")) == before and passes == ["a.mp4"]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2]]
+)
+def test_a_damaged_cache_is_made_again(tmp_path, write_video, numbered, number_of, passes, damage):
+    path, cache = write_video(tmp_path / "a.mp4", numbered(9)), tmp_path / "cache"
+    open_video(path, cache=cache).close()
+    (file,) = cache.rglob("*.npz")
+    file.write_bytes(damage(file.read_bytes()))
+    forget()
+    with open_video(path, cache=cache) as opened:
+        assert number_of(opened.frames([8])) == [8]
+    assert passes == ["a.mp4"] * 2
+    with np.load(next(cache.rglob("*.npz"))) as saved:
+        assert saved["meta"][0] == 9
+    assert len(list(cache.rglob("*"))) == 2  # the file and its folder: nothing is left behind
+
+
+def test_a_cache_that_cannot_be_written_is_one_warning(
+    tmp_path, write_video, numbered, number_of, passes, caplog
+):
+    (tmp_path / "file").write_text("not a folder")
+    for name in "abc":
+        with open_video(
+            write_video(tmp_path / f"{name}.mp4", numbered(5)), cache=tmp_path / "file"
+        ) as opened:
+            assert number_of(opened.frames([4])) == [4]
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert f"data.cache {tmp_path / 'file'}" in caplog.text and "Not a directory" in caplog.text
+    assert passes == ["a.mp4", "b.mp4", "c.mp4"]
+
+
+def test_the_workers_of_a_process_warn_once(tmp_path, write_video, numbered, passes, capfd):
+    (tmp_path / "file").write_text("not a folder")
+    paths = [write_video(tmp_path / f"{n}.mp4", numbered(3)) for n in range(6)]
+    first = tmp_path / "first"
+
+    def warned(path, desk):
+        while path != paths[0] and not first.exists():  # both workers have tasks, one is first
+            time.sleep(0.005)
+        heard = []
+        handler = logging.Handler()
+        handler.emit = heard.append
+        logging.getLogger("vidssl.video.index").addHandler(handler)
+        open_video(path, cache=tmp_path / "file").close()
+        first.touch()
+        return len(heard)
+
+    assert list(ordered(warned, paths, 2, timeout=60)) == [1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_other_users_may_read_a_cache_as_the_umask_says(tmp_path, write_video, numbered, passes, umask):
+    before = os.umask(umask)
+    try:
+        open_video(write_video(tmp_path / "a.mp4", numbered(5)), cache=tmp_path / "cache").close()
+    finally:
+        os.umask(before)
+    (file,) = (tmp_path / "cache").rglob("*.npz")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o777 & ~umask
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
+def test_a_cache_of_another_user(write_video, numbered, passes):
+    """What is there is used, what cannot be read or written is one warning, and all frames are right."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        cache = folder / "cache"
+        videos = [write_video(folder / f"{n}.mp4", numbered(5 + n)) for n in range(4)]
+        for path in videos[:2]:
+            open_video(path, cache=cache).close()
+        before = sorted(cache.rglob("*"))
+        for path in videos[:2]:
+            path.chmod(0o644)
+        next(index._file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(0o600)
+        forget()
+        passes.clear()
+        ends = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgroups([])
+                os.setuid(NOBODY)
+                heard = []
+                handler = logging.Handler()
+                handler.emit = lambda record: heard.append(record.getMessage())
+                logging.getLogger("vidssl").addHandler(handler)
+                counts = [open_video(path, cache=cache).meta.num_frames for path in videos]
+                os.write(ends[1], json.dumps([counts, passes, heard]).encode())
+            finally:
+                os._exit(0)
+        os.close(ends[1])
+        with os.fdopen(ends[0]) as answer:
+            counts, read, heard = json.loads(answer.read() or "[[], [], []]")
+        os.waitpid(child, 0)
+        assert counts == [5, 6, 7, 8]
+        assert read == ["1.mp4", "2.mp4", "3.mp4"]  # the first is in the cache
+        assert len(heard) == 1 and "Permission denied" in heard[0]
+        assert sorted(cache.rglob("*")) == before
+
+
+def size_and_time(path):
+    return path.stat().st_size, path.stat().st_mtime_ns
+
+
+def test_memory_is_bounded(tmp_path, write_video, numbered, passes, monkeypatch):
+    monkeypatch.setattr(index, "_LIMIT", 3)
+    paths = [write_video(tmp_path / f"{n}.mp4", numbered(3)) for n in range(5)]
+    for path in (*paths, paths[4], paths[0]):
+        open_video(path).close()
+    assert passes == ["0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4", "0.mp4"]
+    assert len(index._remembered) == 3

@@ -1,0 +1,644 @@
+"""Frames by number: the same pixels as a plain decode of the whole file, whatever is asked and in what order."""
+
+import http.server
+import re
+import subprocess
+import sys
+import threading
+import zlib
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from av.video.frame import PictureType
+
+from vidssl.errors import ConfigError, DecodeError
+from vidssl.randomness import generator
+from vidssl.video import decode, reader
+from vidssl.video.reader import BACKENDS, open_video
+
+REAL = Path(__file__).parents[3] / "shared" / "data"
+FILES = Path(__file__).with_name("files")  # of our own: in every clone
+GOOD = sorted(FILES.glob("*.avi")) + sorted(
+    path
+    for pattern in (
+        "containers/*",
+        "ucf101_clips/*",
+        "weizmann/bend/person00*_a.mp4",
+        "surveillance/fight/fi001.mp4",
+    )
+    for path in REAL.glob(pattern)
+    if path.name != "corrupted.mp4"
+)
+
+
+def turned(frame, pixels):
+    """Rotate as the display matrix of the file says, pixel by pixel: (x, y) goes to (ax + cy, bx + dy)."""
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    if matrix is None:
+        return pixels
+    a, b, _, c, d = (int(v) >> 16 for v in np.frombuffer(bytes(matrix), np.int32)[:5])
+    y, x = np.mgrid[: pixels.shape[0], : pixels.shape[1]]
+    right, down = a * x + c * y, b * x + d * y
+    right, down = right - right.min(), down - down.min()
+    out = np.empty((down.max() + 1, right.max() + 1, 3), np.uint8)
+    out[down, right] = pixels
+    return out
+
+
+def sums(frames):
+    """One checksum for each frame (H, W, 3)."""
+    return [(*frame.shape, zlib.crc32(np.ascontiguousarray(frame))) for frame in frames]
+
+
+def plain_decode(path):
+    """Checksums of all frames until the end, or until the file fails."""
+    found = []
+    with av.open(f"file:{path}") as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        try:
+            for frame in container.decode(stream):
+                found += sums([turned(frame, frame.to_ndarray(format="rgb24"))])
+        except av.FFmpegError:
+            pass
+    return found
+
+
+def fetched(video, indices):
+    frames = video.frames(indices)
+    assert frames.dtype == np.uint8 and frames.shape[:2] == (len(indices), 3)
+    channels_last = frames.transpose(0, 2, 3, 1)
+    assert channels_last.flags.c_contiguous
+    return sums(channels_last)
+
+
+def demands(count):
+    """What can be asked of a video of so many frames."""
+    random = generator(5, count)
+    few = random.integers(count, size=min(8, count))
+    yield "last", [count - 1]
+    yield "first", [0]
+    yield "random", few.tolist()
+    yield "sorted", np.sort(few)
+    yield "reversed", np.sort(few)[::-1]
+    yield "repeated", [int(few[0])] * 3 + [0, 0]
+    middle = count // 2
+    yield "consecutive", list(range(middle, min(middle + 8, count)))
+    yield "stride", list(range(count % 3, count, max(1, count // 6))) or [0]
+
+
+@pytest.mark.parametrize("path", GOOD, ids=[path.name for path in GOOD])
+def test_parity_with_a_plain_decode(path):
+    expected = plain_decode(path)
+    with open_video(path) as video:
+        assert video.meta.num_frames == len(expected)
+        for name, indices in demands(len(expected)):
+            assert fetched(video, indices) == [expected[i] for i in indices], name
+        if expected[0][0] * expected[0][1] <= 640 * 480:
+            everything = list(range(len(expected)))
+            assert fetched(video, everything) == expected
+            assert fetched(video, everything[::-1]) == expected[::-1]
+    for i in generator(6).integers(len(expected), size=2).tolist():  # freshly opened each time
+        with open_video(path) as video:
+            assert fetched(video, [i]) == [expected[i]]
+
+
+def test_7_meta_of_known_files_and_the_first_of_two_streams(real):
+    known = {
+        "containers/nasa_13013.mp4": (325, 25, 180, 320),  # the first of two streams
+        "containers/testsrc2_odd_height_and_width_mpeg2.mp4": (10, 25, 81, 121),
+        "containers/sine_stereo_mp2.mpg": (100, 25, 128, 128),
+        "containers/gradient.gif": (1, None, 720, 1280),
+        "ucf101_clips/v_ApplyEyeMakeup_g01_c01.avi": (164, 25, 240, 320),
+    }
+    for name, (count, fps, height, width) in known.items():
+        with open_video(real / name) as video:
+            assert (video.meta.num_frames, video.meta.height, video.meta.width) == (count, height, width), (
+                name
+            )
+            assert fps is None or abs(video.meta.fps - fps) < 0.01
+            assert video.meta.duration == count / video.meta.fps
+
+
+def test_7_rotated_videos_come_out_upright(real):
+    shapes = {}
+    for name in ("video_0.mov", "video_90.mov", "video_180.mov", "video_270.mov"):
+        with open_video(real / "containers" / name) as video:
+            shapes[name] = video.frames([0]).shape[2:]
+    assert shapes == {
+        "video_0.mov": (320, 568),
+        "video_90.mov": (568, 320),
+        "video_180.mov": (320, 568),
+        "video_270.mov": (568, 320),
+    }
+
+
+def test_2_damaged_file_gives_its_good_frames_and_never_another(real):
+    path = real / "containers" / "corrupted.mp4"
+    expected = plain_decode(path)
+    assert len(expected) == 28
+    with open_video(path) as video:
+        assert video.meta.num_frames == 50  # as it declares
+    # Some frames after the damage do not depend on it: those of a decode that goes on may come, no others.
+    later = decode_past_damage(path)
+    for indices in ([0], [27], [3, 20], [28], [32], [35], [49], [5, 30], list(range(50))):
+        with open_video(path) as video:
+            if max(indices) < len(expected):
+                assert fetched(video, indices) == [expected[i] for i in indices]
+                continue
+            try:
+                found = fetched(video, indices)
+            except DecodeError as error:
+                assert re.search(r"corrupted\.mp4.*damaged", str(error))
+            else:
+                assert found == [later[i] for i in indices]
+                assert max(indices) < 33
+
+
+def decode_past_damage(path):
+    """Checksums by number of what comes out of a decode that ignores errors."""
+    found = {}
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "NONE"
+        for packet in container.demux(stream):
+            try:
+                for frame in packet.decode():
+                    found[frame.pts // 1024] = sums([frame.to_ndarray(format="rgb24")])[0]
+            except av.FFmpegError:
+                pass
+    return found
+
+
+def test_b_frames_in_avi_are_in_presentation_order(real):
+    """Its pts are not monotonic; the frames that come out of the decoder are."""
+    path = real / "ucf101_clips" / "v_ApplyEyeMakeup_g01_c01.avi"
+    with av.open(str(path)) as container:
+        frames = list(container.decode(container.streams.video[0]))
+        assert any(frame.pict_type == PictureType.B for frame in frames)
+        pixels = [frame.to_ndarray(format="rgb24") for frame in frames]
+    with open_video(path) as video:
+        found = video.frames(range(164)).transpose(0, 2, 3, 1)
+    assert np.array_equal(found, np.stack(pixels))
+
+
+OPEN = {"crf": "12", "x264-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=3:keyint=6:min-keyint=1"}
+HEVC = {
+    "crf": "12",
+    "x265-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=3:keyint=6:min-keyint=1:log-level=none",
+}
+ALT_REF = {"auto-alt-ref": "1", "lag-in-frames": "12", "b": "400k", "arnr-maxframes": "5"}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "codec", "gop", "b_frames", "options"),
+    [
+        ("mp4", "libx264", 5, 2, None),
+        ("mkv", "libx264", 7, 3, None),
+        ("mp4", "libx264", 250, 2, None),
+        ("mp4", "libx264", 6, 3, OPEN),
+        ("mkv", "libx264", 6, 3, OPEN),
+        ("mp4", "libx265", 6, 3, HEVC),
+        ("ts", "libx264", 5, 2, None),
+        ("avi", "mpeg4", 4, 0, None),
+        ("avi", "mpeg4", 6, 2, None),
+        ("avi", "ffv1", 1, 0, None),
+        ("avi", "msmpeg4v3", 5, 0, None),
+        ("avi", "libx264", 5, 2, None),
+        ("asf", "libx264", 5, 2, None),
+        ("flv", "libx264", 5, 2, None),
+        ("mpg", "mpeg2video", 6, 2, None),
+        ("webm", "libvpx", 9, 0, ALT_REF),
+        ("webm", "libvpx-vp9", 9, 0, ALT_REF),
+    ],
+)
+def test_every_pair_of_frames(
+    tmp_path, write_video, numbered, number_of, suffix, codec, gop, b_frames, options
+):
+    count = 23
+    path = write_video(
+        tmp_path / f"clip.{suffix}", numbered(count), codec=codec, gop=gop, b_frames=b_frames, options=options
+    )
+    if b_frames:
+        with av.open(str(path)) as container:
+            assert any(frame.pict_type == PictureType.B for frame in container.decode(video=0))
+    with open_video(path) as video:
+        assert video.meta.num_frames == count
+        assert number_of(video.frames(range(count))) == list(range(count))
+        assert number_of(np.stack(list(video.every())).transpose(0, 3, 1, 2)) == list(range(count))
+        for i in range(count):
+            for j in range(count):
+                assert number_of(video.frames([i, j])) == [i, j]
+
+
+def test_an_avi_that_calls_every_frame_a_key_frame(tmp_path, write_video, numbered, number_of):
+    """As one does whose index is missing: the recording was cut off."""
+    path = write_video(tmp_path / "a.avi", numbered(40), codec="msmpeg4v3", gop=12)
+    content = bytearray(path.read_bytes())
+    place = content.rindex(b"idx1")
+    content[place : place + 4] = b"JUNK"
+    path.write_bytes(content)
+    with open_video(path) as video:
+        for i in range(video.meta.num_frames):
+            assert number_of(video.frames([i])) == [i]
+
+
+def test_a_stream_cut_at_an_open_group_of_pictures(tmp_path, write_video, numbered):
+    """Frames that refer to what was cut off are shown by no decoder, and have no number."""
+    whole = write_video(tmp_path / "whole.mkv", numbered(40), codec="libx265", options=HEVC)
+    with av.open(str(whole)) as container, av.open(str(tmp_path / "cut.mkv"), "w") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        start = [number for number, packet in enumerate(packets) if packet.is_keyframe][2]
+        for packet in packets[start:]:
+            packet.stream = stream
+            out.mux(packet)
+    expected = plain_decode(tmp_path / "cut.mkv")
+    with open_video(tmp_path / "cut.mkv") as video:
+        assert 10 < video.meta.num_frames == len(expected)
+        for i in range(len(expected)):
+            assert fetched(video, [i]) == [expected[i]]
+
+
+def packed(source, path):
+    """Copy an AVI as DivX and XviD wrote it: each B-frame in the packet before its own, which is left almost empty."""
+    with av.open(str(source)) as container, av.open(str(path), "w", format="avi") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        contents = [bytes(packet) for packet in packets]
+        kinds = [content[content.index(b"\0\0\1\xb6") + 4] >> 6 for content in contents]
+        number = 0
+        while number < len(contents):
+            if kinds[number] != 2 and number + 1 < len(kinds) and kinds[number + 1] == 2:
+                last = number + 1
+                while last + 1 < len(kinds) and kinds[last + 1] == 2:
+                    last += 1
+                moved = contents[number : last + 1]
+                contents[number] = moved[0] + moved[1]
+                contents[number + 1 : last] = moved[2:]
+                contents[last] = b"\0\0\1\xb6\x51\x9b\x80"  # a P-frame that is not coded
+                number = last
+            number += 1
+        start = contents[0].index(b"\0\0\1\xb6")
+        contents[0] = contents[0][:start] + b"\0\0\1\xb2DivX503b1393p" + contents[0][start:]
+        for place, (packet, content) in enumerate(zip(packets, contents, strict=True)):
+            copy = av.Packet(content)
+            copy.stream, copy.time_base, copy.is_keyframe = stream, packet.time_base, packet.is_keyframe
+            copy.dts = copy.pts = place
+            out.mux(copy)
+    return path
+
+
+@pytest.mark.parametrize("noise", [20, 0])  # without noise some frames are as small as empty ones
+def test_b_frames_packed_into_other_packets(tmp_path, write_video, numbered, number_of, noise):
+    grain = generator(2).integers(-noise, noise + 1, (23, 32, 64, 1))
+    plain = write_video(
+        tmp_path / "plain.avi",
+        (numbered(23) + grain).clip(0, 255).astype(np.uint8),
+        codec="mpeg4",
+        gop=7,
+        b_frames=2,
+    )
+    path = packed(plain, tmp_path / "packed.avi")
+    with av.open(str(path)) as container:
+        sizes = [packet.size for packet in container.demux(video=0)][:-1]
+        assert sum(size < 10 for size in sizes) > 4
+    expected = plain_decode(path)
+    assert len(expected) == 23
+    with open_video(path) as video:
+        assert video.meta.num_frames == 23 and number_of(video.frames(range(23))) == list(range(23))
+        for i in range(23):
+            for j in range(23):
+                assert fetched(video, [i, j]) == [expected[i], expected[j]]
+
+
+def test_7_file_of_one_frame(tmp_path, write_video, numbered, number_of):
+    path = write_video(tmp_path / "one.mp4", numbered(6)[5:])
+    with open_video(path) as video:
+        assert video.meta.num_frames == 1
+        assert number_of(video.frames([0, 0, 0])) == [5, 5, 5]
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_7_a_variable_frame_rate(tmp_path, numbered, number_of, suffix):
+    """Frames are numbered in the order in which they are shown, whatever lies between them."""
+    ticks = np.cumsum(generator(3).integers(1, 9, 40)) + 100
+    with av.open(str(tmp_path / f"vfr.{suffix}"), "w") as container:
+        stream = container.add_stream("libx264", rate=1000)
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
+        stream.options = {"crf": "12", "x264-params": "keyint=9:scenecut=0:bframes=2:b-adapt=0"}
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for tick, pixels in zip(ticks.tolist(), numbered(40), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = 10 * tick, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with open_video(tmp_path / f"vfr.{suffix}") as video:
+        assert video.meta.num_frames == 40
+        assert abs(video.meta.duration - (ticks[-1] - ticks[0]) / 100) < 0.2
+        assert number_of(video.frames(range(40))) == list(range(40))
+        for i in range(40):
+            assert number_of(video.frames([i, 39 - i])) == [i, 39 - i]
+
+
+def test_1_7_files_that_are_no_videos(tmp_path, write_sound):
+    (tmp_path / "empty.mp4").touch()
+    (tmp_path / "page.mp4").write_text("<!doctype html><html><body>404: not found</body></html>\n" * 50)
+    (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
+    write_sound(tmp_path / "sound.mp4")
+    for name, reason in {
+        "none.mp4": "No such file",
+        "empty.mp4": "empty",
+        "page.mp4": "not a video",
+        "zeros.mp4": "not a video",
+        "sound.mp4": "no video stream",
+        ".": "a folder without numbered images",
+    }.items():
+        with pytest.raises(DecodeError, match=reason) as caught:
+            open_video(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("count", "name", "suggestion"),
+    [
+        (50, "vidoe_0007.mp4", "; did you mean video_0007.mp4?"),
+        (50, "VIDEO_0007.mp4", "; did you mean video_0007.mp4?"),
+        (900, "VIDEO_0007.mp4", "; did you mean video_0007.mp4?"),
+        (900, "vidoe_0007.mp4", ""),
+        (1500, "VIDEO_0007.mp4", ""),
+    ],
+)
+def test_missing_files_in_large_folders_cost_little(tmp_path, monkeypatch, count, name, suggestion):
+    """A list may lack thousands of the videos of a folder: each is looked for by names only where these are few."""
+    compared = []
+    close_matches = reader.difflib.get_close_matches
+    monkeypatch.setattr(
+        reader.difflib,
+        "get_close_matches",
+        lambda word, names, **k: (compared.extend(names), close_matches(word, names, **k))[1],
+    )
+    for n in range(count):
+        (tmp_path / f"video_{n:04d}.mp4").touch()
+    with pytest.raises(DecodeError) as caught:
+        open_video(tmp_path / name)
+    assert str(caught.value) == f"{tmp_path / name}: No such file{suggestion}"
+    assert len(compared) <= 100
+
+
+def test_1_truncated_file(tmp_path, write_video, numbered, number_of):
+    whole = write_video(tmp_path / "whole.mkv", numbered(60), gop=10).read_bytes()
+    (tmp_path / "cut.mkv").write_bytes(whole[: len(whole) // 2])
+    with open_video(tmp_path / "cut.mkv") as video:
+        count = video.meta.num_frames
+        assert 10 < count < 60
+        assert number_of(video.frames([0, 5])) == [0, 5]
+        with pytest.raises(DecodeError, match="frames 59-59 asked for"):
+            video.frames([59])
+    mp4 = write_video(tmp_path / "whole.mp4", numbered(60), gop=10).read_bytes()
+    (tmp_path / "cut.mp4").write_bytes(mp4[: len(mp4) // 2])  # its index stands at the end
+    with pytest.raises(DecodeError, match=r"cut\.mp4: not a video"):
+        open_video(tmp_path / "cut.mp4")
+
+
+def test_2_garbled_packets_are_an_error_and_spoil_only_their_own_group(
+    tmp_path, write_video, numbered, number_of
+):
+    noise = generator(2).integers(-20, 20, (40, 32, 64, 1))  # so that packets have some size
+    content = bytearray(
+        write_video(
+            tmp_path / "clip.mp4", (numbered(40) + noise).clip(0, 255).astype(np.uint8), gop=8
+        ).read_bytes()
+    )
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        packets = [
+            (packet.pts // 512, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size
+        ]
+    assert [number for number, _, _ in packets] == list(range(40))
+    _, start, size = packets[19]
+    content[start : start + size] = generator(1).bytes(size)
+    (tmp_path / "garbled.mp4").write_bytes(content)
+    for i in range(40):
+        with open_video(tmp_path / "garbled.mp4") as video:
+            assert video.meta.num_frames == 40
+            if 19 <= i < 24:  # the packet, and what is predicted from it until the next key frame
+                with pytest.raises(DecodeError, match=r"garbled\.mp4.*damaged"):
+                    video.frames([i])
+            else:
+                assert number_of(video.frames([i])) == [i]
+
+
+@pytest.mark.parametrize("indices", [[24], [-1], [0, 24], [], [3, 10**9]])
+def test_frames_that_do_not_exist(digits, indices):
+    with open_video(digits / "videos/test/00000.mp4") as video:
+        with pytest.raises(DecodeError, match=r"00000\.mp4.*asked for, the video has frames 0-23"):
+            video.frames(indices)
+
+
+def test_8_too_many_pixels_are_refused_from_the_header(digits):
+    path = digits / "videos/test/00000.mp4"  # 48 x 48
+    with open_video(path, max_pixels=48 * 48) as video:
+        assert video.meta.height == 48
+    with pytest.raises(DecodeError, match="more than 2303 pixels; raise the limit if meant"):
+        open_video(path, max_pixels=48 * 48 - 1)
+
+
+GROWTH = """
+import sys
+from vidssl.video.reader import BACKENDS, open_video
+from vidssl.errors import DecodeError
+def peak():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) / 1024
+with open_video(sys.argv[1]) as video:
+    video.frames([0])
+before = peak()
+try:
+    with open_video(sys.argv[2]) as video:
+        count = video.meta.num_frames
+        video.frames([0, count // 2, count - 1])
+        print(count, "frames")
+except DecodeError as error:
+    print(error)
+print(peak() - before)
+"""
+
+
+def growth(small, path):
+    """What a process of its own says of a video, and by how many MB its memory grows over that of a small one."""
+    done = subprocess.run(
+        [sys.executable, "-c", GROWTH, str(small), str(path)], capture_output=True, text=True, check=True
+    )
+    said, megabytes = done.stdout.splitlines()[-2:]
+    return said, float(megabytes)
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("mkv", "libx264"), ("webm", "libvpx")])
+def test_8_a_bomb_costs_no_memory(tmp_path, digits, write_video, suffix, codec):
+    options = (
+        {"preset": "ultrafast", "x264-params": "threads=1"}
+        if codec == "libx264"
+        else {"deadline": "realtime"}
+    )
+    black = np.zeros((1, 8192, 8192, 3), np.uint8)
+    bomb = write_video(tmp_path / f"bomb.{suffix}", black, codec=codec, options=options)
+    assert bomb.stat().st_size < 1e6
+    said, megabytes = growth(digits / "videos/test/00000.mp4", bomb)
+    assert "more than 16777216 pixels" in said and bomb.name in said
+    assert megabytes < 50
+
+
+def stretched(source, path, copies, last):
+    """Copy a video many times over into one file, the last frame at `last` seconds."""
+    with av.open(str(source)) as container, av.open(str(path), "w") as out:
+        stream = out.add_stream_from_template(container.streams.video[0])
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        ticks = packets[0].duration
+        base = packets[0].time_base
+        for number in range(copies * len(packets)):
+            packet = packets[number % len(packets)]
+            copy = av.Packet(bytes(packet))
+            copy.stream, copy.time_base, copy.is_keyframe = stream, base, packet.is_keyframe
+            copy.dts = copy.pts = number * ticks
+            if number == copies * len(packets) - 1:
+                copy.dts = copy.pts = max(number * ticks, round(last / base))
+            out.mux(copy)
+    return path
+
+
+def test_9_a_video_of_ten_hours(tmp_path, digits, write_video, numbered, number_of):
+    source = write_video(tmp_path / "short.mp4", numbered(200), fps=5, gop=50)
+    path = stretched(source, tmp_path / "long.mp4", 900, 0)
+    with open_video(path) as video:
+        assert video.meta.num_frames == 180_000 and abs(video.meta.duration - 36_000) < 60
+        assert number_of(video.frames([3, 90_007, 179_999])) == [3, 7, 199]
+    said, megabytes = growth(digits / "videos/test/00000.mp4", path)
+    assert said == "180000 frames" and megabytes < 50
+
+
+def test_9_a_header_that_says_ten_hours(tmp_path, digits, write_video, numbered, number_of):
+    path = stretched(write_video(tmp_path / "short.mp4", numbered(200)), tmp_path / "lying.mp4", 1, 36_000)
+    with av.open(str(path)) as container:
+        assert container.duration > 35_000e6  # microseconds
+    with open_video(path) as video:
+        assert video.meta.num_frames == 200
+        assert number_of(video.frames([0, 100, 199])) == [0, 100, 199]
+    assert growth(digits / "videos/test/00000.mp4", path)[1] < 50
+
+
+def test_unknown_backend(digits):
+    with pytest.raises(ConfigError, match="no video backend 'guess'"):
+        open_video(digits / "videos/test/00000.mp4", backend="guess")
+
+
+AWKWARD = [
+    "a#b;c&d!.mp4",
+    "(x) [y] 'z'.mp4",
+    " two  blanks .mp4",
+    "-i.mp4",
+    "動画 é.mp4",
+    "%d.mp4",
+    "a:b.mp4",
+    "http:x.mp4",
+]
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_6_awkward_names(tmp_path, monkeypatch, digits, name):
+    source = digits / "videos/test/00000.mp4"
+    (tmp_path / name).write_bytes(source.read_bytes())
+    with open_video(source) as video:
+        expected = fetched(video, [3, 11])
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / name, name):  # relative names may begin with a dash
+        with open_video(path) as video:
+            assert fetched(video, [3, 11]) == expected
+
+
+@pytest.fixture
+def server():
+    """A web server on this machine that counts what is asked of it."""
+    hits = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            hits.append(self.path)
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}", hits
+        running.shutdown()
+        thread.join()
+
+
+def test_13_playlists_are_refused_and_nothing_is_fetched(tmp_path, server, digits):
+    address, hits = server
+    (tmp_path / "other.mp4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    (tmp_path / "other.ts").write_bytes(b"G" * 188 * 8)
+    head = "#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:10\n#EXTINF:10,\n"
+    contents = {
+        "concat_local": "ffconcat version 1.0\nfile other.mp4\n",
+        "concat_web": f"ffconcat version 1.0\nfile '{address}/a.mp4'\n",
+        "hls_local": f"{head}other.ts\n#EXT-X-ENDLIST\n",
+        "hls_web": f"{head}{address}/a.ts\n#EXT-X-ENDLIST\n",
+        "hls_mp4": f"{head}other.mp4\n#EXT-X-ENDLIST\n",
+        "dash": f'<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011"><BaseURL>{address}/</BaseURL></MPD>',
+        "sdp": f"v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nu={address}\nm=video 9 RTP/AVP 96\n",
+        "smil": f'<smil><body><video src="{address}/a.mp4"/></body></smil>',
+    }
+    for name, content in contents.items():
+        for suffix in ("mp4", "m3u8", "ts", "avi"):
+            path = tmp_path / f"{name}.{suffix}"
+            path.write_text(content)
+            for backend in BACKENDS:
+                with pytest.raises(DecodeError, match="not a video"):
+                    open_video(path, backend)
+    assert hits == []
+    with open_video(tmp_path / "other.mp4") as video:
+        assert video.meta.num_frames == 24
+
+
+def test_12_an_address_is_no_file(server):
+    address, hits = server
+    for backend in BACKENDS:
+        with pytest.raises(DecodeError, match="No such file"):
+            open_video(f"{address}/a.mp4", backend)
+    assert hits == []
+
+
+def test_9_few_packets_are_decoded(tmp_path, write_video, numbered, number_of, monkeypatch):
+    path = write_video(tmp_path / "long.mp4", np.concatenate([numbered(200)] * 4), gop=20)
+    decoded = []
+    original = decode.PyAV._decode
+
+    def spy(self, packet):
+        if packet is not None:
+            decoded.append(packet.pts)
+        return original(self, packet)
+
+    monkeypatch.setattr(decode.PyAV, "_decode", spy)
+    with open_video(path) as video:
+        assert video.meta.num_frames == 800 and not decoded  # no pixel to learn the shape
+        for indices, most in (([3], 10), ([790], 30), ([0, 799], 40), ([405, 408, 411], 30)):
+            decoded.clear()
+            assert number_of(video.frames(indices)) == [i % 200 for i in indices]
+            assert 0 < len(decoded) <= most, indices
+
+
+def test_a_changed_file_is_read_anew(tmp_path, write_video, numbered, number_of):
+    path = write_video(tmp_path / "clip.mp4", numbered(10))
+    with open_video(path) as video:
+        assert video.meta.num_frames == 10
+    write_video(path, numbered(33)[3:])
+    with open_video(path) as video:
+        assert video.meta.num_frames == 30
+        assert number_of(video.frames([29])) == [32]

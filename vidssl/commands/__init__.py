@@ -1,0 +1,1 @@
+"""The console command and the jobs of its sub-commands."""

@@ -1,0 +1,255 @@
+"""The schema of a run: everything that a config file can say."""
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field, create_model, model_validator
+
+from vidssl import distributed
+from vidssl.config import Settings, Tree, bind, choice, read
+from vidssl.data.samplers import SAMPLERS
+from vidssl.data.synthetic.moving_digits import MovingDigits
+from vidssl.data.video_list import Subset
+from vidssl.engine.optim import OptimizerConfig
+from vidssl.errors import ConfigError, TrainingError
+from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.methods.base import METHODS
+from vidssl.models.backbones import BACKBONES
+from vidssl.models.weights import Initial
+from vidssl.tracking import TrackerSettings
+from vidssl.transforms import RECIPES
+from vidssl.transforms.recipes import check_short_side
+from vidssl.video.reader import Reading
+
+SyncBN = Literal["auto", "sync", "shuffle", "local"]
+
+
+class Embedded(MovingDigits):
+    """The embedded set of moving digits, rendered into `out` where it is missing."""
+
+    out: str
+
+
+class Data(Reading):
+    """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
+
+    train: str  # a list
+    subset: Subset | None = None  # of the list, for learning with few labels
+    root: str | None = None  # folder that overrides the list's root.txt
+    allow_external: bool = False  # accept paths that leave the root
+    moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
+    workers: int = Field(default=2, ge=0)
+    prefetch: int = Field(
+        default=2, ge=1
+    )  # batches that each worker makes in advance; they are held in memory
+    # Seconds that one video may take before its worker is stopped; the second time it counts as broken.
+    timeout: float = Field(default=120.0, gt=0)
+    max_broken: float = Field(
+        default=0.05, ge=0, le=1
+    )  # share of videos that may be broken before the run stops
+    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one for each channel
+    std: tuple[float, ...] = (0.225,)
+    sampler: Any
+    views: Any
+
+
+class Evaluate(Settings):
+    """How clips are taken for tests; with `every`, also a monitor during training.
+
+    `protocols`, added by `schema`, are what is measured: None means retrieval, knn and uniformity, of lists without
+    labels uniformity alone, and of a method that has a classifier its accuracy.
+    """
+
+    clips: int = Field(default=10, ge=1)
+    crops: int = Field(default=3, ge=1)  # of each clip
+    size: int | None = Field(default=None, ge=1)  # side of the crops, pixels; None: that of the first view
+    # Of the video before it is cropped, pixels; None: size. 256 with size 224 is the usual test of ImageNet.
+    short_side: int | None = Field(default=None, ge=1)
+    batch_size: int = Field(default=8, ge=1)  # videos at a time
+    # Of the forward pass. Not that of the run: published tests are in float32.
+    precision: Literal["float32", "bfloat16"] = "float32"
+    every: int | None = Field(default=None, ge=1)  # steps
+    gallery: str | None = None  # the list of training videos that tests compare with
+    query: str | None = None  # the list that is tested
+    protocols: Any = None
+
+    @model_validator(mode="after")
+    def _list_for_the_monitor(self) -> "Evaluate":
+        if self.every is not None and self.query is None:
+            raise ValueError("every needs the list query, and most protocols a gallery")
+        return self
+
+
+class Checkpoints(Settings):
+    """When the run is saved; the last step always is."""
+
+    every: int = Field(default=1000, ge=1)  # steps
+    keep: int = Field(default=2, ge=2)  # newest ones that stay
+    # What follows where a checkpoint, or a line of the log, cannot be written (the disk is full): `stop` ends the run,
+    # `continue` warns and goes on to the next one. The last checkpoint always ends it.
+    on_error: Literal["stop", "continue"] = "stop"
+    # Resume also from checkpoints with objects in them, which can run code: for methods with other than plain state.
+    trust: bool = False
+
+
+class TrackFiles(Settings):
+    """Regions that were followed through the training videos; patch pairs are drawn from them."""
+
+    folder: str | None = None  # what tools/track_regions.py wrote
+    # Epochs after which the target network tracks the videos anew; without `folder` also before the first step.
+    refresh: float | None = Field(default=None, gt=0)
+    tracker: TrackerSettings = TrackerSettings()  # of `refresh`
+
+    @model_validator(mode="after")
+    def _from_somewhere(self) -> "TrackFiles":
+        if self.folder is None and self.refresh is None:
+            raise ValueError("give folder (tools/track_regions.py writes it), refresh, or both")
+        return self
+
+
+class Run(Settings):
+    """A run. `backbone`, `method` and what `data` chooses by name are typed by `schema`, once plug-ins are imported."""
+
+    imports: tuple[str, ...] = ()  # modules that register methods, backbones, samplers or recipes of your own
+    output: str
+    seed: int = Field(default=0, ge=0)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    deterministic: bool = False  # bit-exact also on a GPU, slower
+    compile: bool = False  # torch.compile on the backbone, and on that of the target network
+    # Batch norm over several processes, see docs/distributed.md; auto: sync.
+    sync_bn: SyncBN = "auto"
+    verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
+    epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
+    steps: int | None = Field(default=None, ge=1)
+    init: Initial | None = None  # weights that the backbone starts from: a file
+    tracks: TrackFiles | None = None  # None: no patch pairs
+    batch_size: int = Field(ge=1)  # global
+    micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
+    data: Data
+    backbone: Any
+    method: Any
+    optimizer: OptimizerConfig
+    evaluate: Evaluate = Evaluate()
+    checkpoint: Checkpoints = Checkpoints()
+    log_every: int = Field(default=10, ge=1)  # steps
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "Run":
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give exactly one of epochs and steps")
+        return self
+
+    @model_validator(mode="after")
+    def _test_crop_fits(self) -> "Run":
+        try:
+            check_short_side(self.test_size, self.evaluate.short_side)
+        except ValueError as error:
+            raise ValueError(f"evaluate.{error}") from None
+        return self
+
+    def total_steps(self, num_records: int) -> int:
+        """Length of the run in optimizer steps."""
+        return self.steps or max(1, round((self.epochs or 0) * num_records / self.batch_size))
+
+    @property
+    def test_size(self) -> int:
+        """Side of the crops that features are taken from, in pixels."""
+        return int(self.evaluate.size or self.data.views[0].size)
+
+
+def schema() -> type[Run]:
+    """Make the type of a run with all methods, backbones, samplers and recipes that are registered now."""
+    recipe = choice(RECIPES)
+    data = create_model(
+        "Data",
+        __base__=Data,
+        sampler=(choice(SAMPLERS), ...),
+        views=(tuple[recipe, ...], Field(min_length=1)),  # type: ignore[valid-type]
+    )
+    protocol = choice(PROTOCOLS)
+    protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]
+    evaluate = create_model("Evaluate", __base__=Evaluate, protocols=(protocols | None, None))
+    return create_model(
+        "Run",
+        __base__=Run,
+        data=(data, ...),
+        evaluate=(evaluate, evaluate()),
+        backbone=(choice(BACKBONES), ...),
+        method=(choice(METHODS), ...),
+    )
+
+
+def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
+    """Read a config file with overrides and bind it.
+
+    Args:
+        path: The file.
+        overrides: `KEY=VALUE`.
+        split: Number that stands for `{split}` in all its texts, those of data or the seed; the output is
+            `OUTPUT/splitN` then.
+
+    Raises:
+        ConfigError: All mistakes at once; or `{split}` is there without a number, or a number without it.
+    """
+    tree = read(path, overrides)
+    named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
+    if split is None and (named or _mentions_split(tree)):
+        raise ConfigError(
+            f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1,2,3"
+        )
+    if split is not None:
+        if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):
+            raise ConfigError(
+                f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
+                "data.train=…{split}.csv, or seed={split} for several seeds"
+            )
+        if _mentions_split(tree.get("output")) or "output" in named:
+            raise ConfigError(
+                f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
+            )
+        tree = _fill(read(path, [text.replace("{split}", str(split)) for text in overrides]), split)
+        if isinstance(tree.get("output"), str):  # else binding tells
+            tree["output"] = f"{tree['output']}/split{split}"
+    return bind_run(tree, str(path))
+
+
+def _mentions_split(tree: Any) -> bool:
+    if isinstance(tree, dict | list):
+        return any(map(_mentions_split, tree.values() if isinstance(tree, dict) else tree))
+    return isinstance(tree, str) and "{split}" in tree
+
+
+def _fill(tree: Any, split: int) -> Any:
+    if isinstance(tree, dict):
+        return {key: _fill(value, split) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_fill(value, split) for value in tree]
+    return tree.replace("{split}", str(split)) if isinstance(tree, str) else tree
+
+
+def bind_run(tree: Tree, source: str) -> Run:
+    """Bind plain data to the schema of a run, after importing the modules that it names."""
+    for module in tree.get("imports") or ():
+        try:
+            importlib.import_module(str(module))
+        except ImportError as error:
+            raise ConfigError(f"{source}: imports: cannot import '{module}': {error}") from None
+    return bind(schema(), tree, source)
+
+
+def choose_device(name: str) -> torch.device:
+    """Find the device of this process.
+
+    Raises:
+        TrainingError: A GPU was asked for and there is none.
+    """
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # srun may show each process its own GPU only.
+    return torch.device("cuda", distributed.local_rank() % torch.cuda.device_count())

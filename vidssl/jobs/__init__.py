@@ -1,1 +1,0 @@
-"""Whole jobs: what a tool does between parsing its arguments and exiting."""

@@ -1,0 +1,25 @@
+"""Data sets to video lists: one module for each data set or list format."""
+
+from vidssl.prepare.hmdb51 import prepare_hmdb51
+from vidssl.prepare.kinetics import prepare_kinetics
+from vidssl.prepare.match import Counts, Report
+from vidssl.prepare.other_projects import FORMS, prepare_list
+from vidssl.prepare.pascal_parts import prepare_pascal_parts
+from vidssl.prepare.ssv2 import prepare_ssv2
+from vidssl.prepare.torchvision_sets import prepare_torchvision
+from vidssl.prepare.trackingnet import prepare_trackingnet
+from vidssl.prepare.ucf101 import prepare_ucf101
+
+__all__ = [
+    "FORMS",
+    "Counts",
+    "Report",
+    "prepare_hmdb51",
+    "prepare_kinetics",
+    "prepare_list",
+    "prepare_pascal_parts",
+    "prepare_ssv2",
+    "prepare_torchvision",
+    "prepare_trackingnet",
+    "prepare_ucf101",
+]

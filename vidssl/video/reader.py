@@ -1,0 +1,194 @@
+"""Open a video and fetch frames by number: the i-th frame in presentation order of the first video stream."""
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from vidssl.config import Settings
+from vidssl.errors import ConfigError, DecodeError
+from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.video.backends import open_decord, open_opencv, open_torchcodec
+from vidssl.video.decode import Decoder, Image, PyAV
+from vidssl.video.frame_folder import FrameFolder, is_image
+from vidssl.video.index import Packets, open_container, read_packets, remembered
+
+MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, before anything is decoded
+
+
+class Reading(Settings):
+    """How videos are read."""
+
+    backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
+    fps: float | None = Field(default=None, gt=0)  # of images whose list does not say
+    cache: str | None = None  # folder in which to remember where the frames of a file are
+
+    def open(self, record: VideoRecord) -> "Video":
+        """Open the video of a record, as `open_video` does."""
+        return open_video(record.path, self.backend, fps=record.fps or self.fps, cache=self.cache)
+
+
+BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
+    "pyav": PyAV,
+    "decord": open_decord,
+    "torchcodec": open_torchcodec,
+    "opencv": open_opencv,
+}
+
+
+class Video:
+    """An open video. Made by `open_video`; close it, or use it as a context manager."""
+
+    def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
+        self.path = path
+        self.meta = meta
+        self._decoder = decoder
+        self._closed = False
+
+    def __enter__(self) -> "Video":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; once more does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._decoder.close()
+
+    def _opened(self) -> Decoder:
+        if self._closed:
+            raise ValueError(f"{self.path} is closed: open the video again to read frames of it")
+        return self._decoder
+
+    def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
+        """Decode frames by number in one forward pass.
+
+        Args:
+            indices: (T,) in [0, num_frames), in any order, repeats allowed.
+
+        Returns:
+            (T, C, H, W) uint8 RGB, channels last in memory.
+
+        Raises:
+            DecodeError: An index is out of range, or the file fails before the last wanted frame.
+            ValueError: The video is closed.
+        """
+        decoder = self._opened()
+        numbers = np.asarray(indices, dtype=np.int64)
+        limit = self.meta.num_frames
+        if not numbers.size or numbers.min() < 0 or numbers.max() >= limit:
+            shown = f"frames {numbers.min()}-{numbers.max()}" if numbers.size else "no frame"
+            raise DecodeError(f"{self.path}: {shown} asked for, the video has frames 0-{limit - 1}")
+        wanted, rows = np.unique(numbers, return_inverse=True)
+        row_of = {number: row for row, number in enumerate(wanted.tolist())}
+        found: NDArray[np.uint8] | None = None
+        missing = set(row_of)
+        for number, image in decoder.fetch(list(row_of)):
+            if found is None:
+                found = np.empty((len(wanted), *image.shape), np.uint8)
+            if image.shape != found.shape[1:]:
+                sizes = " and ".join(
+                    f"{width}x{height}" for height, width, _ in (found.shape[1:], image.shape)
+                )
+                raise DecodeError(f"{self.path}: its frames have several sizes: {sizes}")
+            found[row_of[number]] = image
+            missing.discard(number)
+        if missing or found is None:
+            raise DecodeError(
+                f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged"
+            )
+        if not np.array_equal(numbers, wanted):  # repeated, or in another order
+            found = found[rows]
+        return found.transpose(0, 3, 1, 2)
+
+    def every(self) -> Iterator[Image]:
+        """Decode the whole video in one go: its frames (H, W, 3) in order.
+
+        Raises:
+            DecodeError: The file is damaged, or holds more or fewer frames than its packets say.
+            ValueError: The video is closed.
+        """
+        count = 0
+        for image in self._opened().every():
+            yield image
+            count += 1
+        if count != self.meta.num_frames:
+            raise DecodeError(
+                f"{self.path}: {count} frames come out of {self.meta.num_frames} packets; the file is damaged"
+            )
+
+
+def open_video(
+    path: str | Path,
+    backend: str = "pyav",
+    *,
+    max_pixels: int = MAX_PIXELS,
+    fps: float | None = None,
+    cache: str | Path | None = None,
+) -> Video:
+    """Open a video and learn its shape without decoding a pixel of it.
+
+    Args:
+        path: A local file, or a folder of images whose names end in the number of the frame. An image file is a video
+            of one frame.
+        backend: "pyav", "decord", "torchcodec" or "opencv"; images do not need one.
+        max_pixels: Largest height x width; a larger one is refused from the header.
+        fps: Frames per second of images (default 1 for one alone); a video says its own.
+        cache: Folder in which to remember where the frames of a file are, for the next process.
+
+    Raises:
+        DecodeError: The file is missing, damaged, too large, has no video stream, or is not one that the
+            backend gives right frames of.
+        ConfigError: There is no such backend, or it is not installed.
+    """
+    if backend not in BACKENDS:
+        raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
+    path = Path(path)
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise DecodeError(f"{path}: No such file{_similar_name(path)}") from None
+    except OSError as error:
+        raise DecodeError(f"{path}: {error.strerror}") from None
+    if not path.is_dir() and status.st_size == 0:
+        raise DecodeError(f"{path}: the file is empty")
+    if path.is_dir() or is_image(path):
+        images = FrameFolder(path, fps, max_pixels)
+        return Video(str(path), images.meta, images)
+    container = open_container(path, max_pixels)
+    try:
+        key = (str(path.absolute()), status.st_size, status.st_mtime_ns)
+        folder = None if cache is None else Path(cache)
+        packets = remembered(key, folder, lambda: read_packets(container, path, max_pixels))
+        return Video(str(path), packets.meta, BACKENDS[backend](path, packets, container, max_pixels))
+    except BaseException:
+        container.close()
+        raise
+
+
+# Listing a folder and comparing names must cost less than decoding a video: a list may lack thousands of files.
+_MAX_LISTED = 1000  # names; about 1 ms
+_MAX_COMPARED = 100  # names, letter by letter; about 10 ms
+
+
+def _similar_name(path: Path) -> str:
+    """Suggest what a small folder holds instead: the same name in another case, or the most similar one."""
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry in islice(entries, _MAX_LISTED + 1)]
+    except OSError:
+        return ""
+    if len(names) > _MAX_LISTED:
+        return ""
+    found = sorted(name for name in names if name.casefold() == path.name.casefold())
+    if not found and len(names) <= _MAX_COMPARED:
+        found = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {found[0]}?" if found else ""

@@ -68,8 +68,8 @@ class Subject:
         self._clusters = self._branches[None].clusters
         for branch in self._branches.values():
             branch.clusters = self._clusters  # one k-means for all of them
-        self._bank.see_list(records)
-        self._clusters.see_list(records)
+        self._bank.allocate(records)
+        self._clusters.allocate(records)
         self._bank.to(self._device)
         self._clusters.to(self._device)
         fill(self._bank, self.centroids)

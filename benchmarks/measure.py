@@ -136,4 +136,4 @@ def kinetics_like(videos: Path, out: Path, gop: int, count: int = 1, seconds: in
 
 def _native(path: Path) -> Any:
     with open_video(path) as video:
-        yield from video.every()
+        yield from video.iter_frames()

@@ -89,7 +89,7 @@ def make_method(variant: Variant, backbone: str, records: int, device: torch.dev
     torch.manual_seed(0)
     known = METHODS[variant.method]
     method: Method = known(known.Config(**variant.settings), build_backbone(backbone))
-    method.see_list(records)
+    method.allocate(records)
     method.to(device)
     bank, branch = getattr(method, "bank", None), getattr(method, "inter", None)
     if bank is not None:

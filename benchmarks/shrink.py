@@ -63,7 +63,7 @@ def psnr(videos: VideoList, copies: Copies) -> float:
     for one, other in zip(videos.records, copies.videos.records, strict=True):
         with open_video(one.path) as original, open_video(other.path) as copy:
             values = []
-            for image, found in zip(original.every(), copy.every(), strict=True):
+            for image, found in zip(original.iter_frames(), copy.iter_frames(), strict=True):
                 wanted = resized(image, copies.settings.short_side)
                 error = np.mean((wanted.astype(np.float32) - found) ** 2)
                 values.append(10 * np.log10(255**2 / max(error, 1e-2)))

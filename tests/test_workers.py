@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DataError, DecodeError
-from vidssl.workers import Desk, ordered
+from vidssl.workers import ItemGuard, ordered
 
 
 def open_files():
@@ -77,8 +77,8 @@ def once(path):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("number", [0, 1, 2, 25])
 def test_results_are_in_the_order_of_the_tasks(workers, number):
-    def slow_at_first(task, desk):
-        desk.at(task)
+    def slow_at_first(task, guard):
+        guard.at(task)
         time.sleep(0.03 if task % 3 == 0 else 0.0)  # others overtake it
         return task, os.getpid()
 
@@ -98,14 +98,14 @@ def test_no_more_tasks_are_drawn_than_may_be_ahead(workers, ahead):
             drawn.append(number)
             yield number
 
-    for number, result in enumerate(ordered(lambda task, desk: task, tasks(), workers, ahead=ahead)):
+    for number, result in enumerate(ordered(lambda task, guard: task, tasks(), workers, ahead=ahead)):
         assert result == number
         assert len(drawn) <= number + workers * ahead
     assert len(drawn) == 40
 
 
 def test_workers_do_not_wait_for_a_slow_consumer(tmp_path):
-    def mark(task, desk):
+    def mark(task, guard):
         (tmp_path / str(task)).touch()
 
     results = ordered(mark, range(20), 2, ahead=3)
@@ -118,8 +118,8 @@ def test_workers_do_not_wait_for_a_slow_consumer(tmp_path):
 
 def test_two_at_once():
     pairs = zip(
-        ordered(lambda task, desk: task, range(12), 2),
-        ordered(lambda task, desk: -task, range(12), 2),
+        ordered(lambda task, guard: task, range(12), 2),
+        ordered(lambda task, guard: -task, range(12), 2),
         strict=True,
     )
     assert list(pairs) == [(n, -n) for n in range(12)]
@@ -129,7 +129,7 @@ def test_two_at_once():
 
 
 def test_arrays_of_any_size_and_order():
-    def make(task, desk):
+    def make(task, guard):
         random = np.random.Generator(np.random.PCG64(task))
         return {
             "large": random.integers(0, 255, (task + 1, 3, 500, 700), np.uint8),
@@ -141,7 +141,7 @@ def test_arrays_of_any_size_and_order():
         }
 
     for task, found in enumerate(ordered(make, range(5), 2)):
-        wanted = make(task, Desk())
+        wanted = make(task, ItemGuard())
         assert found.pop("words") == wanted.pop("words") and {*found} == {*wanted}
         for name, array in found.items():
             assert np.array_equal(array, wanted[name]) and array.dtype == wanted[name].dtype
@@ -169,7 +169,7 @@ def test_sockets_with_a_small_buffer_by_default(monkeypatch):
     signal.alarm(5)
     try:
         tasks = [np.full(14 << 10, n, np.uint8) for n in range(12)]
-        found = list(ordered(lambda task, desk: task + 1, tasks, 1, ahead=4))
+        found = list(ordered(lambda task, guard: task + 1, tasks, 1, ahead=4))
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -177,18 +177,18 @@ def test_sockets_with_a_small_buffer_by_default(monkeypatch):
 
 
 def test_more_than_containers_have_of_shared_memory():
-    (result,) = ordered(lambda task, desk: np.full(100 << 20, task, np.uint8), [7], 1)
+    (result,) = ordered(lambda task, guard: np.full(100 << 20, task, np.uint8), [7], 1)
     assert result.nbytes == 100 << 20 and result[0] == result[-1] == 7
 
 
 def test_large_tasks_and_small_results():
     tasks = [np.full(1 << 20, n, np.uint8) for n in range(6)]
-    assert list(ordered(lambda task, desk: int(task.sum()), tasks, 2)) == [n << 20 for n in range(6)]
+    assert list(ordered(lambda task, guard: int(task.sum()), tasks, 2)) == [n << 20 for n in range(6)]
 
 
 def test_results_that_are_kept_cost_no_open_files():
     before = open_files()
-    results = ordered(lambda task, desk: np.full(1000, task), range(200), 2)
+    results = ordered(lambda task, guard: np.full(1000, task), range(200), 2)
     kept = [next(results) for _ in range(150)]
     assert open_files() < before + 10
     results.close()
@@ -199,7 +199,7 @@ def test_pages_are_freed_with_the_arrays():
     def mapped():
         return Path("/proc/self/maps").read_text().count("memfd:vidssl")
 
-    results = ordered(lambda task, desk: np.zeros(1 << 20, np.uint8), range(30), 1, ahead=1)
+    results = ordered(lambda task, guard: np.zeros(1 << 20, np.uint8), range(30), 1, ahead=1)
     for array in results:
         part = array[5:9]
         del array
@@ -213,7 +213,7 @@ def test_pages_are_freed_with_the_arrays():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_users_error_is_itself_when_its_task_has_its_turn(workers):
-    def fail(task, desk):
+    def fail(task, guard):
         if task == 3:
             raise DecodeError("a.mp4: not a video")
         time.sleep(0.02)
@@ -227,13 +227,13 @@ def test_a_users_error_is_itself_when_its_task_has_its_turn(workers):
 
 
 def test_any_other_error_is_a_bug_with_its_traceback():
-    def a_bug(task, desk):
+    def a_bug(task, guard):
         return 1 / task
 
     with pytest.raises(RuntimeError, match=r"(?s)in a_bug.*ZeroDivisionError: division by zero"):
         list(ordered(a_bug, [1, 0], 2))
     with pytest.raises(RuntimeError, match=r"(?s)a worker failed.*[Pp]ickle"):
-        list(ordered(lambda task, desk: lambda: task, [1], 1))
+        list(ordered(lambda task, guard: lambda: task, [1], 1))
 
 
 def test_an_error_of_the_tasks_themselves():
@@ -242,7 +242,7 @@ def test_an_error_of_the_tasks_themselves():
         raise DataError("no more")
 
     with pytest.raises(DataError, match="no more"):
-        list(ordered(lambda task, desk: task, tasks(), 2))
+        list(ordered(lambda task, guard: task, tasks(), 2))
 
 
 # Losses -----------------------------------------------------------------------------------------------------
@@ -251,16 +251,16 @@ def test_an_error_of_the_tasks_themselves():
 def pairs_less(how, bad):
     """A function of pairs of items that gives those that are not lost; `how()` happens at a bad one."""
 
-    def function(task, desk):
+    def function(task, guard):
         found = []
         for item in task:
-            if item not in desk.lost:
-                desk.at(item)
+            if item not in guard.lost:
+                guard.at(item)
                 time.sleep(0.001)
                 if item in bad:
                     how()
                 found.append(item)
-        return found, dict(desk.lost)
+        return found, dict(guard.lost)
 
     return function
 
@@ -306,8 +306,8 @@ def test_an_item_that_hangs_once_is_not_lost(losses, tmp_path):
 def test_an_item_that_hangs_once_now_and_once_later_is_not_lost(losses, tmp_path):
     """The job was suspended at the same video in several epochs."""
 
-    def work(task, desk):
-        desk.at(8)
+    def work(task, guard):
+        guard.at(8)
         if once(tmp_path / str(task)):
             time.sleep(100)
         return task
@@ -318,8 +318,8 @@ def test_an_item_that_hangs_once_now_and_once_later_is_not_lost(losses, tmp_path
 def test_the_time_that_a_job_is_suspended_costs_no_item(losses):
     """Slurm suspends jobs for others; the clocks of the workers go on."""
 
-    def work(task, desk):
-        desk.at(task)
+    def work(task, guard):
+        guard.at(task)
         time.sleep(0.1)
         return os.getpid()
 
@@ -334,8 +334,8 @@ def test_the_time_that_a_job_is_suspended_costs_no_item(losses):
 
 
 def test_workers_stay_when_the_thread_that_started_them_ends(losses):
-    def work(task, desk):
-        desk.at(task)
+    def work(task, guard):
+        guard.at(task)
         time.sleep(0.02)
         return task, os.getpid()
 
@@ -359,7 +359,7 @@ if os.geteuid() == 0:  # root has no limit
 def take(size, soft, hard):
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     shared = mmap.mmap(-1, 81)  # a flag for each task, and one for the parent's
-    def make(task, desk):
+    def make(task, guard):
         while task and not shared[80]:
             time.sleep(0.005)
         shared[task] = 1
@@ -395,9 +395,9 @@ def test_the_limit_of_open_files():
 
 
 def test_each_item_has_the_timeout_for_itself(losses):
-    def slow(task, desk):
+    def slow(task, guard):
         for item in range(5):
-            desk.at(item)
+            guard.at(item)
             time.sleep(0.15)
         return task
 
@@ -407,7 +407,7 @@ def test_each_item_has_the_timeout_for_itself(losses):
 def test_waiting_for_the_consumer_is_no_hanging(losses):
     pids = set()
     results = ordered(
-        lambda task, desk: (desk.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_loss=losses
+        lambda task, guard: (guard.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_loss=losses
     )
     for number, pid in enumerate(results):
         pids.add(pid)
@@ -417,9 +417,9 @@ def test_waiting_for_the_consumer_is_no_hanging(losses):
 
 
 def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(losses):
-    def slow(task, desk):
-        if 3 not in desk.lost:
-            desk.at(task)
+    def slow(task, guard):
+        if 3 not in guard.lost:
+            guard.at(task)
             time.sleep(100 if task == 3 else 0.001)
         return task
 
@@ -447,7 +447,7 @@ def test_what_on_loss_raises_stops_everything():
 
 @pytest.mark.parametrize("how", ["die", "hang"])
 def test_processes_that_end_before_they_get_to_an_item(how, losses):
-    def never(task, desk):
+    def never(task, guard):
         if task > 2:
             os._exit(5) if how == "die" else time.sleep(100)
         return task
@@ -462,8 +462,8 @@ def test_processes_that_end_before_they_get_to_an_item(how, losses):
 
 
 def test_a_function_that_does_not_look_at_what_is_lost(losses):
-    def stubborn(task, desk):
-        desk.at(task)
+    def stubborn(task, guard):
+        guard.at(task)
         os._exit(5)
 
     with pytest.raises(DataError, match="3 worker processes in a row"):
@@ -475,8 +475,8 @@ def test_a_function_that_does_not_look_at_what_is_lost(losses):
 def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_path):
     """A batch system sends SIGTERM to every process of a job: no video is to blame."""
 
-    def told(task, desk):
-        desk.at(task)
+    def told(task, guard):
+        guard.at(task)
         if task in (2, 4, 7, 9) and once(tmp_path / str(task)):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(100)
@@ -494,8 +494,8 @@ def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_pa
 def test_a_process_leaves_to_its_parent_what_a_signal_asks_for(number, losses):
     """A batch system signals every process of a job: the parent may still need results for what it does then."""
 
-    def told(task, desk):
-        desk.at(task)
+    def told(task, guard):
+        guard.at(task)
         os.kill(os.getpid(), number)
         time.sleep(0.01)
         return task, os.getpid()
@@ -526,8 +526,8 @@ def test_alarms_of_the_parent_stay_its_own(losses):
 
 @pytest.mark.parametrize("end", ["close", "forget", "exhaust", "error"])
 def test_all_workers_end_with_the_results(end):
-    def busy(task, desk):
-        desk.at(task)
+    def busy(task, guard):
+        guard.at(task)
         time.sleep(0.001 if task < 3 or end == "exhaust" else 100)
         return os.getpid()
 
@@ -547,7 +547,7 @@ def test_all_workers_end_with_the_results(end):
 
 
 def test_nothing_is_started_before_the_first_result_is_asked_for():
-    results = ordered(lambda task, desk: task, range(6), 3)
+    results = ordered(lambda task, guard: task, range(6), 3)
     assert not multiprocessing.active_children()
     results.close()
 
@@ -556,8 +556,8 @@ SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without
 from vidssl.workers import ordered
-def work(task, desk):
-    desk.at(task)
+def work(task, guard):
+    guard.at(task)
     if task > 3:
         time.sleep({sleep})
     return os.getpid()

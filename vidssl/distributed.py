@@ -64,7 +64,7 @@ def joined(device: torch.device) -> Iterator[None]:
     # it ends. A signal ends all.
     leaves = device.type != "cuda"
     try:
-        with lost_peers_told():
+        with lost_peers_reported():
             yield
         leaves = True
     except Interrupted:
@@ -76,7 +76,7 @@ def joined(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def lost_peers_told() -> Iterator[None]:
+def lost_peers_reported() -> Iterator[None]:
     """Say in one line that other processes are gone, where torch says it in many.
 
     Raises:

@@ -28,7 +28,7 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 _Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
 
-_NOTHING = -1  # on a desk
+_NOTHING = -1  # on a guard
 _TRIES = 3  # processes in a row that may end at one place without a result or a loss
 # Of a message: where the pickle starts in its memory file and where it ends; or the size of what follows, and 0.
 _HEADER = struct.Struct("<QQ")
@@ -50,7 +50,7 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Desk:
+class ItemGuard:
     """What a job sees of the place it is done at."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Desk:
 
 
 def ordered(
-    function: Callable[[Task, Desk], Result],
+    function: Callable[[Task, ItemGuard], Result],
     tasks: Iterable[Task],
     workers: int,
     *,
@@ -71,15 +71,15 @@ def ordered(
 ) -> Generator[Result, None, None]:
     """Apply a function to tasks in other processes; give the results in the order of the tasks.
 
-    A task may be about several items; the function says at its desk which one it is about to touch. Where the
+    A task may be about several items; the function says at its guard which one it is about to touch. Where the
     process dies then, or the item takes too long, twice, the item is lost: `on_loss` hears of it, a fresh
     process takes the place and does the unfinished tasks again, and the function finds the item in
-    `desk.lost`. Large arrays in results are not copied on this side.
+    `guard.lost`. Large arrays in results are not copied on this side.
 
     The soft limit of open files of this process is raised to the hard one: what processes send each other are files.
 
     Args:
-        function: Of a task and a desk. The processes are forks: it need not be picklable; results must be.
+        function: Of a task and a guard. The processes are forks: it need not be picklable; results must be.
         tasks: Picklable; drawn only as far ahead as there are hands.
         workers: Processes; with 0 all is done in this one, and a hanging or crashing item is not survived.
         timeout: Seconds that an item may take. The clock goes on while the processes are suspended or a file system
@@ -95,9 +95,9 @@ def ordered(
         RuntimeError: The function raised anything else, which is a bug; the message holds the traceback.
     """
     if not workers:
-        desk = Desk()
+        guard = ItemGuard()
         for task in tasks:
-            yield function(task, desk)
+            yield function(task, guard)
         return
     owner = os.getpid()
     numbered, drawn = enumerate(tasks), 0
@@ -126,7 +126,7 @@ def ordered(
                         try:
                             worker.receive(answers)
                         except (EOFError, ConnectionError):
-                            _bury(worker, lost, on_loss)
+                            _handle_exit(worker, lost, on_loss)
                             worker.start(lost)
                 waiting = bool(ready) or turn not in answers
             yield _unpacked(answers.pop(turn))  # held by no name here: its memory is the consumer's to free
@@ -143,8 +143,8 @@ def _unpacked(answer: "_Answer[Result]") -> Result:
     return result  # type: ignore[return-value]  # without an error it is one
 
 
-class _WatchedDesk(Desk):
-    """The desk of a worker process; its parent can still read it when the process is dead."""
+class _WatchedGuard(ItemGuard):
+    """The guard of a worker process; its parent can still read it when the process is dead."""
 
     def __init__(self, timeout: float | None) -> None:
         super().__init__()
@@ -179,7 +179,9 @@ class _Worker(Generic[Task, Result]):
     No process shares a lock or a queue with another, so one that is killed hurts nobody else.
     """
 
-    def __init__(self, function: Callable[[Task, Desk], Result], timeout: float | None, inline: int) -> None:
+    def __init__(
+        self, function: Callable[[Task, ItemGuard], Result], timeout: float | None, inline: int
+    ) -> None:
         self.tasks: deque[tuple[int, Task]] = deque()  # numbered; given and not answered, oldest first
         self.failures = 0  # processes in a row that ended for nothing
         self.late: set[int] = set()  # items of the oldest task that took too long once
@@ -189,7 +191,7 @@ class _Worker(Generic[Task, Result]):
 
     def start(self, lost: Mapping[int, str]) -> None:
         """Start a process and give it the tasks that are not done."""
-        self.desk = _WatchedDesk(self._timeout)
+        self.guard = _WatchedGuard(self._timeout)
         with _explained():
             self.end, theirs = socket.socketpair()
         for end in (
@@ -202,7 +204,7 @@ class _Worker(Generic[Task, Result]):
             # Fork: workers share the list and the settings, and start at once. They never touch the device.
             process = self._process = multiprocessing.get_context("fork").Process(
                 target=_work,
-                args=(self._function, theirs, self.desk, os.getpid(), self._inline),
+                args=(self._function, theirs, self.guard, os.getpid(), self._inline),
                 daemon=True,
             )
             # Held back until the worker has decided what they mean to it.
@@ -248,14 +250,14 @@ class _Worker(Generic[Task, Result]):
             _send(self.end, _packed((task, lost), self._inline))
 
 
-def _bury(
+def _handle_exit(
     worker: _Worker[Task, Result],
     lost: dict[int, str],
     on_loss: Callable[[int, str], None] | None,
 ) -> None:
     """Find out what a process died of, and of which item."""
-    item, code = worker.desk.item, worker.stop()
-    reason = _reason(code, worker.desk.timeout)
+    item, code = worker.guard.item, worker.stop()
+    reason = _reason(code, worker.guard.timeout)
     if code == -signal.SIGALRM and item in worker.late:
         reason += ", twice"
     elif code == -signal.SIGALRM and item != _NOTHING:
@@ -289,9 +291,9 @@ def _reason(code: int, timeout: float | None) -> str:
 
 
 def _work(
-    function: Callable[[Task, Desk], Result],
+    function: Callable[[Task, ItemGuard], Result],
     end: socket.socket,
-    desk: _WatchedDesk,
+    guard: _WatchedGuard,
     parent: int,
     inline: int,
 ) -> None:
@@ -308,12 +310,12 @@ def _work(
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):  # the parent is gone, or has all it wants
         while True:
-            desk.rest()
-            task, desk.lost = _receive(end)
-            desk.at(_NOTHING)
+            guard.rest()
+            task, guard.lost = _receive(end)
+            guard.at(_NOTHING)
             try:
                 with _explained():
-                    _send(end, _done(function, task, desk, inline))
+                    _send(end, _done(function, task, guard, inline))
             except DataError as error:  # an answer that needs no file
                 _send(end, _packed((None, error), _INLINE))
 
@@ -328,11 +330,13 @@ def _end_with(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _done(function: Callable[[Task, Desk], Result], task: Task, desk: Desk, inline: int) -> "_Message":
+def _done(
+    function: Callable[[Task, ItemGuard], Result], task: Task, guard: ItemGuard, inline: int
+) -> "_Message":
     """Do a task, and write its answer."""
     try:
-        result = function(task, desk)
-        desk.at(_NOTHING)
+        result = function(task, guard)
+        guard.at(_NOTHING)
         with _explained():
             return _packed((result, None), inline)
     except VidsslError as error:

@@ -20,7 +20,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, GRAY
-from vidssl.video.reader import Reading, Video, open_video
+from vidssl.video.reader import DecodeSettings, Video, open_video
 
 CLIP = ClipSettings(frames=3, sampling_rate=3)  # spans 7 frames
 
@@ -43,7 +43,7 @@ def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **told)
         Pixels(clip.frames, size),
         videos,
         trajectories,
-        Reading(),
+        DecodeSettings(),
         torch.device("cpu"),
         mean=(0.0,),
         std=(1.0,),
@@ -128,7 +128,13 @@ def test_half_precision_rounds_features(digits):
     told = {"mean": (0.45,), "std": (0.225,)}
     found, halved = (
         trajectory_features(
-            Product(CLIP.frames, 24), videos, trajectories, Reading(), torch.device("cpu"), half=half, **told
+            Product(CLIP.frames, 24),
+            videos,
+            trajectories,
+            DecodeSettings(),
+            torch.device("cpu"),
+            half=half,
+            **told,
         )
         for half in (False, True)
     )

@@ -304,14 +304,14 @@ def test_9_headers_that_lie_are_named_and_kept(tmp_path, write_video, noisy, num
 
 def decode_slowly(monkeypatch, deed):
     """Let the decoder do something to those files whose names say so."""
-    original = decode.PyAV.every
+    original = decode.PyAV.iter_frames
 
-    def every(self):
+    def iter_frames(self):
         for number, image in enumerate(original(self)):
             deed(self._path.name, number)
             yield image
 
-    monkeypatch.setattr(decode.PyAV, "every", every)
+    monkeypatch.setattr(decode.PyAV, "iter_frames", iter_frames)
 
 
 def copies(folder, digits, names):

@@ -284,9 +284,9 @@ def test_frames_of_several_sizes(tmp_path, videos, shrunk):
 
 
 def test_10_11_hanging_and_crashing_decoders(tmp_path, videos, shrunk, write_video, numbered, monkeypatch):
-    original = decode.PyAV.every
+    original = decode.PyAV.iter_frames
 
-    def every(self):
+    def iter_frames(self):
         for number, image in enumerate(original(self)):
             if number == 3 and "hang" in self._path.name:
                 time.sleep(60)
@@ -296,7 +296,7 @@ def test_10_11_hanging_and_crashing_decoders(tmp_path, videos, shrunk, write_vid
                 raise KeyError("what?")
             yield image
 
-    monkeypatch.setattr(decode.PyAV, "every", every)
+    monkeypatch.setattr(decode.PyAV, "iter_frames", iter_frames)
     names = ["a.mp4", "hang.mp4", "crash.mp4", "odd.mp4", "b.mp4"]
     for name in names:
         write_video(videos / name, numbered(9))
@@ -320,14 +320,14 @@ import sys, time
 from pathlib import Path
 from vidssl.video import decode
 from vidssl.commands.shrink import Options, Settings, shrink
-original = decode.PyAV.every
-def every(self):
+original = decode.PyAV.iter_frames
+def iter_frames(self):
     for number, image in enumerate(original(self)):
         if number == 150 and self._path.name == "3.mp4":
             print("half way", flush=True)
             time.sleep(600)
         yield image
-decode.PyAV.every = every
+decode.PyAV.iter_frames = every
 print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(root=Path(sys.argv[3]), workers=1)))
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]
@@ -429,15 +429,15 @@ def test_18_a_place_that_cannot_be_written_to(tmp_path, videos, shrunk, write_vi
 
 
 def test_18_a_full_disk(tmp_path, videos, shrunk, write_video, numbered, monkeypatch):
-    original = decode.PyAV.every
+    original = decode.PyAV.iter_frames
 
-    def every(self):
+    def iter_frames(self):
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))  # of the worker
         return original(self)
 
     write_video(videos / "a.mp4", numbered(100))
     with monkeypatch.context() as patch, pytest.raises(DataError, match=r"cannot write .*small/a\.mp4: "):
-        patch.setattr(decode.PyAV, "every", every)
+        patch.setattr(decode.PyAV, "iter_frames", iter_frames)
         shrunk(["a.mp4"])
     assert not leftovers(tmp_path / "small") and not (tmp_path / "small/a.mp4").exists()
     assert shrunk(["a.mp4"]).made == 1

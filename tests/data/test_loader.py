@@ -32,7 +32,7 @@ from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.transforms import RECIPES
 from vidssl.types import Batch, Sample
 from vidssl.video import reader as video_module
-from vidssl.workers import Desk
+from vidssl.workers import ItemGuard
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
@@ -148,9 +148,9 @@ def test_no_more_batches_are_begun_than_are_prefetched(digits, prefetch):
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_as_much_is_prefetched_in_evaluation_as_is_said(digits, tmp_path, prefetch):
     class Marked(ClipDataset):
-        def sample(self, key, desk):
+        def sample(self, key, guard):
             (tmp_path / str(key[1])).touch()
-            return super().sample(key, desk)
+            return super().sample(key, guard)
 
     sampler = Uniform(Uniform.Config(frames=2, sampling_rate=2, clips=2))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
@@ -168,7 +168,7 @@ def test_as_much_is_prefetched_in_evaluation_as_is_said(digits, tmp_path, prefet
 class Zeros:
     """Two views of 3 frames of 100² and 200² pixels, and a mask of the first."""
 
-    def sample(self, key, desk):
+    def sample(self, key, guard):
         views = tuple(np.zeros((3, 3, side, side), np.uint8) for side in (100, 200))
         return Sample(views, 0, key[1], mask=np.zeros((100, 100), np.uint8))
 
@@ -300,7 +300,7 @@ def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
     write_lists(tmp_path / "lists", tmp_path, {"train": [(f"{n}.mp4", 0) for n in range(3000)]}, ())
     tried = []
 
-    class Counting(Desk):
+    class Counting(ItemGuard):
         def at(self, item):
             tried.append(item)
 

@@ -89,13 +89,13 @@ def test_a_worker_gets_no_copy_of_a_long_list(tmp_path):
             record = listed.records[n]
             assert record.path == f"/nowhere/{listed.names[n]}" and tracks_name(listed.names[n], record)
 
-    def worker(first, desk):
+    def worker(first, guard):
         touch(range(first, rows, rows // 50))
-        dataset.sample((0, first), desk)  # there is no such file: all but the decoding is done
+        dataset.sample((0, first), guard)  # there is no such file: all but the decoding is done
         gc.disable()  # a collection writes to the pages of all objects, at a time of its own
         before = private_kilobytes()
         touch(range(first, rows, 2))
-        dataset.sample((0, rows - 1 - first), desk)
+        dataset.sample((0, rows - 1 - first), guard)
         return os.getpid(), private_kilobytes() - before
 
     grown = dict(ordered(worker, range(2), 2, timeout=60))

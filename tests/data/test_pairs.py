@@ -198,8 +198,8 @@ def test_tracked_pairs_are_equally_likely(rows, frames, rate):
         for clip in clips:
             assert clip.indices.tolist() == [clip.first + n * rate for n in range(frames)]
             assert clip.first >= 0 and clip.last < 20
-        assert [clip.moment for clip in clips] == [clip.indices[frames // 2] for clip in clips]
-        found.append(tuple(clip.moment for clip in clips))
+        assert [clip.middle_frame for clip in clips] == [clip.indices[frames // 2] for clip in clips]
+        found.append(tuple(clip.middle_frame for clip in clips))
     assert set(found) == allowed
     assert chi_square([found.count(pair) for pair in sorted(allowed)]) < limit(len(allowed))
 

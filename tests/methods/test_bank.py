@@ -29,7 +29,7 @@ def unit_rows(count, source, dim=DIM):
 def bank_of(records, omega=0.5, dim=DIM):
     torch.manual_seed(0)
     bank = MemoryBank(dim, omega)
-    bank.see_list(records)
+    bank.allocate(records)
     return bank
 
 
@@ -112,7 +112,7 @@ def test_a_bank_is_saved_and_is_no_parameter():
     source = torch.Generator().manual_seed(4)
     bank, other = bank_of(7), MemoryBank(DIM, 0.5)
     write(bank, [1, 3], unit_rows(2, source))
-    other.see_list(7)
+    other.allocate(7)
     assert set(bank.state_dict()) == {"rows", "seen"} and not list(bank.parameters())
     other.load_state_dict(bank.state_dict())
     rows = unit_rows(2, source)
@@ -177,7 +177,7 @@ def seen_bank(records, seed=0, unseen=(), dim=DIM):
 
 def clusters_of(bank, clusters, iterations=100, seed=0):
     found = OnlineKMeans(clusters, bank.rows.shape[1], iterations)
-    found.see_list(len(bank.rows))
+    found.allocate(len(bank.rows))
     found.fit(bank, generator(seed))
     return found
 
@@ -301,7 +301,7 @@ def test_a_cluster_that_is_empty_takes_the_farthest_member_of_the_largest():
     bank = bank_of(7, 1.0, 2)
     write(bank, range(7), torch.stack([angles.cos(), angles.sin()], dim=1))
     clusters = OnlineKMeans(3, 2, 10)
-    clusters.see_list(7)
+    clusters.allocate(7)
     clusters.labels.copy_(torch.tensor([0, 0, 0, 0, 1, 1, 2]))
     clusters.counts.copy_(torch.tensor([4, 2, 1]))
     clusters.sums.index_add_(0, clusters.labels, bank.rows.double())
@@ -448,12 +448,12 @@ def test_more_clusters_than_records_are_refused(records, clusters):
     with pytest.raises(
         ConfigError, match=rf"^clusters {clusters} is more than the {records} records of the list: lower it$"
     ):
-        OnlineKMeans(clusters, DIM, 5).see_list(records)
+        OnlineKMeans(clusters, DIM, 5).allocate(records)
 
 
 def test_more_clusters_than_records_that_could_be_read_are_refused():
     bank, clusters = seen_bank(6, unseen=(0, 2)), OnlineKMeans(5, DIM, 5)
-    clusters.see_list(6)
+    clusters.allocate(6)
     with pytest.raises(
         ConfigError, match=r"^clusters 5 is more than the 4 records that could be read: lower it$"
     ):

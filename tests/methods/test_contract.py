@@ -32,7 +32,7 @@ def make(name):
     run = load_run(PLACES["CONFIGS"] / f"{name}.yaml")
     torch.manual_seed(run.seed)
     method = build(METHODS, run.method, build_backbone(run))
-    method.see_list(NUM_RECORDS)
+    method.allocate(NUM_RECORDS)
     return run, method.train()
 
 

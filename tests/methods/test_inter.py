@@ -47,8 +47,8 @@ def begun(records=RECORDS, unseen=(), seed=0, **settings):
     )  # of the method: BYOL has none
     inter = InterBranch(Inter(**settings), DIM, temperature)
     bank = MemoryBank(DIM, 1.0)
-    bank.see_list(records)
-    inter.clusters.see_list(records)
+    bank.allocate(records)
+    inter.clusters.allocate(records)
     index = torch.tensor([n for n in range(records) if n not in unseen])
     for step in range(2 if unseen else 1):
         bank.hold(index, unit_rows(len(index), 5))
@@ -176,7 +176,7 @@ def silent(records=40, **settings):
     inter = InterBranch(Inter(clusters=4, negatives=6, iterations=3, **settings), DIM, constant(0.1))
     bank = MemoryBank(DIM, 1.0)
     for each in (bank, inter.clusters):
-        each.see_list(records)
+        each.allocate(records)
     return inter, bank
 
 
@@ -268,7 +268,7 @@ def test_defaults_are_those_of_the_method(name):
     shared |= {} if name == "npid" else {"predictor": HEAD}
     config = METHODS[name].Config(projector=HEAD, inter=Inter(clusters=4, negatives=12), **shared)
     method = METHODS[name](config, Tiny())
-    method.see_list(40)
+    method.allocate(40)
     method.double()
     branch = method.inter
     for step in range(5):
@@ -321,7 +321,7 @@ def make(name, inter=(), records=40, **settings):
     branch = Inter(**{**told, **dict(inter)})
     config = METHODS[name].Config(projector=HEAD, inter=branch, **shared, **defaults, **settings)
     method = METHODS[name](config, Tiny())
-    method.see_list(records)
+    method.allocate(records)
     return method.double().train()
 
 

@@ -189,7 +189,7 @@ def make(name, weight, jigsaw=True, **of_jigsaw):
         projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight, **of_jigsaw) if jigsaw else None, **told
     )
     method = METHODS[name](config, Tiny())
-    method.see_list(RECORDS)
+    method.allocate(RECORDS)
     return method.double().train()
 
 

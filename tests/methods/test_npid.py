@@ -28,7 +28,7 @@ def make(**settings):
     torch.manual_seed(0)
     config = METHODS["npid"].Config(**{"projector": HEAD, "negatives": 9, **settings})
     method = METHODS["npid"](config, Tiny())
-    method.see_list(RECORDS)
+    method.allocate(RECORDS)
     return method.double().train()
 
 
@@ -174,7 +174,7 @@ def test_a_state_that_was_saved_goes_on():
 def test_one_video_has_no_others():
     method = METHODS["npid"](METHODS["npid"].Config(projector=HEAD), Tiny())
     with pytest.raises(ConfigError, match=r"^npid compares a video with others: the list has only one$"):
-        method.see_list(1)
+        method.allocate(1)
 
 
 @pytest.mark.parametrize("settings", [{"negatives": 0}, {"bank_momentum": 0.0}, {"bank_momentum": 1.5}])

@@ -68,7 +68,7 @@ def test_30_the_order_is_canonical(mode):
 def test_30_other_processes_find_the_same():
     image, search = draw_image(seed=3), Search(short_side=96, limit=25)
     here = propose(image, search)
-    for there in ordered(lambda _, desk: propose(image, search), range(4), workers=2):
+    for there in ordered(lambda _, guard: propose(image, search), range(4), workers=2):
         np.testing.assert_array_equal(there, here)
 
 

@@ -61,7 +61,7 @@ def compared(path, backend):
                     assert far[i] == min(far.values()), f"frame {i} of {path.name} is another one: {far}"
                     worst = max(worst, far[i])
             if small and count == video.meta.num_frames <= 60:
-                every = np.stack(list(video.every())).transpose(0, 3, 1, 2)
+                every = np.stack(list(video.iter_frames())).transpose(0, 3, 1, 2)
                 worst = max(worst, float(np.abs(every - ours).mean()))
     except DecodeError as error:
         assert "\n" not in str(error) and path.name in str(error) and "use pyav" in str(error)
@@ -165,7 +165,7 @@ def test_a_closed_video(backend, write_video, tmp_path, numbered):
     video.frames([0])
     video.close()
     video.close()
-    for read in (lambda: video.frames([0]), lambda: next(video.every())):
+    for read in (lambda: video.frames([0]), lambda: next(video.iter_frames())):
         with pytest.raises(ValueError, match=rf"^{path} is closed: open the video again"):
             read()
 

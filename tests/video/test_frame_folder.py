@@ -13,7 +13,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import DataError, DecodeError
 from vidssl.transforms import RECIPES
 from vidssl.video.integrity import examine
-from vidssl.video.reader import Reading, open_video
+from vidssl.video.reader import DecodeSettings, open_video
 
 
 def write(folder, names, size=(32, 64)):
@@ -49,7 +49,7 @@ def test_numeric_order(tmp_path, names):
         frames = video.frames([11, 0, 3, 3])
         assert frames.shape == (4, 3, 32, 64) and frames.transpose(0, 2, 3, 1).flags.c_contiguous
         assert grays(frames) == [11, 0, 3, 3]
-        assert grays(video.every()) == list(range(12))
+        assert grays(video.iter_frames()) == list(range(12))
         with pytest.raises(DecodeError, match="frames 12-12 asked for, the video has frames 0-11"):
             video.frames([12])
 
@@ -113,7 +113,7 @@ def test_lists_of_folders(tmp_path):
     assert [record.fps for record in videos.records] == [10, None]
     sampler = Uniform(Uniform.Config(frames=3, seconds=1.0, clips=1))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=32))
-    dataset = ClipDataset(videos, sampler, [recipe], reading=Reading(fps=5))
+    dataset = ClipDataset(videos, sampler, [recipe], reading=DecodeSettings(fps=5))
     assert grays(dataset[0, 0].views[0]) == [5, 9, 14]  # ten frames, from the sixth
     assert grays(dataset[0, 1].views[0]) == [7, 9, 11]  # five frames, from the eighth
     with pytest.raises(DataError, match="a column fps in the list"):
@@ -140,7 +140,7 @@ def test_an_image_is_a_video_of_one_frame(tmp_path, name):
         frames = video.frames([0, 0])
         assert frames.shape == (2, 3, 24, 40)
         assert frames[:, 0].min() > 230 and frames[:, 1:].max() < 20
-        assert len(list(video.every())) == 1
+        assert len(list(video.iter_frames())) == 1
         with pytest.raises(DecodeError, match="frames 1-1 asked for, the video has frames 0-0"):
             video.frames([1])
     assert open_video(tmp_path / name, "decord", fps=25).meta.fps == 25  # no backend is asked

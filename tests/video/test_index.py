@@ -101,7 +101,7 @@ def test_the_workers_of_a_process_warn_once(tmp_path, write_video, numbered, pas
     paths = [write_video(tmp_path / f"{n}.mp4", numbered(3)) for n in range(6)]
     first = tmp_path / "first"
 
-    def warned(path, desk):
+    def warned(path, guard):
         while path != paths[0] and not first.exists():  # both workers have tasks, one is first
             time.sleep(0.005)
         heard = []

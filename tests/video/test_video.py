@@ -228,7 +228,7 @@ def test_every_pair_of_frames(
     with open_video(path) as video:
         assert video.meta.num_frames == count
         assert number_of(video.frames(range(count))) == list(range(count))
-        assert number_of(np.stack(list(video.every())).transpose(0, 3, 1, 2)) == list(range(count))
+        assert number_of(np.stack(list(video.iter_frames())).transpose(0, 3, 1, 2)) == list(range(count))
         for i in range(count):
             for j in range(count):
                 assert number_of(video.frames([i, j])) == [i, j]

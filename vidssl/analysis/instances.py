@@ -15,7 +15,7 @@ from vidssl.data.video_list import VideoList, read_text
 from vidssl.errors import DataError
 from vidssl.transforms.corruptions import GRAY
 from vidssl.types import Frames, VideoRecord
-from vidssl.video.reader import Reading, Video
+from vidssl.video.reader import DecodeSettings, Video
 
 SHARES = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
@@ -71,7 +71,7 @@ def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
     return dict(found)
 
 
-class Covering(Reading):
+class Covering(DecodeSettings):
     """Opens videos together with copies of them in which the instance is covered."""
 
     boxes: Any  # Mapping[str, Boxes]: by the path of the record

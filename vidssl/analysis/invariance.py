@@ -137,7 +137,7 @@ def firing_invariance(
         counted: (N, V), which versions there are; None: all.
         population: As of `class_invariance`.
         both_signs: As of `class_invariance`.
-        rate: Share of the population on which a unit fires.
+        rate: Fraction of the population on which a unit fires.
 
     Raises:
         ConfigError: `top_k` is not in 1 … D.

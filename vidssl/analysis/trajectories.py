@@ -26,7 +26,7 @@ from vidssl.registry import did_you_mean
 from vidssl.transforms import View, center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
 from vidssl.types import Batch, Frames, VideoMeta
-from vidssl.video.reader import Reading
+from vidssl.video.reader import DecodeSettings
 
 TRANSFORMATIONS: dict[str, Corruption | Move] = {**CORRUPTIONS, **MOVES}
 
@@ -111,7 +111,7 @@ class Trajectories:
     def dataset(
         self,
         videos: VideoList,
-        reading: Reading,
+        reading: DecodeSettings,
         boxes: Mapping[str, Boxes] | None = None,
         skip: bool = False,
     ) -> ClipDataset:
@@ -120,8 +120,8 @@ class Trajectories:
         moved = sum(len(move.amounts) for move in self._moves)
         square, plain_square = (_Square(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         recipes = [square, *[plain_square] * moved] * self.clips
-        plain = {name: getattr(reading, name) for name in Reading.model_fields}
-        opening = Reading(**plain) if boxes is None else Covering(**plain, boxes=boxes)
+        plain = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
+        opening = DecodeSettings(**plain) if boxes is None else Covering(**plain, boxes=boxes)
         return ClipDataset(
             videos, _Moved(self.clip, self.clips, self._moves), recipes, reading=opening, skip=skip
         )
@@ -174,7 +174,7 @@ def trajectory_features(
     backbone: Backbone,
     videos: VideoList,
     trajectories: Trajectories,
-    reading: Reading,
+    reading: DecodeSettings,
     device: torch.device,
     *,
     mean: Sequence[float],

@@ -16,7 +16,7 @@ from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.integrity import Fault, examine
 from vidssl.video.reader import MAX_PIXELS, open_video
-from vidssl.workers import Desk, ordered
+from vidssl.workers import ItemGuard, ordered
 
 # What can be found; a file of which no more is found than what is kept stays in the list.
 KEPT = frozenset(("mis-cased", "lying header", "time jump"))
@@ -188,7 +188,7 @@ def _of_row(meta: VideoMeta | None, record: VideoRecord, options: Options) -> li
 
 def _examine_all(tasks: Sequence[_Task], root: Path, options: Options) -> Iterator[_State]:
     states = ordered(
-        lambda task, desk: _examine(task, desk, root, options),
+        lambda task, guard: _examine(task, guard, root, options),
         tasks,
         options.workers,
         timeout=options.timeout,
@@ -197,11 +197,11 @@ def _examine_all(tasks: Sequence[_Task], root: Path, options: Options) -> Iterat
     return iter(progress(states, title="check", unit="file", total=len(tasks)))
 
 
-def _examine(task: _Task, desk: Desk, root: Path, options: Options) -> _State:
+def _examine(task: _Task, guard: ItemGuard, root: Path, options: Options) -> _State:
     number, name, fps = task
-    if number in desk.lost:
-        return _State(name, None, (("hangs or crashes", desk.lost[number]),))
-    desk.at(number)
+    if number in guard.lost:
+        return _State(name, None, (("hangs or crashes", guard.lost[number]),))
+    guard.at(number)
     found: list[Fault] = []
     meta = None
     try:
@@ -213,7 +213,7 @@ def _examine(task: _Task, desk: Desk, root: Path, options: Options) -> _State:
             name = others[0]
             found.append(("mis-cased", f"the file is called {name}"))
         # Where no seconds are in play, any rate will do for a folder of images.
-        meta, faults = examine(root / name, fps or 1.0, options.max_pixels, lambda: desk.at(number))
+        meta, faults = examine(root / name, fps or 1.0, options.max_pixels, lambda: guard.at(number))
         found += faults
     except Exception as error:  # decoders raise what they like; one file must not end the check of all
         found.append(("garbled", f"{type(error).__name__}: {error}"))

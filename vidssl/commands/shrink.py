@@ -27,7 +27,7 @@ from vidssl.video.decode import Image
 from vidssl.video.frame_folder import is_image
 from vidssl.video.index import open_container, packets_left
 from vidssl.video.reader import MAX_PIXELS, Video, open_video
-from vidssl.workers import Desk, ordered
+from vidssl.workers import ItemGuard, ordered
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def shrink(videos: Path, out: Path, settings: Settings, options: Options) -> Shr
         made = kept = before = after = 0
         left_out: dict[str, str] = {}
         copies = ordered(
-            lambda task, desk: _copy(task, desk, listed.root, out, settings, options.max_pixels),
+            lambda task, guard: _copy(task, guard, listed.root, out, settings, options.max_pixels),
             tasks,
             options.workers,
             timeout=options.timeout,
@@ -188,15 +188,15 @@ def _agree(out: Path, settings: Settings) -> None:
 # One file ---------------------------------------------------------------------------------------------------
 
 
-def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, max_pixels: int) -> _Copy:
+def _copy(task: _Task, guard: ItemGuard, root: Path, out: Path, settings: Settings, max_pixels: int) -> _Copy:
     source, target = root / task.name, out / task.name
     # Always the same name, so that the next run finds what a killed one left; and short, whatever the target's is.
     part = target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
     try:
         part.unlink(missing_ok=True)
-        if task.number in desk.lost:
-            return _Copy(failure=desk.lost[task.number])
-        desk.at(task.number)
+        if task.number in guard.lost:
+            return _Copy(failure=guard.lost[task.number])
+        guard.at(task.number)
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")
         size, changed = state_of(source)
@@ -206,7 +206,7 @@ def _copy(task: _Task, desk: Desk, root: Path, out: Path, settings: Settings, ma
         try:
             with open_video(source, max_pixels=max_pixels, fps=task.fps) as video:
                 ticks, base = _ticks(video, max_pixels)
-                _write(_frames(video), ticks, base, part, settings, lambda: desk.at(task.number))
+                _write(_frames(video), ticks, base, part, settings, lambda: guard.at(task.number))
             with open_video(part) as copy:
                 if copy.meta.num_frames != video.meta.num_frames:
                     raise DecodeError(
@@ -250,7 +250,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
 
 def _frames(video: Video) -> Iterator[Image]:
     try:
-        yield from video.every()
+        yield from video.iter_frames()
     except DataError:
         raise
     except Exception as error:  # decoders raise what they like; one file must not end the run

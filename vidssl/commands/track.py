@@ -16,7 +16,7 @@ from vidssl.errors import ConfigError
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
-from vidssl.video.reader import Reading, Video
+from vidssl.video.reader import DecodeSettings, Video
 from vidssl.viz.overlay import Image, draw_pairs, draw_tracks, write_mp4
 from vidssl.workers import usable_cpus
 
@@ -94,7 +94,7 @@ def settings(texts: Sequence[str]) -> TrackerSettings:
 def _draw(
     listed: VideoList,
     out: Path,
-    reading: Reading,
+    reading: DecodeSettings,
     part: tuple[int, int],
     count: int,
     left_out: dict[str, str],
@@ -111,7 +111,7 @@ def _draw(
             _write(target, record, tracks, reading)
 
 
-def _write(target: Path, record: VideoRecord, tracks: Tracks, reading: Reading) -> None:
+def _write(target: Path, record: VideoRecord, tracks: Tracks, reading: DecodeSettings) -> None:
     with reading.open(record) as video:
         offset, part = part_of(video.meta, record)
         if len(tracks.frames) == 2 * len(np.unique(tracks.track)):  # sums know no way between two frames

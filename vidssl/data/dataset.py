@@ -17,8 +17,8 @@ from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.types import Sample, Tracks, VideoMeta
-from vidssl.video.reader import Reading
-from vidssl.workers import Desk
+from vidssl.video.reader import DecodeSettings
+from vidssl.workers import ItemGuard
 
 _IN_A_ROW = 1000  # limit on consecutive broken videos
 
@@ -54,7 +54,7 @@ class ClipDataset:
         recipes: Sequence[Recipe],
         seed: int = 0,
         replace: int = 0,
-        reading: Reading | None = None,
+        reading: DecodeSettings | None = None,
         skip: bool = False,
         tracks: Path | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class ClipDataset:
         self._sampler = sampler
         self._recipes = list(recipes)
         self._seed = seed
-        self._reading = reading or Reading()
+        self._reading = reading or DecodeSettings()
         self._tracks = tracks
 
     def __len__(self) -> int:
@@ -72,14 +72,14 @@ class ClipDataset:
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
         """Make the sample of (epoch, index), as `sample` does."""
-        return self.sample(key, Desk())
+        return self.sample(key, ItemGuard())
 
-    def sample(self, key: tuple[int, int], desk: Desk) -> Sample:
+    def sample(self, key: tuple[int, int], guard: ItemGuard) -> Sample:
         """Make the sample of (epoch, index).
 
         Args:
             key: Epoch and index.
-            desk: Hears of each record that is opened. A record that was lost there, for it hung or killed its
+            guard: Hears of each record that is opened. A record that was lost there, for it hung or killed its
                 process, counts as a broken video.
 
         Raises:
@@ -93,9 +93,9 @@ class ClipDataset:
             at = (index + step) % len(self)
             path = self.videos.records[at].path
             try:
-                if at in desk.lost:
-                    raise DataError(f"{path}: {desk.lost[at]}")
-                desk.at(at)
+                if at in guard.lost:
+                    raise DataError(f"{path}: {guard.lost[at]}")
+                guard.at(at)
                 return self._sample(epoch, at, tuple(broken))
             except DataError as error:
                 broken.append((path, str(error)))

@@ -18,7 +18,7 @@ from vidssl.data.dataset import ClipDataset, first_few
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.types import Batch, Sample
-from vidssl.workers import Desk, ordered
+from vidssl.workers import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
 
@@ -189,10 +189,10 @@ class Loader:
             ),
         )
 
-    def _make(self, keys: list[Key], desk: Desk) -> "_Stacked":
+    def _make(self, keys: list[Key], guard: ItemGuard) -> "_Stacked":
         if self.workers:
             torch.set_num_threads(1)  # in a worker: they share the cores already
-        return _stack([self._dataset.sample(key, desk) for key in keys])
+        return _stack([self._dataset.sample(key, guard) for key in keys])
 
     def _counted(self, stacked: "_Stacked") -> Batch:
         """Make a batch; of the first one log the memory that all take which workers have made in advance."""

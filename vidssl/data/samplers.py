@@ -23,7 +23,7 @@ class Clip:
     last: int
 
     @property
-    def moment(self) -> int:
+    def middle_frame(self) -> int:
         """The frame in the middle, number T // 2 of those that are kept: it stands for the clip where one must."""
         return int(self.indices[len(self.indices) // 2])
 
@@ -248,7 +248,7 @@ class TrackedPair(Pair):
                 "the sampler tracked_pair needs tracks: run tools/track_regions.py and name its folder as tracks.folder"
             )
         span = self.config.span(meta.fps)
-        middle = int(self.config.clip(meta, 0, span).moment)
+        middle = int(self.config.clip(meta, 0, span).middle_frame)
         pairs = pairs_of(meta.tracks, self.config.min_gap, middle, meta.num_frames - span + middle)
         if len(pairs):
             drawn = generators[0].permutation(pairs[generators[0].integers(len(pairs))])

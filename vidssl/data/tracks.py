@@ -98,7 +98,7 @@ def sample_track(
         windows: What each view shows of its frames.
         sizes: Side of each view, pixels.
         generator: Source of random numbers.
-        visible: Share of a box that each view must show.
+        visible: Fraction of a box that each view must show.
 
     Returns:
         (views, 4) xyxy, pixels of each view.

@@ -85,7 +85,7 @@ def fetch(
         shown = [frames[np.searchsorted(union, part)] for part in parts]
         made = recipe(shown[0] if len(shown) == 1 else rgb_difference(*shown), generator)
         views += made
-        moments += [clip.moment] * len(made)
+        moments += [clip.middle_frame] * len(made)
     return Fetched(tuple(views), tuple(moments), *frames.shape[2:])
 
 

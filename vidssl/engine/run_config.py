@@ -22,7 +22,7 @@ from vidssl.models.weights import Initial
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import check_short_side
-from vidssl.video.reader import Reading
+from vidssl.video.reader import DecodeSettings
 
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
 
@@ -33,7 +33,7 @@ class Embedded(MovingDigits):
     out: str
 
 
-class Data(Reading):
+class Data(DecodeSettings):
     """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
 
     train: str  # a list

@@ -47,7 +47,7 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.norms import average_statistics
 from vidssl.models.weights import load_initial
 from vidssl.transforms import RECIPES
-from vidssl.video.reader import Reading
+from vidssl.video.reader import DecodeSettings
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def train(run: Run, until: int | None = None) -> Path:
         request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
         status = stack.enter_context(Status(output).reported())
-        stack.enter_context(distributed.lost_peers_told())
+        stack.enter_context(distributed.lost_peers_reported())
         _make_deterministic(run, device)
         videos = training_list(run)
         monitored = None if run.evaluate.every is None else tested(run, videos)
@@ -92,7 +92,7 @@ def train(run: Run, until: int | None = None) -> Path:
 
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, _start_backbone(run))
-        method.see_list(len(videos.records))
+        method.allocate(len(videos.records))
         method.to(device)
         _channels_last(method)
         method, norm = set_batch_norm(method, run.sync_bn, device)
@@ -290,7 +290,7 @@ def test_clips(run: Run) -> TestClips:
         short_side=run.evaluate.short_side,
         mean=run.data.mean,
         std=run.data.std,
-        **run.data.model_dump(include=set(Reading.model_fields)),
+        **run.data.model_dump(include=set(DecodeSettings.model_fields)),
         batch_size=run.evaluate.batch_size,
         workers=run.data.workers,
         prefetch=run.data.prefetch,

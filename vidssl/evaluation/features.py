@@ -19,12 +19,12 @@ from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.transforms.recipes import UniformCrops, check_short_side
 from vidssl.types import Features
-from vidssl.video.reader import Reading
+from vidssl.video.reader import DecodeSettings
 
 _log = logging.getLogger(__name__)
 
 
-class TestClips(Reading):
+class TestClips(DecodeSettings):
     """What a network sees of a video when it is tested: clips at uniform starts, each cut into square crops."""
 
     __test__ = False  # no test, whatever pytest thinks of the name

@@ -53,13 +53,13 @@ def chance(query: Features, gallery: Features, exclude: Tensor | None = None) ->
 
 
 def top_k(scores: Tensor, label: Tensor, k: int) -> float:
-    """Share of rows (N, C) whose `label` (N,) is among the k highest scores; of equal ones the smaller class counts."""
+    """Fraction of rows (N, C) whose `label` (N,) is among the k highest scores; ties go to the smaller class."""
     order = torch.sort(scores, dim=1, descending=True, stable=True).indices[:, :k]
     return (order == label[:, None]).any(dim=1).double().mean().item()
 
 
 def accuracy(predicted: Tensor, label: Tensor) -> float:
-    """Share of videos (N,) whose class was predicted; -1, no prediction, is wrong."""
+    """Fraction of videos (N,) whose class was predicted; -1, no prediction, is wrong."""
     return (predicted == label).double().mean().item()
 
 

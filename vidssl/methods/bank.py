@@ -37,7 +37,7 @@ class MemoryBank(nn.Module):
         self.register_buffer("seen", torch.empty(0, dtype=torch.bool))
         self._held: list[tuple[Callable[[], Tensor], Callable[[], Tensor]]] = []
 
-    def see_list(self, num_records: int) -> None:
+    def allocate(self, num_records: int) -> None:
         """Make room for the records of a list."""
         with torch.random.fork_rng(devices=[]):  # a run with a bank draws what one without draws
             self.rows = unit(torch.randn(num_records, self.rows.shape[1]))
@@ -98,7 +98,7 @@ class OnlineKMeans(nn.Module):
         self._lists: list[list[int]] = []
         self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
-    def see_list(self, num_records: int) -> None:
+    def allocate(self, num_records: int) -> None:
         """Make room for the records of a list.
 
         Raises:

@@ -18,7 +18,7 @@ class Method(nn.Module):
 
     Attributes:
         backbone: What is learned, saved and evaluated.
-        progress: Share of the run that lies behind, in [0, 1]; schedules are functions of it.
+        progress: Fraction of the run that lies behind, in [0, 1]; schedules are functions of it.
         step: Optimizer steps that lie behind.
         watched: Whether this step's scalars are logged; where not, `loss` alone is needed.
         needs_labels: Whether it learns from labels without a classifier: a list with videos that have none is refused.
@@ -45,7 +45,7 @@ class Method(nn.Module):
         """The backbone that a run's tracks are made anew with: of a method with a target network, the target's."""
         return self.backbone
 
-    def see_list(self, num_records: int) -> None:
+    def allocate(self, num_records: int) -> None:
         """Learn how many records the run trains on, before a state is loaded: to make room for what is kept of each."""
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import MomentumMethod
-from vidssl.methods.parts import Share
+from vidssl.methods.parts import UnitInterval
 from vidssl.models.heads import Head
 from vidssl.schedule import Schedule
 
@@ -22,7 +22,7 @@ class BYOL(MomentumMethod):
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="hidden")
         predictor: Head | None = Head(layers=2, hidden=4096, out=256, norm="hidden")
-        momentum: Share = Schedule(start=0.996, end=1.0)
+        momentum: UnitInterval = Schedule(start=0.996, end=1.0)
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Eq. (2): the squared distance of unit vectors."""

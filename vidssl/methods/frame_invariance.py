@@ -7,7 +7,7 @@ from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
-from vidssl.methods.parts import Share, Temperature
+from vidssl.methods.parts import Temperature, UnitInterval
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
@@ -26,7 +26,7 @@ class FrameInvariance(MomentumMethod):
         """Settings of the method: those of MoCo v2 on images."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
-        momentum: Share = constant(0.999)
+        momentum: UnitInterval = constant(0.999)
         temperature: Temperature = constant(0.2)
         key_views: KeyViews = (1,)
         # Of the patch pairs in the loss, the frame pairs have the rest: 0.5 in the paper with tracks, 0 without.

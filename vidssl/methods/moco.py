@@ -5,7 +5,7 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import MomentumMethod, Queued
-from vidssl.methods.parts import Share
+from vidssl.methods.parts import UnitInterval
 from vidssl.models.heads import Head
 from vidssl.schedule import Schedule
 
@@ -21,7 +21,7 @@ class MoCo(MomentumMethod):
         """Settings of MoCo."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
-        momentum: Share = Schedule(start=0.994, end=1.0)
+        momentum: UnitInterval = Schedule(start=0.994, end=1.0)
         margin: float = 0.0  # m of MarginNCE (InterCLR, Eq. 5), of the cosine; 0 is InfoNCE
 
     config: Config

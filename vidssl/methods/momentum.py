@@ -20,8 +20,8 @@ from vidssl.methods.inter import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch, whole_views
 from vidssl.methods.parts import (
     KeyQueue,
-    Share,
     Temperature,
+    UnitInterval,
     check_batch_norm,
     full_precision,
     key_statistics,
@@ -66,7 +66,7 @@ class MomentumMethod(Method):
 
         projector: Head = Head()
         predictor: Head | None = None  # on the online branch only
-        momentum: Share = Schedule(start=0.99, end=1.0)  # of the target
+        momentum: UnitInterval = Schedule(start=0.99, end=1.0)  # of the target
         # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
         key_views: KeyViews = (0, 1)
         jigsaw: Jigsaw | None = None  # PIRL's branch
@@ -97,11 +97,11 @@ class MomentumMethod(Method):
         """The slowly moving average of the backbone."""
         return cast(Backbone, self.target[0])
 
-    def see_list(self, num_records: int) -> None:
+    def allocate(self, num_records: int) -> None:
         """Make room in the bank, where there is one."""
         if self.inter is not None:
-            self.bank.see_list(num_records)
-            self.inter.clusters.see_list(num_records)
+            self.bank.allocate(num_records)
+            self.inter.clusters.allocate(num_records)
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; gives a scalar."""

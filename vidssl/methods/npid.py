@@ -52,13 +52,13 @@ class NPID(Method):
         self.inter = None if config.inter is None else InterBranch(config.inter, out, config.temperature)
         self._seed = torch.initial_seed()  # that of the run, when it is built
 
-    def see_list(self, num_records: int) -> None:
+    def allocate(self, num_records: int) -> None:
         """Make room for one row of each record."""
         if num_records < 2:
             raise ConfigError("npid compares a video with others: the list has only one")
-        self.bank.see_list(num_records)
+        self.bank.allocate(num_records)
         if self.inter is not None:
-            self.inter.clusters.see_list(num_records)
+            self.inter.clusters.allocate(num_records)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""

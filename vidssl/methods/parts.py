@@ -30,7 +30,7 @@ def _share(value: Schedule) -> Schedule:
 
 
 Temperature = Annotated[Scheduled, AfterValidator(_above_zero)]
-Share = Annotated[Scheduled, AfterValidator(_share)]  # the target's momentum, the weight of a target
+UnitInterval = Annotated[Scheduled, AfterValidator(_share)]  # the target's momentum, the weight of a target
 
 
 def full(x: Tensor) -> Tensor:

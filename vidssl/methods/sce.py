@@ -5,7 +5,7 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import MomentumMethod, Queued
-from vidssl.methods.parts import Share, Temperature
+from vidssl.methods.parts import Temperature, UnitInterval
 from vidssl.models.heads import Head
 from vidssl.schedule import constant
 
@@ -22,7 +22,7 @@ class SCE(MomentumMethod):
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")
         target_temperature: Temperature = constant(0.05)  # tau_m
-        coefficient: Share = constant(0.5)  # lambda: 1 is MoCo's InfoNCE
+        coefficient: UnitInterval = constant(0.5)  # lambda: 1 is MoCo's InfoNCE
         positive_slot: losses.PositiveSlot = "masked"  # Eq. (5); "zero" is Algorithm 1
 
     config: Config

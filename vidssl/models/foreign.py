@@ -73,7 +73,7 @@ _SHOWN = 3  # names of each sort in a message
 
 
 @dataclass(frozen=True)
-class Reading:
+class MatchedLayout:
     """The weights of one network of a file.
 
     Attributes:
@@ -108,7 +108,7 @@ class Matched:
         left: Names in the file that no backbone takes: heads, queues, other networks.
     """
 
-    reading: Reading
+    reading: MatchedLayout
     backbone: str
     settings: dict[str, Any]
     fitting: tuple[str, ...]
@@ -216,7 +216,7 @@ def renamed(weights: Mapping[str, Tensor], keys: Mapping[str, str], source: str)
 
 def readings(
     weights: Mapping[str, Tensor], keys: Mapping[str, str], source: str, own: Iterable[str]
-) -> list[Reading]:
+) -> list[MatchedLayout]:
     """Find the networks of a file.
 
     Args:
@@ -254,7 +254,7 @@ def readings(
 
 def _read(
     weights: Mapping[str, Tensor], names: dict[str, str], layout: Layout, place: str, below: str, source: str
-) -> Reading:
+) -> MatchedLayout:
     inside = {}
     for name, old in names.items():
         if name.startswith(place):
@@ -263,12 +263,14 @@ def _read(
                 new = re.sub(pattern, replacement, new)
             inside[below + new] = old
     others = tuple(old for name, old in names.items() if not name.startswith(place))
-    return Reading(
+    return MatchedLayout(
         source, layout.name, place, {new: weights[old] for new, old in inside.items()}, inside, others
     )
 
 
-def match(reading: Reading, own: Shapes, backbone: str, settings: dict[str, Any] | None = None) -> Matched:
+def match(
+    reading: MatchedLayout, own: Shapes, backbone: str, settings: dict[str, Any] | None = None
+) -> Matched:
     """Compare the weights of a file with those of a backbone, by name and shape."""
     parts = {_part(name) for name in own}
     missing, fitting, reshaped = [], [], []
@@ -331,7 +333,7 @@ def _shapes(name: str, settings: dict[str, Any]) -> Shapes:
         return shapes_of(build_backbone(name, **settings))
 
 
-def _settings(name: str, reading: Reading) -> dict[str, Any]:
+def _settings(name: str, reading: MatchedLayout) -> dict[str, Any]:
     """Tell the width of a ResNet3D from its stem."""
     stem = reading.weights.get("net.blocks.0.conv.weight")
     wide = name in ("resnet3d18", "resnet3d50") and stem is not None and stem.ndim == 5 and len(stem) >= 4

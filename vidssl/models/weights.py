@@ -17,7 +17,7 @@ from vidssl.errors import CheckpointError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.foreign import (
     Matched,
-    Reading,
+    MatchedLayout,
     choose,
     first_of,
     flatten,
@@ -320,7 +320,7 @@ def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Matched
         weights, place = content["method"], "backbone."
         names = {key.removeprefix(place): key for key in weights if key.startswith(place)}
         others = tuple(key for key in weights if not key.startswith(place))
-        found = [Reading(source, "vidssl", place, backbone_weights(content), names, others)]
+        found = [MatchedLayout(source, "vidssl", place, backbone_weights(content), names, others)]
     else:
         weights = flatten(content)
         found = readings(weights, settings.keys, source, own) if weights else []

@@ -23,7 +23,7 @@ def prepare_hmdb51(
         root: Folder with `<class>/<file>.avi`; other suffixes, or folders of images, are found too.
         out: Where the lists go.
         splits: Folder with `<class>_test_split{1,2,3}.txt`.
-        max_missing: Share of the files of a list that may be missing.
+        max_missing: Fraction of the files of a list that may be missing.
         fps: Frames per second of folders of images.
         follow_links: Follow links to folders, and links that leave the root.
 

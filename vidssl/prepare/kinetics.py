@@ -37,7 +37,7 @@ def prepare_kinetics(
         test: The same of the videos to test on: the validation list, since the test list has no labels.
         classes: Names of the classes to keep, one a line; None: all.
         untrimmed: The files are whole videos `<id>.mp4`: start and end are written too.
-        max_missing: Share of the files of a list that may be missing.
+        max_missing: Fraction of the files of a list that may be missing.
         fps: Frames per second of folders of images.
         follow_links: Follow links to folders, and links that leave the root.
 

@@ -94,7 +94,7 @@ def write_found(
         tree: What is in the root.
         lists: For each name the rows.
         classes: Name of class n.
-        max_missing: Share of the files of a list that may be missing, in [0, 1].
+        max_missing: Fraction of the files of a list that may be missing, in [0, 1].
         fps: Frames per second of folders of images; None: the lists do not say.
         find: How a row is looked up.
         notes: What else the report says.

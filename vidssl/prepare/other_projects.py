@@ -41,7 +41,7 @@ def prepare_list(
         name: Name of the list that is written.
         separator: The character between fields; several blanks are one.
         classes: Names of the classes, one a line.
-        max_missing: Share of the files that may be missing.
+        max_missing: Fraction of the files that may be missing.
         fps: Frames per second of folders of images.
         follow_links: Follow links to folders, and links that leave the root.
 

@@ -29,7 +29,7 @@ def prepare_ssv2(
         train: JSON list of `{id, template, …}`.
         test: The same of the videos to test on: the validation list, since the test list has no labels.
         labels: JSON object from the name of a class to its number, from 0.
-        max_missing: Share of the files of a list that may be missing.
+        max_missing: Fraction of the files of a list that may be missing.
         fps: Frames per second of folders of images.
         follow_links: Follow links to folders, and links that leave the root.
 

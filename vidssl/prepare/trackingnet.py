@@ -27,7 +27,7 @@ def prepare_trackingnet(
         out: Where the lists go.
         chunks: Numbers of the training chunks, such as "0-3" or "0,2"; None: all that are there.
         fps: Frames per second; the frames do not say, and most of their videos have about 30.
-        max_missing: Share of the sequences with boxes whose frames may be missing.
+        max_missing: Fraction of the sequences with boxes whose frames may be missing.
         follow_links: Follow links to folders, and links that leave the root.
 
     Raises:

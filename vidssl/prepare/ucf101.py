@@ -28,7 +28,7 @@ def prepare_ucf101(
         root: Folder with `<Class>/v_<Class>_gNN_cNN.avi`; other suffixes, or folders of images, are found too.
         out: Where the lists go.
         splits: Folder with `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
-        max_missing: Share of the files of a list that may be missing.
+        max_missing: Fraction of the files of a list that may be missing.
         fps: Frames per second of folders of images.
         follow_links: Follow links to folders, and links that leave the root.
 

@@ -36,8 +36,8 @@ from vidssl.tracking.proposals import (
 from vidssl.tracking.tracker import TrackerSettings, no_tracks, track_chunk
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks, VideoMeta, VideoRecord
-from vidssl.video.reader import Reading
-from vidssl.workers import Desk, ordered
+from vidssl.video.reader import DecodeSettings
+from vidssl.workers import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def track_list(
     made_with: Mapping[str, Any],
     *,
     proposals: Path | None = None,
-    reading: Reading | None = None,
+    reading: DecodeSettings | None = None,
     workers: int = 1,
     timeout: float = 120.0,
     shard: tuple[int, int] = (0, 1),
@@ -136,11 +136,11 @@ def track_list(
         "std": list(std),
         **made_with,
     }
-    reading = reading or Reading()
+    reading = reading or DecodeSettings()
     todo, kept = _todo(videos, out, settings, reading, shard)
     plan = _Plan(proposals or out, config, reading)
     seen = ordered(
-        lambda task, desk: _look(task, desk, plan),
+        lambda task, guard: _look(task, guard, plan),
         todo,
         workers,
         timeout=timeout,
@@ -194,7 +194,7 @@ class _Task(NamedTuple):
 
 
 def _todo(
-    videos: VideoList, out: Path, settings: Mapping[str, Any], reading: Reading, shard: tuple[int, int]
+    videos: VideoList, out: Path, settings: Mapping[str, Any], reading: DecodeSettings, shard: tuple[int, int]
 ) -> tuple[list[_Task], int]:
     """The videos of a shard that are to be tracked, one for each file; and how many are tracked already."""
     tasks: dict[Path, _Task] = {}
@@ -232,7 +232,7 @@ def _made_with(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _made_from(settings: Mapping[str, Any], record: VideoRecord, reading: Reading) -> dict[str, Any]:
+def _made_from(settings: Mapping[str, Any], record: VideoRecord, reading: DecodeSettings) -> dict[str, Any]:
     """Collect the settings and the file state that determine the tracks of a video."""
     size, _ = state_of(Path(record.path))
     video = {"bytes": size, "fps": record.fps or reading.fps}
@@ -268,7 +268,7 @@ def _joined(parts: Sequence[tuple[int, Tracks]]) -> Tracks:
 class _Plan(NamedTuple):
     proposals: Path  # folder of the folder that holds them
     config: TrackerSettings
-    reading: Reading
+    reading: DecodeSettings
 
 
 class _Chunk(NamedTuple):
@@ -289,11 +289,11 @@ class _Seen(NamedTuple):
     failure: str | None = None  # there is nothing, and why
 
 
-def _look(task: _Task, desk: Desk, plan: _Plan) -> _Seen:
+def _look(task: _Task, guard: ItemGuard, plan: _Plan) -> _Seen:
     """Decode the chunks of a video and find the regions of their frames."""
-    if task.number in desk.lost:
-        return _Seen(failure=desk.lost[task.number])
-    desk.at(task.number)
+    if task.number in guard.lost:
+        return _Seen(failure=guard.lost[task.number])
+    guard.at(task.number)
     cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would fight them
     began = time.perf_counter()
     path = proposals_file(plan.proposals, task.name, task.record)
@@ -312,10 +312,10 @@ def _look(task: _Task, desk: Desk, plan: _Plan) -> _Seen:
             boxes = {} if known is None else dict(zip(union.tolist(), known, strict=True))
             chunks, size, searching = [], (0, 0), 0.0
             for start, wanted in zip(starts, numbers, strict=True):
-                desk.at(task.number)
+                guard.at(task.number)
                 frames = video.frames(offset + wanted)
                 size = frames.shape[2], frames.shape[3]
-                searching += _search(frames, wanted, boxes, config.search, lambda: desk.at(task.number))
+                searching += _search(frames, wanted, boxes, config.search, lambda: guard.at(task.number))
                 small = short_side(frames, config.size)
                 chunks.append(_Chunk(start, small, [boxes[number] for number in wanted.tolist()]))
     except DataError as error:

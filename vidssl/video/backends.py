@@ -44,7 +44,7 @@ class Borrowed:
                 raise self._refusal(f"its frames are {image.shape[1]}x{image.shape[0]}")
             yield next(numbers), image
 
-    def every(self) -> Iterator[Image]:
+    def iter_frames(self) -> Iterator[Image]:
         """Give all frames, some at a time."""
         count = self._packets.meta.num_frames
         for start in range(0, count, 64):

@@ -29,7 +29,7 @@ class Decoder(Protocol):
         """Give (number, image) of the wanted frames, which ascend, in one forward pass and in any order."""
         ...
 
-    def every(self) -> Iterator[Image]:
+    def iter_frames(self) -> Iterator[Image]:
         """Give all frames in order, however many there are."""
         ...
 
@@ -80,7 +80,7 @@ class PyAV:
                 if not attempts:
                     raise
 
-    def every(self) -> Iterator[Image]:
+    def iter_frames(self) -> Iterator[Image]:
         """Decode the whole file in one go.
 
         Raises:

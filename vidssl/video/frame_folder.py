@@ -91,7 +91,7 @@ class FrameFolder:
         for number in wanted:
             yield number, self._read(self._files[number])
 
-    def every(self) -> Iterator[NDArray[np.uint8]]:
+    def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Give all images."""
         for file in self._files:
             yield self._read(file)

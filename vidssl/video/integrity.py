@@ -98,7 +98,7 @@ def _decode(video: Video, alive: Callable[[], None]) -> tuple[str | None, list[F
     failure = None
     with video:
         try:
-            for image in video.every():
+            for image in video.iter_frames():
                 shapes[image.shape] = None
                 alive()
         except DecodeError as error:

@@ -22,7 +22,7 @@ from vidssl.video.index import Packets, open_container, read_packets, remembered
 MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, before anything is decoded
 
 
-class Reading(Settings):
+class DecodeSettings(Settings):
     """How videos are read."""
 
     backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
@@ -109,7 +109,7 @@ class Video:
             found = found[rows]
         return found.transpose(0, 3, 1, 2)
 
-    def every(self) -> Iterator[Image]:
+    def iter_frames(self) -> Iterator[Image]:
         """Decode the whole video in one go: its frames (H, W, 3) in order.
 
         Raises:
@@ -117,7 +117,7 @@ class Video:
             ValueError: The video is closed.
         """
         count = 0
-        for image in self._opened().every():
+        for image in self._opened().iter_frames():
             yield image
             count += 1
         if count != self.meta.num_frames:

@@ -327,7 +327,7 @@ def iter_frames(self):
             print("half way", flush=True)
             time.sleep(600)
         yield image
-decode.PyAV.iter_frames = every
+decode.PyAV.iter_frames = iter_frames
 print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(root=Path(sys.argv[3]), workers=1)))
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]

@@ -121,8 +121,14 @@ def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noi
 def test_1_a_cut_file_of_a_kind_that_promises_nothing(tmp_path, write_video, noisy, suffix):
     """Cut within a frame they are found; that they were cut only where the last packet shows it."""
     codec = {"mpg": "mpeg2video", "ts": "libx264", "flv": "flv1"}[suffix]
-    content = write_video(tmp_path / f"fine.{suffix}", noisy(40), codec=codec).read_bytes()
-    (tmp_path / f"cut.{suffix}").write_bytes(content[: len(content) * 2 // 3 - 50])
+    path = write_video(tmp_path / f"fine.{suffix}", noisy(40), codec=codec)
+    content = path.read_bytes()
+    end = len(content) * 2 // 3 - 50
+    if suffix == "ts":  # x264 does not write the same bytes in every run: cut within a packet, wherever it is
+        with av.open(str(path)) as container:
+            packet = [packet for packet in container.demux(video=0) if packet.size][27]
+        end = packet.pos + packet.size // 2
+    (tmp_path / f"cut.{suffix}").write_bytes(content[:end])
     found, kept, _ = checked(tmp_path, [[f"fine.{suffix}", 0], [f"cut.{suffix}", 0]])
     assert kept[0] == f"fine.{suffix}" and f"fine.{suffix}" not in found
     if suffix != "mpg":  # whose decoder may take what there is of the last frame for all of it

@@ -1,17 +1,15 @@
 """Checkpoints: written whole or not at all, checked before they are trusted, never torn."""
 
-import errno
 import hashlib
 import io
 import logging
-import os
 import re
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
 
-from vidssl.atomic import replacing, temporary_for
+from vidssl.atomic import replacing, replacing_path, sync
 from vidssl.errors import CheckpointError
 from vidssl.models.weights import UntrustedError, read_checkpoint
 
@@ -36,7 +34,7 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True, exist_ok=True)
-            _sync(folder.parent)
+            sync(folder.parent)
         # By a process that was killed; the lock of the run lets only one write. First: they take up room.
         for left_over in folder.glob(".*.tmp"):
             left_over.unlink(missing_ok=True)
@@ -45,7 +43,7 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
             # While there is a file of this name, its hash stays valid beside the new one.
             known = _hashes(path) if path.exists() and _hash_file(path).exists() else []
             _write_hashes(path, [digest, *known])
-        _sync(folder)
+        sync(folder)
         if known:
             _write_hashes(path, [digest])
         _sound.add(path.absolute())
@@ -216,24 +214,8 @@ def _hashes(path: Path) -> list[str]:
 
 
 def _point(link: Path, target: str) -> None:
-    temporary = temporary_for(link)
-    try:
+    with replacing_path(link) as temporary:
         temporary.symlink_to(target)
-        os.replace(temporary, link)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk: without it a power cut may undo a rename."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems that cannot do it for folders
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _hash_file(path: Path) -> Path:

@@ -34,7 +34,7 @@ def line(state, step, reason=None):
 def begun(folder, step):
     """A run of 10 steps that goes on from one of them."""
     with Status(folder).reported() as status:
-        status.saved(step, 10)
+        status.start(step, 10)
         yield status
 
 
@@ -49,9 +49,9 @@ def test_a_mistake_before_the_first_step_is_told(told, tmp_path):
 def test_a_run_that_ends_is_finished(told, tmp_path):
     with begun(tmp_path, 3) as status:
         assert told() == line("running", 3)
-        status.saved(8, 10)
+        status.saved(8)
         assert told() == line("running", 8)
-        status.saved(10, 10)
+        status.saved(10)
         assert told() == line("running", 10)
     assert told() == line("finished", 10)
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
@@ -59,7 +59,7 @@ def test_a_run_that_ends_is_finished(told, tmp_path):
 
 def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
     with begun(tmp_path, 0) as status:
-        status.saved(4, 10)
+        status.saved(4)
     assert told() == line("interrupted", 4)
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
 @pytest.mark.parametrize("step", [4, 10])
 def test_a_run_that_is_broken_off_says_why(step, error, state, reason, told, tmp_path):
     with pytest.raises(type(error)) as raised, begun(tmp_path, 0) as status:
-        status.saved(step, 10)
+        status.saved(step)
         raise error
     assert raised.value is error
     assert told() == line(state, step, reason)
@@ -99,10 +99,10 @@ def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
 
     with begun(tmp_path, 0) as status:
         monkeypatch.setattr(atomic.os, work, full)
-        status.saved(4, 10)
+        status.saved(4)
         assert status.step == 4 and told() == line("running", 0)
         monkeypatch.undo()
-        status.saved(6, 10)
+        status.saved(6)
         assert told() == line("running", 6)
         monkeypatch.setattr(atomic.os, work, full)
     assert told() == line("running", 6)  # the last that could be written, whole
@@ -118,15 +118,15 @@ def test_who_reads_while_it_is_written_reads_it_whole(told, tmp_path, monkeypatc
 
     with begun(tmp_path, 0) as status:
         monkeypatch.setattr(atomic.os, "fsync", reading)
-        status.saved(4, 10)
-        status.saved(10, 10)
+        status.saved(4)
+        status.saved(10)
     assert seen == [line("running", 0), line("running", 4), line("running", 10)]
 
 
 def test_only_the_main_process_writes(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     with pytest.raises(DataError), begun(tmp_path, 0) as status:
-        status.saved(4, 10)
+        status.saved(4)
         assert status.step == 4
         raise DataError("broken")
     assert not list(tmp_path.iterdir())

@@ -252,10 +252,10 @@ def test_overrides(write):
     [
         ("steps", "is not KEY=VALUE"),
         ("=3", "is not KEY=VALUE"),
-        ("items.2.rate=1", "'2' is no place in a list of 2 (from 0)"),
-        ("items.2={rate: 1}", "'2' is no place in a list of 2 (from 0)"),
-        ("items.-1.rate=1", "'-1' is no place in a list of 2"),
-        ("items.first.rate=1", "'first' is no place in a list of 2"),
+        ("items.2.rate=1", "'2' is not an index of a list of 2 (from 0)"),
+        ("items.2={rate: 1}", "'2' is not an index of a list of 2 (from 0)"),
+        ("items.-1.rate=1", "'-1' is not an index of a list of 2"),
+        ("items.first.rate=1", "'first' is not an index of a list of 2"),
         ("steps=[1", "the value is not YAML; quote it"),
     ],
 )

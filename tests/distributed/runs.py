@@ -17,7 +17,6 @@ import torch.distributed as dist
 from vidssl import distributed
 from vidssl.commands import cli
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.resume import Saver
 from vidssl.engine.run_config import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
@@ -44,16 +43,16 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     """
     run = toy(name, data, output, overrides)
     gradients = []
-    write, norm = Saver._write, train_module.gradient_norm
+    save, norm = setup_module.save, train_module.gradient_norm
 
-    def writing(self):
-        state = {
-            "method": self._method.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+    def saving(run, videos, method, optimizer, state):
+        held = {
+            "method": method.state_dict(),
+            "optimizer": optimizer.state_dict(),
             "rng": torch.get_rng_state(),
         }
-        torch.save(state, Path(output) / f"rank-{distributed.rank()}-step-{self._state.step}.pt")
-        write(self)
+        torch.save(held, Path(output) / f"rank-{distributed.rank()}-step-{state.step}.pt")
+        save(run, videos, method, optimizer, state)
 
     def measuring(method):
         gradients.append(
@@ -75,7 +74,7 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     parallel, norms, move = setup_module.over_processes, setup_module.set_batch_norm, feed_module.on_device
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(Saver, "_write", writing)
+        patch.setattr(setup_module, "save", saving)
         patch.setattr(train_module, "gradient_norm", measuring)
         patch.setattr(setup_module, "over_processes", over_processes)
         if float64:
@@ -193,7 +192,7 @@ def signal_in(patch, phase, rank, number):
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:
-        before(*((checkpoint_module, "save") if distributed.is_main() else (Saver, "_write")), 2)
+        before(checkpoint_module if distributed.is_main() else setup_module, "save", 2)
 
 
 def nan_on(patch, rank, step):

@@ -172,7 +172,8 @@ def alone(told):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "_MEETING", timedelta(seconds=3))
         try:
-            distributed.start(CPU)
+            with distributed.joined(CPU):
+                pass
         except PeerError as error:
             told.write_text(str(error))
 

@@ -246,7 +246,9 @@ def test_what_differs_is_named(change, count, first, both):
     for found in both:
         message = found["drifts"][change]
         assert message.startswith(f"after step 7, {count} of ")
-        assert f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
+        assert (
+            f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
+        )
 
 
 @pytest.mark.parametrize("name", ["moco", "supervised"])

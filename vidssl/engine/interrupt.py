@@ -68,8 +68,7 @@ class StopRequest:
             # Not by print or logging: the signal may have come in the middle of one.
             with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
                 os.write(
-                    2,
-                    f"\n{name}: saving at the next step boundary; the same signal again ends at once\n".encode(),
+                    2, f"\n{name}: saving at the next step boundary; send it again to end at once\n".encode()
                 )
             if self._breaks:
                 raise Interrupted(number)

@@ -21,8 +21,7 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.run_config import Run, bind_run
-from vidssl.engine.status import Status
-from vidssl.errors import CheckpointError, ConfigError, PeerError
+from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
 from vidssl.randomness import generator
@@ -54,72 +53,37 @@ class RunState:
     data: Tree = field(default_factory=dict)
 
 
-class Saver:
-    """Writes the checkpoints of a run."""
+def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
+    """Write a checkpoint with the state of all processes; called on all, the main one writes.
 
-    def __init__(
-        self,
-        run: Run,
-        videos: VideoList,
-        method: Method,
-        optimizer: Optimizer,
-        state: RunState,
-        status: Status,
-    ) -> None:
-        self._run, self._videos, self._method, self._optimizer = run, videos, method, optimizer
-        self._state, self._status = state, status
-        self._saved = (state.step, state.evaluated)
+    Raises:
+        CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
+    """
+    rng = {"cpu": torch.get_rng_state()}
+    if _on_gpu(method):
+        rng["cuda"] = torch.cuda.get_rng_state()
+    all_rng = distributed.gather_objects(rng)
 
-    def save(self, required: bool = True) -> None:
-        """Save the current step, unless that is done: called on all processes.
+    def write() -> None:
+        content = {
+            "format": FORMAT,
+            **asdict(state),
+            "config": run.model_dump(mode="json"),
+            "method": method.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rng": all_rng,
+            "versions": {
+                "vidssl": vidssl.__version__,
+                "torch": str(torch.__version__),  # a TorchVersion is not plain data
+                "python": platform.python_version(),
+                run.data.backend: av.__version__,
+            },
+            "fingerprint": videos.fingerprint,
+            "classes": list(videos.classes),
+        }
+        checkpoint.save(_folder(run), state.step, content, run.checkpoint.keep)
 
-        Args:
-            required: Raise if the checkpoint cannot be written. Else `checkpoint.on_error` decides.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
-        """
-        progress = (self._state.step, self._state.evaluated)
-        if progress == self._saved:
-            return
-        try:
-            self._write()
-        except (CheckpointError, PeerError) as error:
-            if required or self._run.checkpoint.on_error == "stop":
-                raise
-            if distributed.is_main():
-                _log.warning("%s; the run continues", error)
-        else:
-            self._saved = progress
-            self._status.saved(self._state.step)
-
-    def _write(self) -> None:
-        run, method = self._run, self._method
-        rng = {"cpu": torch.get_rng_state()}
-        if _on_gpu(method):
-            rng["cuda"] = torch.cuda.get_rng_state()
-        states = distributed.gather_objects(rng)
-
-        def write() -> None:
-            content = {
-                "format": FORMAT,
-                **asdict(self._state),
-                "config": run.model_dump(mode="json"),
-                "method": method.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "rng": states,
-                "versions": {
-                    "vidssl": vidssl.__version__,
-                    "torch": str(torch.__version__),  # a TorchVersion is not plain data
-                    "python": platform.python_version(),
-                    run.data.backend: av.__version__,
-                },
-                "fingerprint": self._videos.fingerprint,
-                "classes": list(self._videos.classes),
-            }
-            checkpoint.save(_folder(run), self._state.step, content, run.checkpoint.keep)
-
-        distributed.on_main(write)
+    distributed.on_main(write)
 
 
 def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) -> RunState:

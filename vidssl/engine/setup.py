@@ -2,14 +2,11 @@
 
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from vidssl import distributed
 from vidssl.atomic import replacing
@@ -23,14 +20,14 @@ from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
-from vidssl.engine.monitor import Monitor, build_monitor
+from vidssl.engine.monitor import build_monitor
 from vidssl.engine.optim import build_optimizer
-from vidssl.engine.parallel import BatchNorm, compile_backbones, over_processes, set_batch_norm
+from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.resume import RunState, Saver, only_run_in, resume, seed_process
+from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.run_config import Run, choose_device
 from vidssl.engine.status import Status
-from vidssl.errors import ConfigError
+from vidssl.errors import CheckpointError, ConfigError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import load_initial
@@ -39,52 +36,32 @@ from vidssl.transforms import RECIPES
 _log = logging.getLogger(__name__)
 
 
-@dataclass
 class Training:
-    """What the loop works with.
+    """All that the loop works with, made in order; what must be closed is left to `stack`.
 
     Attributes:
         parallel: The method, or DistributedDataParallel around it.
-        norm: Over what the batch norms take their statistics, see `set_batch_norm`.
+        norm: Over what batch norms take their statistics, see `set_batch_norm`.
         micro_batches: Micro-batches of this process in a step.
         steps: Length of the run.
         stop: The step to stop after: `steps`, or `until` if that is less.
     """
 
-    run: Run
-    videos: VideoList
-    monitor: Monitor | None
-    device: torch.device
-    request: StopRequest
-    method: Method
-    parallel: nn.Module
-    norm: BatchNorm
-    optimizer: Optimizer
-    tracks: RunTracks
-    state: RunState
-    saver: Saver
-    log: RunLog
-    micro_batches: int
-    steps: int
-    stop: int
-
-
-@contextmanager
-def set_up(run: Run, until: int | None) -> Iterator[Training]:
-    """Make all that the loop needs, resume the run if it has checkpoints, and clean up at the end of the block."""
-    device, output = choose_device(run.device), Path(run.output)
-    with ExitStack() as stack:
+    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
+        self.run, output = run, Path(run.output)
+        self.device = device = choose_device(run.device)
         stack.enter_context(distributed.joined(device))
-        request = stack.enter_context(StopRequest().listening())
+        self.request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
-        status = stack.enter_context(Status(output).reported())
+        self._status = stack.enter_context(Status(output).reported())
         # As in `joined`, but inside of the status, which then holds the plain error too.
         stack.enter_context(distributed.lost_peers_reported())
         _make_deterministic(run, device)
-        videos = training_list(run)
-        monitor = None if run.evaluate.every is None else build_monitor(run, videos)
-        steps = run.total_steps(len(videos.records))
-        stop = steps if until is None else min(until, steps)
+        self.videos = videos = training_list(run)
+        self.monitor = None if run.evaluate.every is None else build_monitor(run, videos)
+        self.steps = run.total_steps(len(videos.records))
+        self.stop = self.steps if until is None else min(until, self.steps)
+        self.micro_batches = run.batch_size // distributed.world() // _micro_batch_size(run)
 
         # The order matters: weights depend on the seed alone, state must be allocated before it is loaded, the
         # optimizer needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
@@ -93,61 +70,74 @@ def set_up(run: Run, until: int | None) -> Iterator[Training]:
         method.allocate(len(videos.records))
         method.to(device)
         _channels_last(method)
-        method, norm = set_batch_norm(method, run.sync_bn, device)
-        optimizer = build_optimizer(run.optimizer, method)
+        self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
+        self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
-        state = resume(run, videos, method, optimizer)
+        self.state = resume(run, videos, self.method, self.optimizer)
+        self._saved = (self.state.step, self.state.evaluated)
         if run.compile:
-            compile_backbones(method)
-        parallel = over_processes(method, device, exact=run.deterministic or device.type == "cpu")
-        method.train()
+            compile_backbones(self.method)
+        exact = run.deterministic or device.type == "cpu"
+        self.parallel = over_processes(self.method, device, exact)
+        self.method.train()
+        self.tracks = RunTracks(run, videos)
 
         distributed.on_main(lambda: write_config(run))
         clips = run.batch_size * len(run.data.views)
-        log = RunLog(output, state.step, steps, clips, strict=run.checkpoint.on_error == "stop")
-        distributed.on_main(log.open)
-        stack.callback(log.close)
+        self.log = RunLog(output, self.state.step, self.steps, clips, run.checkpoint.on_error == "stop")
+        distributed.on_main(self.log.open)
+        stack.callback(self.log.close)
         if distributed.is_main():
-            _log.info(_banner(run, videos, method, device, norm, state.step, steps))
-        status.start(state.step, steps)
-        yield Training(
-            run=run,
-            videos=videos,
-            monitor=monitor,
-            device=device,
-            request=request,
-            method=method,
-            parallel=parallel,
-            norm=norm,
-            optimizer=optimizer,
-            tracks=RunTracks(run, videos),
-            state=state,
-            saver=Saver(run, videos, method, optimizer, state, status),
-            log=log,
-            micro_batches=run.batch_size // distributed.world() // _micro_batch_size(run),
-            steps=steps,
-            stop=stop,
+            _log.info(self._banner())
+        self._status.start(self.state.step, self.steps)
+
+    def new_feed(self) -> Feed:
+        """Start the batches of the steps from the current one on."""
+        run, videos, step = self.run, self.videos, self.state.step
+        recipes = [build(RECIPES, view) for view in run.data.views]
+        limit = int(run.data.max_broken * len(videos.records))
+        tracks = self.tracks.folder(step)
+        sampler = build(SAMPLERS, run.data.sampler)
+        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks)
+        processes = distributed.rank(), distributed.world()
+        micro = _micro_batch_size(run)
+        keys = StepSampler(len(dataset), run.batch_size, micro, step, self.stop, run.seed, *processes)
+        loader = train_loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
+        return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
+
+    def save(self, required: bool = True) -> None:
+        """Save the current step, unless that is done already; called on all processes.
+
+        Args:
+            required: Raise if the checkpoint cannot be written; else `checkpoint.on_error` decides.
+
+        Raises:
+            CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
+        """
+        progress = (self.state.step, self.state.evaluated)
+        if progress == self._saved:
+            return
+        try:
+            save(self.run, self.videos, self.method, self.optimizer, self.state)
+        except (CheckpointError, PeerError) as error:
+            if required or self.run.checkpoint.on_error == "stop":
+                raise
+            if distributed.is_main():
+                _log.warning("%s; the run continues", error)
+        else:
+            self._saved = progress
+            self._status.saved(self.state.step)
+
+    def _banner(self) -> str:
+        run, world = self.run, distributed.world()
+        where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
+        over = " over all of them" if self.norm in ("sync", "shuffle") else ""
+        millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
+        return (
+            f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
+            f"videos of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} videos x "
+            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}{over}; output {run.output}"
         )
-
-
-def new_feed(t: Training) -> Feed:
-    """Start the batches of the steps from the current one on."""
-    run, videos, step = t.run, t.videos, t.state.step
-    dataset = ClipDataset(
-        videos,
-        build(SAMPLERS, run.data.sampler),
-        [build(RECIPES, view) for view in run.data.views],
-        run.seed,
-        int(run.data.max_broken * len(videos.records)),
-        run.data,
-        tracks=t.tracks.folder(step),
-    )
-    rank, world = distributed.rank(), distributed.world()
-    sampler = StepSampler(
-        len(dataset), run.batch_size, _micro_batch_size(run), step, t.stop, run.seed, rank, world
-    )
-    loader = train_loader(dataset, sampler, run.data.workers, run.data.timeout, run.data.prefetch)
-    return Feed(loader, run, len(videos.records), t.device, t.request, t.state.broken)
 
 
 def training_list(run: Run) -> VideoList:
@@ -226,27 +216,10 @@ def _make_deterministic(run: Run, device: torch.device) -> None:
 
 
 def write_config(run: Run) -> None:
-    """Write `config.yaml` into the output folder.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
+    """Write `config.yaml` into the output folder."""
     path = Path(run.output) / "config.yaml"
     try:
         with replacing(path) as file:
             file.write(dump(run).encode())
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _banner(
-    run: Run, videos: VideoList, method: Method, device: torch.device, norm: str, step: int, steps: int
-) -> str:
-    where = str(device) if distributed.world() == 1 else f"{distributed.world()} processes on {device.type}"
-    over = " over all of them" if norm in ("sync", "shuffle") else ""
-    millions = sum(p.numel() for p in method.backbone.parameters()) / 1e6
-    return (
-        f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(videos.records)} videos of "
-        f"{videos.path}; steps {step}-{steps} of {run.batch_size} videos x {len(run.data.views)} views; "
-        f"{where}, {run.precision}, batch norm {norm}{over}; output {run.output}"
-    )

@@ -13,7 +13,7 @@ from vidssl.engine.feed import Feed
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.run_config import Run
-from vidssl.engine.setup import Training, new_feed, set_up
+from vidssl.engine.setup import Training
 from vidssl.errors import Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics
 
@@ -35,7 +35,8 @@ def train(run: Run, until: int | None = None) -> Path:
         VidsslError: An error that a user can fix; the last checkpoint is untouched.
         Interrupted: SIGTERM, SIGUSR1 or SIGINT stopped the run; it is saved.
     """
-    with set_up(run, until) as t, ExitStack() as feeds:
+    with ExitStack() as stack, ExitStack() as feeds:
+        t = Training(run, until, stack)
         method, optimizer, state = t.method, t.optimizer, t.state
         feed: Feed | None = None
         try:
@@ -80,7 +81,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 _evaluate_if_due(t)
                 _save_if_due(t)
         except Interrupted:
-            t.saver.save()
+            t.save()
             raise
     return Path(run.output) / "checkpoints" / "last.pt"
 
@@ -90,9 +91,9 @@ def _next_feed(t: Training, feeds: ExitStack) -> Feed:
     feeds.close()  # ends the workers of the previous feed
     step = t.state.step
     if t.tracks.due(step):
-        t.saver.save(required=False)  # if tracking fails, the trained steps must not be lost
+        t.save(required=False)  # if tracking fails, the trained steps must not be lost
         t.tracks.make(step, t.method, t.device, t.request)
-    feed = new_feed(t)
+    feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
 
@@ -106,7 +107,7 @@ def _evaluate_if_due(t: Training) -> None:
     try:
         numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
     except VidsslError:
-        t.saver.save()  # a video that cannot be decoded must not cost the trained steps
+        t.save()  # a video that cannot be decoded must not cost the trained steps
         raise
     if distributed.is_main():
         t.log.write(step, numbers)
@@ -116,7 +117,7 @@ def _evaluate_if_due(t: Training) -> None:
 def _save_if_due(t: Training) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
-        t.saver.save(required=last)
+        t.save(required=last)
 
 
 def _mean_over_processes(scalars: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -408,7 +408,7 @@ def test_each_item_has_the_timeout_for_itself(failures):
     assert list(ordered(slow, [1, 2], 2, timeout=0.5, on_failure=failures)) == [1, 2] and not failures
 
 
-def test_waiting_for_the_consumer_is_no_hanging(failures):
+def test_waiting_for_the_consumer_is_not_a_timeout(failures):
     pids = set()
     results = ordered(
         lambda task, guard: (guard.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_failure=failures
@@ -599,7 +599,7 @@ def test_workers_do_not_outlive_their_parent(sleep, timeout):
     assert until(lambda: not any(alive(pid) for pid in pids))
 
 
-def test_nor_a_parent_that_just_ends():
+def test_workers_end_with_a_parent_that_exits():
     process, pids = script(sleep=100.0, end="")
     assert process.communicate()[1] == "" and process.returncode == 0
     assert until(lambda: not any(alive(pid) for pid in pids))

@@ -10,11 +10,16 @@ import errno
 import mmap
 import os
 import pickle
+import resource
 import socket
 import struct
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO, Any
+
+from vidssl.errors import DataError
 
 Message = bytes | tuple[IO[bytes], int]
 
@@ -95,3 +100,26 @@ def _mapped(file: int, size: int) -> memoryview:
     pages = (ctypes.c_char * size).from_address(address)
     weakref.finalize(pages, _libc.munmap, address, size).atexit = False  # arrays may still be used at exit
     return memoryview(pages).cast("B")
+
+
+def raise_file_limit() -> None:
+    """Raise the soft limit of open files of this process to the hard one."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError):  # macOS reports an infinite hard limit that it does not accept
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+@contextmanager
+def file_limit_explained() -> Iterator[None]:
+    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise DataError(
+            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
+            "all processes of a user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) "
+            "or data.prefetch"
+        ) from None

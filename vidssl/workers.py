@@ -1,24 +1,23 @@
 """A pool of worker processes, with results in order. A process that hangs or dies costs one item, not the run."""
 
-import errno
 import mmap
 import multiprocessing
 import os
-import resource
 import signal
 import socket
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from multiprocessing.connection import wait
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.messages import Message, pack, receive, send
+from vidssl.messages import Message, file_limit_explained, pack, raise_file_limit, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -36,11 +35,8 @@ _ends: set[socket.socket] = set()
 
 
 def usable_cpus() -> int:
-    """Count the CPUs that this process may run on, which Slurm or `docker --cpuset-cpus` may restrict.
-
-    A quota of CPU time (`docker --cpus`) is not seen.
-    """
-    # macOS has no CPU affinity.
+    """Count the CPUs that this process may run on: by affinity, which Slurm sets, not by a quota of CPU time."""
+    # macOS has no affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -51,11 +47,13 @@ class ItemGuard:
         failed: Items that hung or killed a process, with the reason; the function must skip them.
     """
 
-    def __init__(self) -> None:
-        self.failed: Mapping[int, str] = {}
+    failed: Mapping[int, str] = MappingProxyType({})
 
     def at(self, item: int) -> None:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
+
+
+_Function = Callable[[Any, ItemGuard], Any]
 
 
 def ordered(
@@ -82,23 +80,19 @@ def ordered(
         on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is an error.
 
     Raises:
-        DataError: An item failed and there is no `on_failure`, processes die before they reach an item, or the limit
-            of open files is too low.
+        DataError: An item failed without `on_failure`, workers keep dying, or the limit of open files is too low.
         VidsslError: Raised by the function; re-raised at the turn of its task.
         RuntimeError: Any other exception of the function, with its traceback.
     """
     if not workers:
         guard = ItemGuard()
-        for task in tasks:
-            yield function(task, guard)
+        yield from (function(task, guard) for task in tasks)
         return
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError):  # macOS reports an infinite hard limit that it does not accept
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_file_limit()
     owner, failed = os.getpid(), dict[int, str]()
     pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:
-        with _file_limit_explained():
+        with file_limit_explained():
             yield from _results(pool, tasks, workers * ahead, on_failure)
     finally:
         if os.getpid() == owner:  # a fork that cleans up its copy of this generator must not kill the workers
@@ -140,28 +134,25 @@ class _SharedGuard(ItemGuard):
     """The guard of a worker process; the parent can read the item after the process has died."""
 
     def __init__(self, timeout: float | None) -> None:
-        super().__init__()
         self._timeout = timeout or 0.0  # 0: none
-        self._shared = mmap.mmap(-1, 8)
-        self._write(_IDLE)
+        self._shared = mmap.mmap(-1, 8)  # the item + 1; 0: idle
 
     def at(self, item: int) -> None:
-        self._write(item)
-        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
-        # the parent is busy, and after the parent has died.
-        signal.setitimer(signal.ITIMER_REAL, self._timeout)
+        self._set(item, self._timeout)
 
     def idle(self) -> None:
         """Stop the timeout."""
-        self._write(_IDLE)
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        self._set(_IDLE, 0.0)
 
     @property
     def item(self) -> int:
-        return int.from_bytes(self._shared[:], "little", signed=True)
+        return int.from_bytes(self._shared[:], "little") - 1
 
-    def _write(self, item: int) -> None:
-        self._shared[:] = item.to_bytes(8, "little", signed=True)
+    def _set(self, item: int, timeout: float) -> None:
+        self._shared[:] = (item + 1).to_bytes(8, "little")
+        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
+        # the parent is busy, and after the parent has died.
+        signal.setitimer(signal.ITIMER_REAL, timeout)
 
 
 class _Worker:
@@ -171,11 +162,7 @@ class _Worker:
     """
 
     def __init__(
-        self,
-        function: Callable[[Any, ItemGuard], Any],
-        timeout: float | None,
-        inline: int,
-        failed: dict[int, str],
+        self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]
     ) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
         self._function, self._timeout = function, timeout
@@ -268,13 +255,7 @@ class _Worker:
         self._deaths = 0
 
 
-def _work(
-    function: Callable[[Any, ItemGuard], Any],
-    end: socket.socket,
-    guard: _SharedGuard,
-    parent: int,
-    inline: int,
-) -> None:
+def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
     """Do tasks until the parent closes the socket: the main function of a worker process."""
     # Ctrl-C and batch systems signal the whole process group. These are for the parent, which may need more results
     # before it ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
@@ -292,18 +273,18 @@ def _work(
             task, guard.failed = receive(end)
             guard.at(_IDLE)  # the time before the first item counts too
             try:
-                with _file_limit_explained():
+                with file_limit_explained():
                     send(end, _answer(function, task, guard, inline))
             except DataError as error:
                 send(end, pack((None, error), _INLINE))
 
 
-def _answer(function: Callable[[Any, ItemGuard], Any], task: Any, guard: ItemGuard, inline: int) -> Message:
+def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Message:
     """Call the function on a task, and pack its result or error."""
     try:
         result = function(task, guard)
         guard.at(_IDLE)
-        with _file_limit_explained():
+        with file_limit_explained():
             return pack((result, None), inline)
     except VidsslError as error:
         return pack((None, error), inline)
@@ -319,19 +300,3 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@contextmanager
-def _file_limit_explained() -> Iterator[None]:
-    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise DataError(
-            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
-            "all processes of a user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) "
-            "or data.prefetch"
-        ) from None

@@ -248,7 +248,7 @@ def test_fault_1_broken_videos_are_counted_over_processes_and_interruptions(run_
     assert "3 of 40 videos are broken, data.max_broken is 0.05" in ends[0][1] and ends[0] == ends[1]
 
 
-def test_processes_that_were_asked_for_different_things(run_world, toy_data, tmp_path):
+def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_path):
     ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
     assert (

@@ -450,7 +450,7 @@ def test_an_interrupt_while_torch_writes_is_not_taken_for_something_else(count, 
     assert names(folder) == files_of(4, 8)
 
 
-def test_fault_25_a_run_whose_checkpoints_hold_objects_is_told_so(folder, caplog):
+def test_fault_25_checkpoints_that_hold_objects_are_refused(folder, caplog):
     """They are sound: going back to an older one helps nothing, and deleting them would lose the run."""
     checkpoint.save(folder, 12, {**content(12), "more": Path("x")}, keep=2)
     with pytest.raises(UntrustedError, match=r"holds pathlib\.\w+: only tensors and plain data"):

@@ -203,7 +203,7 @@ def test_a_signal_within_a_step_waits_for_its_end(both):
         assert drawn == (2 if rank == 1 else 3) and waited == (rank == 1)
 
 
-def test_all_name_the_same_signal(both):
+def test_all_processes_raise_the_same_signal(both):
     number = str(int(signal.SIGUSR1))
     assert [found["stops"]["both"] for found in both] == [[("batch", [0, 0]), ("Interrupted", number)]] * 2
 

@@ -38,7 +38,7 @@ def begun(folder, step):
         yield status
 
 
-def test_a_mistake_before_the_first_step_is_told(told, tmp_path):
+def test_an_error_before_the_first_step_is_recorded(told, tmp_path):
     (tmp_path / "status.json").write_text('{"state": "interrupted", "time": ""}')
     with pytest.raises(DataError), Status(tmp_path).reported():
         assert told() == {**line("running", None), "steps": None}
@@ -78,7 +78,7 @@ def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
     ],
 )
 @pytest.mark.parametrize("step", [4, 10])
-def test_a_run_that_is_broken_off_says_why(step, error, state, reason, told, tmp_path):
+def test_the_reason_of_a_failed_or_interrupted_run_is_recorded(step, error, state, reason, told, tmp_path):
     with pytest.raises(type(error)) as raised, begun(tmp_path, 0) as status:
         status.saved(step)
         raise error
@@ -93,7 +93,7 @@ def test_the_time_is_that_of_the_note(tmp_path):
 
 
 @pytest.mark.parametrize("work", ["fsync", "replace"])
-def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
+def test_a_full_disk_does_not_end_the_run(work, told, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -109,7 +109,7 @@ def test_a_full_disk_stops_no_run(work, told, tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_who_reads_while_it_is_written_reads_it_whole(told, tmp_path, monkeypatch):
+def test_a_reader_never_sees_a_partial_file(told, tmp_path, monkeypatch):
     seen, fsync = [], os.fsync
 
     def reading(number):

@@ -275,11 +275,5 @@ class _Gather(Function):
 
 def _is_lost_peer(error: RuntimeError) -> bool:
     # gloo's failures are plain RuntimeErrors.
-    signs = (
-        "Connection closed by peer",
-        "Connection reset by peer",
-        "Broken pipe",
-        "Timed out waiting",
-        "Gloo",
-    )
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
+    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
+    return isinstance(error, dist.DistError) or re.search(signs, str(error)) is not None

@@ -30,13 +30,16 @@ class Monitor:
         self, run: Run, method: Method, device: torch.device, request: StopRequest
     ) -> dict[str, float]:
         """Compute the metrics of a network; the random state of the training is not touched."""
-        classes = run.method.classes if method.classifies else 0
-        classify = method.classify if method.classifies else None
-        lists = self.gallery, self.query
-        clips = evaluation_clips(run)
-        backbone = method.backbone
         return measure(
-            backbone, self.protocols, *lists, clips, device, classify, classes, request.check
+            method.backbone,
+            self.protocols,
+            self.gallery,
+            self.query,
+            evaluation_clips(run),
+            device,
+            method.classify if method.classifies else None,
+            run.method.classes if method.classifies else 0,
+            request.check,
         ).numbers
 
 
@@ -69,19 +72,10 @@ def build_monitor(run: Run, videos: VideoList) -> Monitor:
 
 def evaluation_clips(run: Run) -> TestClips:
     """Return the clips, crops and decoding settings with which a run evaluates its backbone."""
-    sampler = run.data.sampler.model_dump(include=set(ClipSettings.model_fields))
+    decoding = {*DecodeSettings.model_fields, "mean", "std", "workers", "prefetch", "timeout"}
     return TestClips(
-        clip=ClipSettings(**sampler),
-        clips=run.evaluate.clips,
-        crops=run.evaluate.crops,
+        clip=ClipSettings(**run.data.sampler.model_dump(include=set(ClipSettings.model_fields))),
         size=run.test_size,
-        short_side=run.evaluate.short_side,
-        mean=run.data.mean,
-        std=run.data.std,
-        **run.data.model_dump(include=set(DecodeSettings.model_fields)),
-        batch_size=run.evaluate.batch_size,
-        workers=run.data.workers,
-        prefetch=run.data.prefetch,
-        timeout=run.data.timeout,
-        precision=run.evaluate.precision,
+        **run.data.model_dump(include=decoding),
+        **run.evaluate.model_dump(include={"clips", "crops", "short_side", "batch_size", "precision"}),
     )

@@ -15,7 +15,7 @@ from vidssl.errors import DataError, Interrupted
 
 
 @pytest.fixture
-def told(tmp_path):
+def written(tmp_path):
     """Read the file, less the time."""
 
     def read():
@@ -38,29 +38,29 @@ def begun(folder, step):
         yield status
 
 
-def test_an_error_before_the_first_step_is_recorded(told, tmp_path):
+def test_an_error_before_the_first_step_is_recorded(written, tmp_path):
     (tmp_path / "status.json").write_text('{"state": "interrupted", "time": ""}')
     with pytest.raises(DataError), Status(tmp_path).reported():
-        assert told() == {**line("running", None), "steps": None}
+        assert written() == {**line("running", None), "steps": None}
         raise DataError("no list")
-    assert told() == {**line("failed", None, "DataError: no list"), "steps": None}
+    assert written() == {**line("failed", None, "DataError: no list"), "steps": None}
 
 
-def test_a_run_that_ends_is_finished(told, tmp_path):
+def test_a_run_that_ends_is_finished(written, tmp_path):
     with begun(tmp_path, 3) as status:
-        assert told() == line("running", 3)
+        assert written() == line("running", 3)
         status.saved(8)
-        assert told() == line("running", 8)
+        assert written() == line("running", 8)
         status.saved(10)
-        assert told() == line("running", 10)
-    assert told() == line("finished", 10)
+        assert written() == line("running", 10)
+    assert written() == line("finished", 10)
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
+def test_a_run_that_stops_early_on_purpose_is_interrupted(written, tmp_path):
     with begun(tmp_path, 0) as status:
         status.saved(4)
-    assert told() == line("interrupted", 4)
+    assert written() == line("interrupted", 4)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_a_run_that_stops_early_on_purpose_is_interrupted(told, tmp_path):
     ],
 )
 @pytest.mark.parametrize("step", [4, 10])
-def test_the_reason_of_a_failed_or_interrupted_run_is_recorded(step, error, state, reason, told, tmp_path):
+def test_the_reason_of_a_failed_or_interrupted_run_is_recorded(step, error, state, reason, written, tmp_path):
     with pytest.raises(type(error)) as raised, begun(tmp_path, 0) as status:
         status.saved(step)
         raise error
     assert raised.value is error
-    assert told() == line(state, step, reason)
+    assert written() == line(state, step, reason)
 
 
 def test_the_time_is_that_of_the_note(tmp_path):
@@ -93,27 +93,27 @@ def test_the_time_is_that_of_the_note(tmp_path):
 
 
 @pytest.mark.parametrize("work", ["fsync", "replace"])
-def test_a_full_disk_does_not_end_the_run(work, told, tmp_path, monkeypatch):
+def test_a_full_disk_does_not_end_the_run(work, written, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with begun(tmp_path, 0) as status:
         monkeypatch.setattr(atomic.os, work, full)
         status.saved(4)
-        assert status.step == 4 and told() == line("running", 0)
+        assert status.step == 4 and written() == line("running", 0)
         monkeypatch.undo()
         status.saved(6)
-        assert told() == line("running", 6)
+        assert written() == line("running", 6)
         monkeypatch.setattr(atomic.os, work, full)
-    assert told() == line("running", 6)  # the last that could be written, whole
+    assert written() == line("running", 6)  # the last that could be written, whole
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
 
 
-def test_a_reader_never_sees_a_partial_file(told, tmp_path, monkeypatch):
+def test_a_reader_never_sees_a_partial_file(written, tmp_path, monkeypatch):
     seen, fsync = [], os.fsync
 
     def reading(number):
-        seen.append(told())
+        seen.append(written())
         fsync(number)
 
     with begun(tmp_path, 0) as status:

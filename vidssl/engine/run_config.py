@@ -140,7 +140,7 @@ class Run(Settings):
     @model_validator(mode="after")
     def _one_length(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give exactly one of epochs and steps")
+            raise ValueError("set exactly one of epochs and steps")
         return self
 
     @model_validator(mode="after")

@@ -28,8 +28,7 @@ from vidssl.models.foreign import (
 )
 from vidssl.models.safetensors import read_safetensors
 
-_FAMILY = "vidssl-checkpoint-"
-FORMAT = f"{_FAMILY}2"  # a change of what checkpoints hold raises it
+FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 _EXTRA = "_extra_state"  # what torch calls it in a state_dict
 _EXPECTED = "expected: a .pt file that vidssl wrote"
 _EXPECTED_ANY = (
@@ -76,7 +75,7 @@ def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
             head = file.read(512)
             if not head.startswith(_ZIP):
                 raise CheckpointError(f"{path} is {_kind(head)}; {_EXPECTED}")
-            content = _of_this_format(path, _load(path, file, trust, _EXPECTED))
+            content = _load(path, file, trust, _EXPECTED)
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
     if not is_checkpoint(content):
@@ -107,7 +106,7 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
             if not head.startswith((_ZIP, _PICKLE)):
                 raise CheckpointError(f"{path} is {_kind(head)}; {_EXPECTED_ANY}")
             try:
-                return _of_this_format(path, _load(path, file, trust, _EXPECTED_ANY))
+                return _load(path, file, trust, _EXPECTED_ANY)
             except UntrustedError as error:
                 content = _load_without_objects(file)
                 if content is None or is_checkpoint(content):
@@ -118,19 +117,18 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
 
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether what was read is a checkpoint of vidssl."""
-    return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
+    """Whether what was read is a checkpoint of vidssl.
 
-
-def _of_this_format(path: Path, content: Any) -> Any:
-    """Return the content of a file; raise if it is a checkpoint of another version of vidssl."""
+    Raises:
+        CheckpointError: It was written by a version with another format.
+    """
     found = content.get("format") if isinstance(content, dict) else None
-    if isinstance(found, str) and found.startswith(_FAMILY) and found != FORMAT:
+    if isinstance(found, str) and found.startswith("vidssl-checkpoint-") and found != FORMAT:
         raise CheckpointError(
-            f"checkpoint {path} has format {found}, this version of vidssl reads {FORMAT}: use the version that wrote "
+            f"the checkpoint has format {found}, this version of vidssl reads {FORMAT}: use the version that wrote "
             "it, or train again"
         )
-    return content
+    return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
 
 
 class _LeftOut:

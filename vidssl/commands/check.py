@@ -192,15 +192,15 @@ def _examine_all(tasks: Sequence[_Task], root: Path, options: Options) -> Iterat
         tasks,
         options.workers,
         timeout=options.timeout,
-        on_loss=lambda number, reason: None,  # it comes back as the finding of its file
+        on_failure=lambda number, reason: None,  # it comes back as the finding of its file
     )
     return iter(progress(states, title="check", unit="file", total=len(tasks)))
 
 
 def _examine(task: _Task, guard: ItemGuard, root: Path, options: Options) -> _State:
     number, name, fps = task
-    if number in guard.lost:
-        return _State(name, None, (("hangs or crashes", guard.lost[number]),))
+    if number in guard.failed:
+        return _State(name, None, (("hangs or crashes", guard.failed[number]),))
     guard.at(number)
     found: list[Fault] = []
     meta = None

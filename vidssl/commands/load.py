@@ -10,13 +10,13 @@ import torch
 import vidssl
 from vidssl.config import build, read
 from vidssl.engine import checkpoint as checkpoints
+from vidssl.engine.monitor import evaluation_clips
 from vidssl.engine.run_config import Run, bind_run, choose_device
-from vidssl.engine.train import build_backbone, test_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import Classifier
 from vidssl.methods import METHODS, Method
-from vidssl.models.backbones import Backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import (
     InitialWeights,
     backbone_weights,
@@ -135,7 +135,7 @@ def load_subject(options: Options) -> Subject:
                 "brings its own config"
             )
         run = bind_run(content["config"], f"config of {path}")
-        backbone = build_backbone(run)
+        backbone = build(BACKBONES, run.backbone)
         load_weights(backbone, backbone_weights(content), str(path))
         origin["step"] = content["step"]
     else:
@@ -149,7 +149,7 @@ def load_subject(options: Options) -> Subject:
         # Not load_run: the lists that a config names, for one split or several, are not read here.
         run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
         torch.manual_seed(run.seed)
-        backbone = build_backbone(run)
+        backbone = build(BACKBONES, run.backbone)
         if random:
             origin["seed"] = run.seed
         else:
@@ -163,7 +163,7 @@ def load_subject(options: Options) -> Subject:
     method = load_method(run, backbone, content, str(path)) if classifies else None
     names = ("clips", "crops", "size", "short_side", "batch_size", "precision", "workers")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-    settings = {**dict(test_clips(run)), "allow_missing": options.allow_missing, **given}
+    settings = {**dict(evaluation_clips(run)), "allow_missing": options.allow_missing, **given}
     try:
         check_short_side(settings["size"], settings["short_side"])
     except ValueError as error:

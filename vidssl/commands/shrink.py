@@ -110,7 +110,7 @@ def shrink(videos: Path, out: Path, settings: Settings, options: Options) -> Shr
             tasks,
             options.workers,
             timeout=options.timeout,
-            on_loss=lambda number, reason: None,  # it comes back as the reason why its file is left out
+            on_failure=lambda number, reason: None,  # it comes back as the reason why its file is left out
         )
         bar = progress(copies, title="shrink", unit="file", total=len(tasks))
         for task, copy in zip(tasks, bar, strict=True):
@@ -194,8 +194,8 @@ def _copy(task: _Task, guard: ItemGuard, root: Path, out: Path, settings: Settin
     part = target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
     try:
         part.unlink(missing_ok=True)
-        if task.number in guard.lost:
-            return _Copy(failure=guard.lost[task.number])
+        if task.number in guard.failed:
+            return _Copy(failure=guard.failed[task.number])
         guard.at(task.number)
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")

@@ -28,7 +28,7 @@ from vidssl.models.foreign import (
 )
 from vidssl.models.safetensors import read_safetensors
 
-FORMAT = "vidssl-checkpoint-1"
+FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 _EXTRA = "_extra_state"  # what torch calls it in a state_dict
 _EXPECTED = "expected: a .pt file that vidssl wrote"
 _EXPECTED_ANY = (
@@ -117,7 +117,17 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
 
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether what was read is a checkpoint of vidssl."""
+    """Whether what was read is a checkpoint of vidssl.
+
+    Raises:
+        CheckpointError: It was written by a version with another format.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if isinstance(found, str) and found.startswith("vidssl-checkpoint-") and found != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {found}, this version of vidssl reads {FORMAT}: use the version that wrote "
+            "it, or train again"
+        )
     return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
 
 

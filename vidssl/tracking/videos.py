@@ -144,7 +144,7 @@ def track_list(
         todo,
         workers,
         timeout=timeout,
-        on_loss=lambda number, reason: None,  # it comes back as the reason why its video is left out
+        on_failure=lambda number, reason: None,  # it comes back as the reason why its video is left out
     )
     made: list[str] = []
     left_out: dict[str, str] = {}
@@ -291,8 +291,8 @@ class _Seen(NamedTuple):
 
 def _look(task: _Task, guard: ItemGuard, plan: _Plan) -> _Seen:
     """Decode the chunks of a video and find the regions of their frames."""
-    if task.number in guard.lost:
-        return _Seen(failure=guard.lost[task.number])
+    if task.number in guard.failed:
+        return _Seen(failure=guard.failed[task.number])
     guard.at(task.number)
     cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would fight them
     began = time.perf_counter()

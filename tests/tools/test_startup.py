@@ -12,6 +12,7 @@ import pytest
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands.cli import _COMMANDS
+from vidssl.commands.prepare import DATASETS
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
@@ -61,13 +62,14 @@ def helps():
     words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.commands.launch", "--help"]]
     words += [["vidssl", name, "--help"] for name in _COMMANDS]
     words += [["vidssl", "analyze", name, "--help"] for name in ("invariance", "parts")]
+    words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
 
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 19 and len(shown) == 5 + len(_COMMANDS) + len(SCRIPTS)
+    assert len(SCRIPTS) >= 19 and len(shown) == 5 + len(_COMMANDS) + len(DATASETS) + len(SCRIPTS)
     assert heavy == []
 
 

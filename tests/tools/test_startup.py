@@ -1,5 +1,6 @@
 """What commands import: the help of each needs no torch, and a run no library that it does not use."""
 
+import argparse
 import json
 import os
 import shutil
@@ -12,10 +13,11 @@ import pytest
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands.cli import _COMMANDS
-from vidssl.commands.prepare import DATASETS
+from vidssl.commands.prepare import add_parsers
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
+DATASETS = [*add_parsers(argparse.ArgumentParser())]
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]

@@ -793,7 +793,7 @@ def test_chunks_of_trackingnet(trackingnet, tmp_path):
     assert rows(tmp_path / "lists", "train") == [("TRAIN_10/frames/c_0", "?")]
     assert "has no 'TRAIN_1'" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x", chunks=range(2))
     assert "has no 'TRAIN_0'" in refusal(prepare_trackingnet, tmp_path, tmp_path / "x")
-    assert "cannot read folder" in refusal(prepare_trackingnet, tmp_path / "none", tmp_path / "x")
+    assert "has no 'TRAIN_0'" in refusal(prepare_trackingnet, tmp_path / "none", tmp_path / "x")
 
 
 def test_a_name_that_is_not_utf8(trackingnet, tmp_path):

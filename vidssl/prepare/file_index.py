@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from vidssl.errors import DataError
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_mixed, is_sequence, numbers_by_name
@@ -195,7 +195,7 @@ def check_name(text: str) -> None:
         raise DataError(f"{text!r} is not a name in UTF-8: rename it")
 
 
-def preview(names: Sequence[str], form: Callable[[str], str] = repr, limit: int = 3) -> str:
+def preview(names: Sequence[Any], form: Callable[[Any], str] = repr, limit: int = 3) -> str:
     """The first names, and how many more there are."""
     first = ", ".join(map(form, names[:limit]))
     return f"{first} and {len(names) - limit} more" if len(names) > limit else first

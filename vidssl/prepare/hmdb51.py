@@ -14,11 +14,7 @@ from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matche
 def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> Report:
     """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for HMDB51.
 
-    Args:
-        root: Folder with `<class>/<file>.avi`; other extensions and folders of images match too.
-        out: Folder for the lists.
-        splits: Folder with `<class>_test_split{1,2,3}.txt`.
-        options: See `MatchOptions`.
+    `root` holds `<class>/<file>.avi`, `splits` holds `<class>_test_split{1,2,3}.txt`.
 
     Raises:
         DataError: The split files are incomplete, contradict each other, or do not fit the folder.

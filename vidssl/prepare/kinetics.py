@@ -24,17 +24,13 @@ def prepare_kinetics(
 ) -> Report:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Kinetics.
 
-    Class n is the n-th of the sorted labels of the training list, whatever folders exist. Files are found by name in
-    any folder; if several folders have the file, the one named after the class is used.
+    `root` holds `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`, in any folders; if several have the file,
+    the one named after the class is used. `train` and `test` are the official training and validation lists, CSV with
+    the columns `label,youtube_id,time_start,time_end`. Class n is the n-th of the sorted labels of the training list.
+    `max_missing` is 0.2 by default.
 
-    Args:
-        root: Folder with `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`; other extensions match too.
-        out: Folder for the lists.
-        train: The official CSV `label,youtube_id,time_start,time_end,…`.
-        test: The official CSV of the validation set (the test set has no labels).
-        classes: Names of the classes to keep, one a line; None: all.
-        untrimmed: The files are whole videos `<id>.mp4`: write start and end too.
-        options: See `MatchOptions`; `max_missing` is 0.2 by default.
+    With `classes`, a file with one name a line, only these classes are listed. With `untrimmed` the files are whole
+    videos `<id>.mp4`, and start and end are written too.
 
     Raises:
         DataError: The lists are malformed, contradict each other, or do not fit the folder.

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
+from typing_extensions import Unpack
+
 from vidssl.data.video_list import Row, check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import FileIndex, Match, check_name, index_files, preview
@@ -24,6 +26,9 @@ class ListedVideo(NamedTuple):
     def span(self) -> tuple[float | None, float | None]:
         """Start and end."""
         return self.start, self.end
+
+
+Finder = Callable[[FileIndex, ListedVideo], Match]
 
 
 class MatchOptions(TypedDict, total=False):
@@ -59,6 +64,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = []
+        pair = "{0[0]!r} is {0[1]!r}".format
         for name, counts in self.lists.items():
             lines.append(
                 f"{name}: {counts.listed} listed, {counts.found} found, {len(counts.missing)} missing, "
@@ -67,10 +73,8 @@ class Report:
             )
             details = {
                 "missing": preview(counts.missing),
-                "in different case": preview([f"{a!r} is {b!r}" for a, b in counts.case_mismatches], str),
-                "with another extension": preview(
-                    [f"{a!r} is {b!r}" for a, b in counts.extension_mismatches], str
-                ),
+                "in different case": preview(counts.case_mismatches, pair),
+                "with another extension": preview(counts.extension_mismatches, pair),
                 "folders of images": counts.image_folders
                 and f"{counts.image_folders}; set --fps, or data.fps later",
                 "frame count differs": preview(counts.frame_count_mismatches, str),
@@ -80,11 +84,6 @@ class Report:
         return "\n".join([*lines, *self.notes, *([f"{len(self.classes)} classes"] if self.classes else [])])
 
 
-def find_path(index: FileIndex, video: ListedVideo) -> Match:
-    """Find a listed video by its path."""
-    return index.find(video.name)
-
-
 def write_matched_lists(
     root: Path,
     out: Path,
@@ -92,33 +91,21 @@ def write_matched_lists(
     classes: Sequence[str],
     *,
     index: FileIndex | None = None,
-    find: Callable[[FileIndex, ListedVideo], Match] = find_path,
+    find: Finder = lambda index, video: index.find(video.name),
     notes: Sequence[str] = (),
-    max_missing: float = 0.05,
-    fps: float | None = None,
-    follow_links: bool = False,
+    **options: Unpack[MatchOptions],
 ) -> Report:
     """Find the files of all lists and write the lists of those that exist: all of them or none.
 
-    Repeated rows are dropped and counted. The lists `trainX` and `testX` must not share a file.
-
-    Args:
-        root: Folder of the videos.
-        out: Folder for the lists.
-        lists: Rows of each list, by its name.
-        classes: Name of class n.
-        index: Files of the root; None: scan it.
-        find: How a row is looked up.
-        notes: Lines for the report.
-        max_missing: See `MatchOptions`, as for `fps` and `follow_links`.
-        fps: Frame rate for folders of images.
-        follow_links: Follow links.
+    Duplicate rows are dropped and counted. The lists `trainX` and `testX` must not share a file. `index` avoids a scan
+    of the root, `find` replaces the search by path, and `notes` are added to the report.
 
     Raises:
         ConfigError: `max_missing` or `fps` is out of range.
         DataError: Too many files are missing, rows contradict each other, a name matches several files, several names
             match one file, a list cannot hold a name, or `out` holds other lists.
     """
+    max_missing, fps = options.get("max_missing", 0.05), options.get("fps")
     if not 0 <= max_missing <= 1:
         raise ConfigError(f"--max-missing is {max_missing}: it must be in [0, 1]")
     if fps is not None and not 0 < fps < float("inf"):
@@ -129,7 +116,7 @@ def write_matched_lists(
     for name in classes:
         check_name(name)
     check_beside(out, root, classes)
-    index = index or index_files(root, follow_links=follow_links)
+    index = index or index_files(root, follow_links=options.get("follow_links", False))
     matched, counts = {}, {}
     for name, videos in lists.items():
         matched[name], counts[name] = _match(name, videos, index, classes, find, max_missing)
@@ -151,7 +138,7 @@ def _match(
     videos: Sequence[ListedVideo],
     index: FileIndex,
     classes: Sequence[str],
-    find: Callable[[FileIndex, ListedVideo], Match],
+    find: Finder,
     max_missing: float,
 ) -> tuple[list[tuple[ListedVideo, str]], Counts]:
     """The rows of a list whose files exist, with the files, and the counts."""
@@ -214,12 +201,9 @@ def _drop_duplicates(videos: Sequence[ListedVideo]) -> list[ListedVideo]:
 
 def _check_apart(matched: Mapping[str, Sequence[tuple[ListedVideo, str]]]) -> None:
     for name, pairs in matched.items():
-        tested = {}
-        if name.startswith("train"):
-            tested = {path: video for video, path in matched.get(name.replace("train", "test", 1), ())}
-        for video, path in pairs:
+        tested = {path: video for video, path in matched.get(f"test{name.removeprefix('train')}", ())}
+        for video, path in pairs if name.startswith("train") else ():
             if path in tested:
                 raise DataError(
-                    f"{tested[path].place}: {path!r} is also in the training list at {video.place}: "
-                    "delete one row"
+                    f"{tested[path].place}: {path!r} is also in the training list at {video.place}: delete one row"
                 )

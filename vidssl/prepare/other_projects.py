@@ -32,17 +32,9 @@ def prepare_list(
 ) -> Report:
     """Write `NAME.csv`, `root.txt` and, if there are classes, `classes.txt` for a list of another project.
 
-    An ambiguous line is an error; a path in double quotes is one field.
-
-    Args:
-        videos: The list.
-        form: "slowfast" (pytorchvideo's too), "mmaction2" or "mmaction2_rawframes".
-        root: Folder that the paths are relative to; absolute paths must lie in it.
-        out: Folder for the list.
-        name: Name of the written list.
-        separator: The character between fields; several spaces count as one.
-        classes: Names of the classes, one a line.
-        options: See `MatchOptions`.
+    `videos` is the list, in the form "slowfast" (pytorchvideo's too), "mmaction2" or "mmaction2_rawframes". Its paths
+    are relative to `root`, or absolute and inside it; a path in double quotes is one field. `classes` is a file of
+    class names, one a line.
 
     Raises:
         ConfigError: Unknown form, or invalid name or separator.

@@ -15,13 +15,8 @@ def prepare_ssv2(
 ) -> Report:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Something-Something v2.
 
-    Args:
-        root: Folder with `<id>.webm`; other extensions and folders of images match too.
-        out: Folder for the lists.
-        train: The official JSON list of `{id, template, …}`.
-        test: The official list of the validation set (the test set has no labels).
-        labels: JSON object from the name of a class to its number, from 0.
-        options: See `MatchOptions`.
+    `root` holds `<id>.webm`. `train` and `test` are the official training and validation lists, JSON lists of
+    `{id, template, …}`; `labels` is the JSON object from the name of a class to its number, from 0.
 
     Raises:
         DataError: The lists are malformed, contradict each other, or do not fit the folder.

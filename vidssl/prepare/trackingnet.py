@@ -1,6 +1,5 @@
 """TrackingNet: sequences of frames without classes, in chunks, with one box for each frame."""
 
-import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -17,25 +16,17 @@ def prepare_trackingnet(
 ) -> Report:
     """Write `train.csv`, `test.csv` and `root.txt` for TrackingNet: one row for each sequence, no labels.
 
-    A sequence is listed if it has boxes or frames. Training sequences have one line of boxes for each frame, test
-    sequences have one line.
-
-    Args:
-        root: Folder with `TRAIN_<n>/frames/<sequence>/<frame>.jpg` and `TRAIN_<n>/anno/<sequence>.txt`, and `TEST`.
-        out: Folder for the lists.
-        chunks: Numbers of the training chunks; None: all that exist.
-        options: See `MatchOptions`; `fps` is 30 by default, which most of the original videos have.
+    `root` holds `TRAIN_<n>/frames/<sequence>/<frame>.jpg`, `TRAIN_<n>/anno/<sequence>.txt` with a line for each frame,
+    and `TEST` with a line for each sequence. A sequence is listed if it has boxes or frames. `chunks` are the numbers
+    of the training chunks (None: all that exist). `fps` is 30 by default, which most of the original videos have.
 
     Raises:
         DataError: A chunk does not exist, or too many sequences have no frames.
     """
-    try:
-        existing = sorted(
-            int(m[1]) for path in root.iterdir() if (m := re.fullmatch(r"TRAIN_(\d+)", path.name))
-        )
-    except OSError as error:
-        raise DataError(f"cannot read folder {root}: {error.strerror}") from None
-    train = [f"TRAIN_{n}" for n in (existing if chunks is None else sorted({*chunks}))]
+    if chunks is None:
+        numbers = (path.name.removeprefix("TRAIN_") for path in root.glob("TRAIN_*"))
+        chunks = [int(number) for number in numbers if number.isdecimal()]
+    train = [f"TRAIN_{n}" for n in sorted({*chunks})]
     missing = [name for name in train or ["TRAIN_0"] if not (root / name).exists()]
     if missing:
         raise DataError(f"{root} has no {preview(missing)}: it needs TRAIN_<n>/frames and TRAIN_<n>/anno")
@@ -63,11 +54,8 @@ def _find(index: FileIndex, video: ListedVideo) -> Match:
 
 def _videos(chunk: str, index: FileIndex, without_boxes: list[str], damaged: list[str]) -> list[ListedVideo]:
     boxes, frames = index.root / chunk / "anno", f"{chunk}/frames/"
-    annotated = (
-        {name.removesuffix(".txt") for name in file_names(boxes) if name.endswith(".txt")}
-        if boxes.is_dir()
-        else set()
-    )
+    names = file_names(boxes) if boxes.is_dir() else []
+    annotated = {name.removesuffix(".txt") for name in names if name.endswith(".txt")}
     with_frames = {path.removeprefix(frames) for path in index.image_folders if path.startswith(frames)}
     without_boxes += [frames + name for name in sorted(with_frames - annotated)]
     videos = []

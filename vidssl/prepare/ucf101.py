@@ -17,13 +17,8 @@ _REMEDY = "it comes with the splits, in ucfTrainTestlist"
 def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> Report:
     """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for UCF101.
 
+    `root` holds `<Class>/v_<Class>_gNN_cNN.avi`, `splits` holds `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
     The class of a video is the folder in its listed path, never its file name.
-
-    Args:
-        root: Folder with `<Class>/v_<Class>_gNN_cNN.avi`; other extensions and folders of images match too.
-        out: Folder for the lists.
-        splits: Folder with `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
-        options: See `MatchOptions`.
 
     Raises:
         DataError: The split files are incomplete, contradict each other, or do not fit the folder.

@@ -399,7 +399,7 @@ def test_unlabeled_videos_of_splits_without_training(tmp_path):
         prepare_folder(root, tmp_path / "lists")
     made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 3}
-    assert "'dev', 'test' are not read as splits: splits need one for training" in str(made)
+    assert "'dev', 'test' are not splits: splits need one for training" in str(made)
 
 
 @pytest.mark.parametrize("images", [False, True])

@@ -20,9 +20,7 @@ class Match(NamedTuple):
     """The paths that match a name: none, one, or several if the name is ambiguous."""
 
     paths: Sequence[str]
-    kind: Literal[
-        "exact", "extension", "case"
-    ]  # what differs from the name: nothing, the extension, the case
+    kind: Literal["exact", "extension", "case"]  # what differs from the name
 
 
 class ImageFolder(NamedTuple):
@@ -30,9 +28,7 @@ class ImageFolder(NamedTuple):
 
     num_images: int
     is_video: bool  # the images are numbered as the frames of one video
-    mixed_prefixes: Sequence[
-        str
-    ]  # prefixes that share the same numbers, such as img_ and flow_x_; else empty
+    mixed_prefixes: Sequence[str]  # with the same numbers, such as img_ and flow_x_; else empty
 
 
 @dataclass

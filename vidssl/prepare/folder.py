@@ -5,30 +5,24 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from vidssl.data.video_list import Row, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, check_name, index_files, preview
-from vidssl.prepare.image_folders import find_frame_folders, folders_of_possible_frames
-from vidssl.randomness import generator
+from vidssl.prepare.image_folders import check_not_frames, find_frame_folders, folders_of_possible_frames
+from vidssl.prepare.splits import (
+    SPLITS,
+    FolderVideo,
+    is_split,
+    lists_of_splits,
+    split_by_group,
+    splits_of,
+)
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
-
-# Names of folders that are splits if one of them is for training, in any case.
-_TRAIN = ("train", "training")
-_SPLITS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
 
 _DATE = re.compile(r"\d{4}[-_.]?\d{2}[-_.]?\d{2}|\d{4}[-_.]\d{2}|\d{1,2}[-_.]\d{1,2}[-_.]\d{4}")
 _MAX_REPORTED = 20  # classes in the report
-
-
-class FolderVideo(NamedTuple):
-    """One video of the folder: a file, a folder of frames, or an image."""
-
-    path: str  # relative to the folder, with forward slashes
-    label: str | None  # name of its class; None: unknown
-    group: str  # videos of one group stay in one list
 
 
 @dataclass(frozen=True)
@@ -110,17 +104,15 @@ def prepare_folder(
     kept = None if classes is None else {*read_classes(classes)}
     index = index_files(
         root,
-        lambda folder: kept is None or labels is not None or folder in kept or _is_split(folder),
+        lambda folder: kept is None or labels is not None or folder in kept or is_split(folder),
         IMAGE_SUFFIXES if images else VIDEO_SUFFIXES,
         follow_links,
     )
     if labels is None:
-        paths = _video_paths(index, images, unlabeled)
-        splits = _splits(root, paths, unlabeled)
-        videos = _label_by_folder(root, paths, splits, unlabeled)
+        videos = _label_by_folder(root, _video_paths(index, images, unlabeled), unlabeled)
     else:
         videos = _read_labels(index, labels, group_column, follow_links)
-        splits = _splits(root, [video.path for video in videos])
+    splits = splits_of(root, [video.path for video in videos], unlabeled)
     if splits and (test is not None or group is not None or group_column is not None):
         raise ConfigError(
             f"{root} has the splits {', '.join(splits)}: remove --test and groups, or pass a folder without splits, "
@@ -135,44 +127,32 @@ def prepare_folder(
             )
     if group is not None:
         videos = _group_by_pattern(videos, group)
-    frames = {
-        video.path: index.image_folders[video.path] for video in videos if video.path in index.image_folders
-    }
+    frames = {path: index.image_folders[path] for path, *_ in videos if path in index.image_folders}
     if fps is not None and not frames:
         raise ConfigError(f"--fps is for folders of images, but {root} has none that are listed: remove it")
     names = tuple(sorted({video.label for video in videos if video.label is not None}))
     for name in (*names, *(video.path for video in videos)):
         check_name(name)
     if splits:
-        lists = _lists_of_splits(root, videos, splits)
+        lists = lists_of_splits(root, videos, splits)
     else:
         fraction = test if test is not None else 0.33 if names else 0.0
         if images and fraction and group is None and group_column is None:
-            _check_not_frames(videos)
-        lists = _split_by_group(videos, fraction, seed)
+            check_not_frames(videos)
+        lists = split_by_group(videos, fraction, seed)
     _check_other_lists(out, {*lists}, names)
+    numbers: dict[str | None, int] = {None: -1, **{name: n for n, name in enumerate(names)}}
     rows = {
-        name: [
-            Row(
-                video.path,
-                -1 if video.label is None else names.index(video.label),
-                fps=fps if video.path in frames else None,
-            )
-            for video in chosen
-        ]
+        name: [Row(path, numbers[label], fps=fps if path in frames else None) for path, label, _ in chosen]
         for name, chosen in lists.items()
     }
     write_lists(out, root, rows, names)
     kind = "images" if images else "folders of images" if len(frames) == len(videos) else "videos"
-    ignored = (
-        index.num_files - (len(videos) - len(frames)) - sum(folder.num_images for folder in frames.values())
-    )
-    notes = [*_notes(index, videos, {*frames}, splits, images), *index.notes]
+    ignored = index.num_files - sum(frames[path].num_images if path in frames else 1 for path, *_ in videos)
+    notes = _notes(index, videos, {*frames}, splits, images) + index.notes
     if frames and fps is None:
         notes.append("folders of images do not store a frame rate: set --fps here, or data.fps later")
-    if labels is None:
-        notes += _hints(names)
-    return FolderReport(lists, names, ignored, kind, tuple(notes))
+    return FolderReport(lists, names, ignored, kind, (*notes, *(_hints(names) if labels is None else ())))
 
 
 def _video_paths(index: FileIndex, images: bool, unlabeled: bool) -> Sequence[str]:
@@ -185,7 +165,7 @@ def _video_paths(index: FileIndex, images: bool, unlabeled: bool) -> Sequence[st
             f"no {kind} in {index.root} ({index.num_files} other files); known extensions: {' '.join(sorted(suffixes))}"
         )
     found = find_frame_folders(index)
-    depth = 2 if _splits(index.root, found, unlabeled) else 1
+    depth = 2 if splits_of(index.root, found, unlabeled) else 1
     if not unlabeled and all(path.count("/") < depth for path in found):
         raise DataError(
             f"no videos in {index.root}, but images in {len(found)} folders ({preview(found)}): use --images if each "
@@ -195,42 +175,12 @@ def _video_paths(index: FileIndex, images: bool, unlabeled: bool) -> Sequence[st
     return found
 
 
-def _splits(root: Path, paths: Sequence[str], unlabeled: bool = False) -> dict[str, str]:
-    """The list of each top-level folder, if these are splits; else empty."""
-    named = sorted(top for top in {path.split("/")[0] for path in paths if "/" in path} if _is_split(top))
-    others = sorted({path.split("/")[0] for path in paths} - {*named})
-    splits = {top: "train" if top.casefold() in _TRAIN else top.casefold() for top in named}
-    train = next((top for top, name in splits.items() if name == "train"), None)
-    if others and train is not None and len(splits) > 1:
-        raise DataError(
-            f"{root} has the splits {', '.join(named)} and other folders or videos beside them ({preview(others)}): "
-            f"move these elsewhere, or pass one split as the folder, such as {root / train}"
-        )
-    if others or not named or (unlabeled and train is None):
-        return {}
-    if train is None:
-        raise DataError(
-            f"{root} has {preview(named)} and no folder for training: pass one of them as the folder, such as "
-            f"{root / named[0]}"
-        )
-    if len({*splits.values()}) < len(splits):
-        raise DataError(f"{root}: {preview(named)} are two folders for one split: keep one of them")
-    return splits
-
-
-def _is_split(folder: str) -> bool:
-    return folder.casefold() in _SPLITS
-
-
-def _label_by_folder(
-    root: Path, paths: Sequence[str], splits: Mapping[str, str], unlabeled: bool
-) -> list[FolderVideo]:
+def _label_by_folder(root: Path, paths: Sequence[str], unlabeled: bool) -> list[FolderVideo]:
     """Label each video with its top-level folder, or the top-level folder of its split."""
+    splits = splits_of(root, paths, unlabeled)
     level = 1 if splits else 0
     folders = {path: path.split("/")[:-1] for path in paths}
-    labels = {
-        path: None if unlabeled else "".join(folders[path][level : level + 1]) or None for path in paths
-    }
+    labels = {path: None if unlabeled else next(iter(folders[path][level:]), None) for path in paths}
     for split in () if unlabeled else splits or [""]:
         inside = [path for path in paths if not splits or folders[path][0] == split]
         loose = [path for path in inside if labels[path] is None]
@@ -282,68 +232,18 @@ def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[Folde
         match = compiled.search(video.path)
         key = match and (match.group(1) if compiled.groups else match.group())
         if not key:
-            raise DataError(
-                f"--group {pattern!r} finds no group in {video.path!r}: change it or move the file"
-            )
+            raise DataError(f"--group {pattern!r} finds no group in {video.path!r}: change the pattern")
         grouped.append(video._replace(group=key))
     return grouped
 
 
-def _lists_of_splits(
-    root: Path, videos: Sequence[FolderVideo], splits: Mapping[str, str]
-) -> dict[str, list[FolderVideo]]:
-    """The lists of a folder with splits; train comes first."""
-    lists: dict[str, list[FolderVideo]] = {"train": [], **{name: [] for name in splits.values()}}
-    for video in videos:
-        lists[splits[video.path.split("/")[0]]].append(video)
-    trained = {video.label for video in lists["train"]}
-    for name, chosen in lists.items():
-        other = sorted({video.label for video in chosen if video.label is not None} - trained)
-        if other:
-            raise DataError(
-                f"{root}: {name} has {len(other)} classes that train lacks: {preview(other)}; keep those of train with "
-                "--classes, or list each split as a folder by itself"
-            )
-    return {name: chosen for name, chosen in lists.items() if chosen}
-
-
-def _split_by_group(
-    videos: Sequence[FolderVideo], fraction: float, seed: int
-) -> dict[str, list[FolderVideo]]:
-    """Draw the groups of the test list at random."""
-    if fraction == 0:
-        return {"train": [*videos]}
-    groups = sorted({video.group for video in videos})
-    if len(groups) < 2:
-        raise DataError(
-            f"all {len(videos)} videos are one group, {groups[0]!r}: use --test 0, or other groups"
-        )
-    count = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)
-    tested = {groups[k] for k in generator(seed).permutation(len(groups))[:count]}
-    return {
-        name: [video for video in videos if (video.group in tested) == (name == "test")]
-        for name in ("train", "test")
-    }
-
-
-def _check_not_frames(videos: Sequence[FolderVideo]) -> None:
-    """Refuse to split images at random if they may be frames of videos."""
-    found = folders_of_possible_frames((video.path, video.label) for video in videos)
-    if found:
-        raise DataError(
-            f"images of {len(found)} folders ({preview(found)}) are numbered like the frames of a video, and frames of "
-            "one video must not be in both train and test: remove --images to list each folder as a video, or group "
-            "them: --group '.+/' keeps the images of a folder together, --group '.+' splits them, --test 0 tests none"
-        )
-
-
 def _check_other_lists(out: Path, written: set[str], classes: Sequence[str]) -> None:
     """Refuse a folder with stale lists, which would belong to another root or other classes."""
-    names = [f"{name}.csv" for name in dict.fromkeys(("train", "test", *_SPLITS)) if name not in written]
-    stale = [name for name in [*names, *([] if classes else ["classes.txt"])] if (out / name).exists()]
+    others = [f"{name}.csv" for name in SPLITS if name not in written] + ([] if classes else ["classes.txt"])
+    stale = [name for name in others if (out / name).exists()]
     if stale:
         raise DataError(
-            f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another folder"
+            f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another --out"
         )
 
 
@@ -352,10 +252,10 @@ def _notes(
 ) -> list[str]:
     notes = []
     labelled = any(video.label is not None for video in videos)
-    pooled = sorted({top for video in videos if _is_split(top := video.path.split("/")[0])} - {*splits})
+    pooled = sorted({top for video in videos if is_split(top := video.path.split("/")[0])} - {*splits})
     if pooled and not labelled:
         notes.append(
-            f"{preview(pooled)} are not read as splits: splits need one for training and nothing beside them"
+            f"{preview(pooled)} are not splits: splits need one for training and nothing beside them"
         )
     if splits:
         notes.append(f"splits are the folders {', '.join(splits)}")
@@ -368,11 +268,9 @@ def _notes(
         notes.append(f"skipped {len(left)} folders with images: {preview(left)}")
     mixed = [path for path in left if index.image_folders[path].mixed_prefixes]
     if mixed:
-        prefixes = index.image_folders[mixed[0]].mixed_prefixes
-        notes.append(
-            f"{len(mixed)} of them hold images of several kinds ({preview(prefixes)}): {preview(mixed)}"
-        )
-    maybe = folders_of_possible_frames((video.path, video.label) for video in videos) if images else []
+        kinds = preview(index.image_folders[mixed[0]].mixed_prefixes)
+        notes.append(f"{len(mixed)} of them hold images of several kinds ({kinds}): {preview(mixed)}")
+    maybe = folders_of_possible_frames(videos) if images else []
     if maybe:
         notes.append(
             f"hint: {len(maybe)} folders ({preview(maybe)}) look like videos kept as frames; without --images each is "
@@ -386,7 +284,7 @@ def _hints(classes: Sequence[str]) -> list[str]:
     kinds = {
         "dates": [name for name in classes if _DATE.fullmatch(name)],
         "numbers": [name for name in classes if name.isdecimal() and not _DATE.fullmatch(name)],
-        "splits": [name for name in classes if _is_split(name)],
+        "splits": [name for name in classes if is_split(name)],
     }
     hints = [
         f"hint: {len(names)} of {len(classes)} classes look like {kind} ({preview(names)})"

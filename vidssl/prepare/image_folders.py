@@ -47,15 +47,11 @@ def find_frame_folders(index: FileIndex) -> list[str]:
     return found
 
 
-def folders_of_possible_frames(images: Iterable[tuple[str, str | None]]) -> list[str]:
-    """Find the folders whose images may be the frames of videos.
-
-    Args:
-        images: Path and label of each image.
-    """
+def folders_of_possible_frames(images: Iterable[tuple[str, str | None, str]]) -> list[str]:
+    """Find the folders whose images may be the frames of videos, from (path, label, group) of each image."""
     names: dict[str, list[str]] = defaultdict(list)
     labels: dict[str, set[str | None]] = defaultdict(set)
-    for path, label in images:
+    for path, label, _ in images:
         folder, name = posixpath.split(path)
         names[folder].append(name)
         labels[folder].add(label)
@@ -72,6 +68,21 @@ def folders_of_possible_frames(images: Iterable[tuple[str, str | None]]) -> list
             all(folders_per_label[label] == 1 for label in labels[folder]),
         )
     )
+
+
+def check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
+    """Refuse to split images at random if they may be frames of videos.
+
+    Raises:
+        DataError: Some may be.
+    """
+    found = folders_of_possible_frames(images)
+    if found:
+        raise DataError(
+            f"images of {len(found)} folders ({preview(found)}) are numbered like the frames of a video, and frames of "
+            "one video must not be in both train and test: remove --images to list each folder as a video, or group "
+            "them: --group '.+/' keeps the images of a folder together, --group '.+' splits them, --test 0 tests none"
+        )
 
 
 def _may_be_frames(folder: str, images: Sequence[str], labels: set[str | None], only_folder: bool) -> bool:

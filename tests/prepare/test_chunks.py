@@ -133,7 +133,7 @@ def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_chunks_that_two_rows_give_are_written_once(tmp_path, write_video, numbered):
+def test_duplicate_chunks_are_written_once(tmp_path, write_video, numbered):
     write_video(tmp_path / "a.mp4", numbered(60))
     rows = [("a.mp4", 0, 0.0, 0.8), ("a.mp4", 0, 0.0, 1.2)]
     write_lists(tmp_path / "lists", tmp_path, {"train": rows}, ())
@@ -151,7 +151,7 @@ def test_masks_stay(tmp_path, write_video, numbered):
     ] * 2
 
 
-def test_mistakes(videos, tmp_path):
+def test_errors(videos, tmp_path):
     with pytest.raises(ConfigError, match="0 chunks"):
         prepare_chunks(videos, tmp_path / "out", chunks=0)
     with pytest.raises(DataError, match="is the list that is read"):

@@ -1,4 +1,4 @@
-"""Lists of folders: groups stay together, shares are whole groups, names survive, mistakes are named."""
+"""Lists of folders: groups stay together, splits are whole groups, names survive, errors name the file."""
 
 import csv
 import re
@@ -69,16 +69,16 @@ def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
 
 
 @pytest.mark.parametrize(
-    ("share", "count"),
+    ("fraction", "count"),
     [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)],
 )
-def test_share_is_rounded_to_groups(actions, tmp_path, share, count):
-    made = prepare_folder(actions, tmp_path / "lists", test=share, group=r"person\d+")
+def test_fraction_is_rounded_to_groups(actions, tmp_path, fraction, count):
+    made = prepare_folder(actions, tmp_path / "lists", test=fraction, group=r"person\d+")
     assert len({clip.group for clip in made.lists["test"]}) == count
     assert len({clip.group for clip in made.lists["train"]}) == 9 - count
 
 
-def test_seed_decides_and_repeats(actions, tmp_path):
+def test_split_depends_on_the_seed_only(actions, tmp_path):
     def test_list(seed, out):
         prepare_folder(actions, tmp_path / out, group=r"person\d+", seed=seed)
         return (tmp_path / out / "test.csv").read_bytes()
@@ -108,8 +108,8 @@ def test_flat_folder_has_no_labels(tmp_path):
     assert not (tmp_path / "lists" / "classes.txt").exists()
 
 
-def test_images_are_listed_where_they_are_asked_for(tmp_path):
-    """Not else: a folder of images may be a video, and then each of them is a frame."""
+def test_images_are_listed_on_request(tmp_path):
+    """Only on request: a folder of images may be a video whose frames they are."""
     names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
     root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
     made = prepare_folder(root, tmp_path / "a", test=0, images=True)
@@ -173,7 +173,7 @@ def test_splits_without_classes(tmp_path):
     }
 
 
-def test_classes_of_splits_are_those_that_are_trained(tmp_path):
+def test_classes_of_splits_are_those_of_train(tmp_path):
     root = touch(
         tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "val/z/4.mp4", "val/w/5.mp4"
     )
@@ -235,7 +235,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
 
 
 def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
-    """Nothing in `<name>/0001.jpg` says which: it is asked, and no frame becomes an example by chance."""
+    """`<name>/0001.jpg` is ambiguous: the user decides, so that no frame becomes an example by accident."""
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
     with pytest.raises(
         DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"
@@ -254,7 +254,7 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
-def test_frames_are_not_split_by_chance(tmp_path):
+def test_frames_are_not_split_at_random(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
     with pytest.raises(
         DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"
@@ -278,7 +278,7 @@ def test_frames_are_not_split_by_chance(tmp_path):
     ],
     ids=["one video a class", "several names", "flow", "one video"],
 )
-def test_images_that_look_like_frames_are_grouped_first(tmp_path, names):
+def test_images_that_look_like_frames_need_groups(tmp_path, names):
     root = touch(tmp_path / "root", *names)
     folders = {name.rpartition("/")[0] for name in names}
     with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* --group '\.\+/' keeps"):
@@ -326,7 +326,7 @@ def test_images_that_labels_name_may_be_frames(tmp_path):
 @pytest.mark.parametrize("level", ["bow/", ""])
 @pytest.mark.parametrize("unlabeled", [False, True])
 def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
-    """Rawframes of mmaction2: the reader refuses them, so the script says what to do, and names no other option."""
+    """Rawframes of mmaction2 cannot be read: the error has the remedy, and no option that would not help."""
     names = [
         f"{level}v{v}/{kind}_{n:05d}.jpg"
         for v in range(3)
@@ -436,7 +436,7 @@ def test_folders_that_are_not_classes(tmp_path):
     )
 
 
-def test_a_folder_without_classes_is_trained_on_whole(tmp_path):
+def test_folder_without_classes_has_no_test_list(tmp_path):
     root = touch(tmp_path / "flat", *(f"{n}.mp4" for n in range(9)))
     made = prepare_folder(root, tmp_path / "lists")
     assert not (tmp_path / "lists" / "test.csv").exists() and len(rows(tmp_path / "lists", "train")) == 9
@@ -444,8 +444,8 @@ def test_a_folder_without_classes_is_trained_on_whole(tmp_path):
     assert len(prepare_folder(root, tmp_path / "split", test=0.33).lists["test"]) == 3
 
 
-def test_links_are_followed_where_that_is_asked_for(tmp_path):
-    """A farm of links, as clusters have it; loops end, each folder counts once, and what must be said is said."""
+def test_follow_links(tmp_path):
+    """Links as on clusters: loops end, each folder is listed once, and the report names the skipped ones."""
     store = touch(tmp_path / "store", "s1/1.mp4", "s1/2.mp4", "s2/deep/3.mp4", "s3/4.mp4")
     root = touch(tmp_path / "root", "run/5.mp4", "walk/6.mp4")
     (root / "run" / "1.mp4").symlink_to(store / "s1/1.mp4")
@@ -513,8 +513,8 @@ def test_links_that_leave_the_folder_are_refused(actions, tmp_path):
 
 
 def test_file_without_group_is_named(actions, tmp_path):
-    touch(actions, "run/nobody.mp4")
-    with pytest.raises(DataError, match=r"finds no group in 'run/nobody\.mp4'"):
+    touch(actions, "run/other.mp4")
+    with pytest.raises(DataError, match=r"finds no group in 'run/other\.mp4'"):
         prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
     assert not (tmp_path / "lists").exists()
 
@@ -548,7 +548,7 @@ def test_labels_csv(actions, tmp_path):
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
+def test_kept_classes(actions, tmp_path, labelled):
     touch(actions, "jump/person00_a.mp4", "jump/person01_a.mp4")
     (tmp_path / "classes.txt").write_text("walk\njump\n", encoding="utf-8")
     labels = None
@@ -567,7 +567,7 @@ def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
     )
 
 
-def test_a_class_that_is_named_must_be_there(actions, tmp_path):
+def test_kept_classes_must_exist(actions, tmp_path):
     (tmp_path / "classes.txt").write_text("walk\nswim\nfly\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes not found in .*: 'fly', 'swim'$"):
         prepare_folder(actions, tmp_path / "lists", classes=tmp_path / "classes.txt")
@@ -598,7 +598,7 @@ def test_a_class_that_is_named_must_be_there(actions, tmp_path):
         ),
     ],
 )
-def test_mistakes_in_labels(actions, tmp_path, header, row, message):
+def test_malformed_labels(actions, tmp_path, header, row, message):
     labels = labels_csv(tmp_path / "labels.csv", [row], header)
     with pytest.raises(DataError, match=message):
         prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
@@ -619,7 +619,7 @@ def test_mistakes_in_labels(actions, tmp_path, header, row, message):
         ({"fps": 25.0}, r"--fps is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )
-def test_impossible_options(actions, tmp_path, options, message):
+def test_invalid_options(actions, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         prepare_folder(actions, tmp_path / "lists", **options)
 

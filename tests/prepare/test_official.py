@@ -1,4 +1,4 @@
-"""Official split files to lists: labels, names that do not quite fit, what is missing, and what is refused."""
+"""Official lists to lists: labels, inexact file names, missing files, and errors."""
 
 import json
 import resource
@@ -109,7 +109,7 @@ def test_ucf101(ucf, tmp_path):
     assert str(report).endswith("3 classes")
 
 
-def test_a_second_run_gives_the_same_bytes(ucf, tmp_path):
+def test_second_run_writes_the_same_bytes(ucf, tmp_path):
     root, splits = ucf
     prepare_ucf101(root, tmp_path / "lists", splits)
     before = files(tmp_path / "lists")
@@ -119,7 +119,7 @@ def test_a_second_run_gives_the_same_bytes(ucf, tmp_path):
     assert files(tmp_path / "others") == before
 
 
-def test_other_letter_case_is_found_and_reported(ucf, tmp_path):
+def test_case_mismatches_are_found_and_reported(ucf, tmp_path):
     root, splits = ucf
     old, new = (root / "HandstandPushups" / f"v_Hand{s}Pushups_g09_c01.avi" for s in ("Stand", "stand"))
     old.rename(new)  # as in repacked copies
@@ -136,7 +136,7 @@ def test_other_letter_case_is_found_and_reported(ucf, tmp_path):
     assert prepare_ucf101(root, tmp_path / "lists", splits).lists["train1"].case_mismatches == ()
 
 
-def test_a_class_in_other_letter_case(ucf, tmp_path):
+def test_class_in_different_case(ucf, tmp_path):
     root, splits = ucf
     text = (splits / "classInd.txt").read_text().replace("HandstandPushups", "HandStandPushups")
     write(splits / "classInd.txt", text)
@@ -145,7 +145,7 @@ def test_a_class_in_other_letter_case(ucf, tmp_path):
     assert "class in different case: HandstandPushups is HandStandPushups (8 rows)" in str(report)
 
 
-def test_the_class_is_the_folder_and_not_the_file_name(ucf, tmp_path):
+def test_class_is_the_folder_not_the_file_name(ucf, tmp_path):
     root, splits = ucf
     touch(root, "Archery/v_ApplyEyeMakeup_g30_c01.avi")
     for side in ("train", "test"):
@@ -158,7 +158,7 @@ def test_the_class_is_the_folder_and_not_the_file_name(ucf, tmp_path):
         assert rows(tmp_path / "lists", side)[-1][1] == "Archery"
 
 
-def test_other_suffixes_and_folders_of_images(ucf, tmp_path):
+def test_other_extensions_and_folders_of_images(ucf, tmp_path):
     root, splits = ucf
     for clip in sorted(root.rglob("*.avi")):
         if "Archery" in clip.name:
@@ -248,7 +248,7 @@ def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
         ),
     ],
 )
-def test_split_files_that_are_wrong(ucf, tmp_path, change, reason):
+def test_malformed_split_files(ucf, tmp_path, change, reason):
     root, splits = ucf
     for name, text in change.items():
         (splits / name).unlink()
@@ -260,7 +260,7 @@ def test_split_files_that_are_wrong(ucf, tmp_path, change, reason):
     assert not (tmp_path / "lists").exists()
 
 
-def test_rows_that_stand_twice_are_dropped_and_counted(ucf, tmp_path):
+def test_duplicate_rows_are_dropped_and_counted(ucf, tmp_path):
     root, splits = ucf
     with (splits / "trainlist01.txt").open("a") as file:
         file.write("Archery/v_Archery_g09_c01.avi 2\nArchery/v_Archery_g09_c01.avi 2\n")
@@ -277,7 +277,7 @@ def test_rows_that_stand_twice_are_dropped_and_counted(ucf, tmp_path):
     assert "2 duplicates" in str(report) and len(rows(tmp_path / "lists", "train1")) == 6
 
 
-def test_folders_that_are_wrong(ucf, tmp_path):
+def test_wrong_folders(ucf, tmp_path):
     root, splits = ucf
     (tmp_path / "empty").mkdir()
     out = tmp_path / "lists"
@@ -297,8 +297,8 @@ def test_folders_that_are_wrong(ucf, tmp_path):
     assert "1 of 6 listed" in refusal(prepare_ucf101, root, out, splits)
 
 
-def test_a_farm_of_links(ucf, tmp_path):
-    """Videos that lie elsewhere behind links, as on clusters, are found where links are to be followed."""
+def test_follow_links(ucf, tmp_path):
+    """Videos behind links, as on clusters, are found with follow_links."""
     root, splits = ucf
     farm = tmp_path / "farm"
     farm.mkdir()
@@ -319,14 +319,14 @@ def test_a_farm_of_links(ucf, tmp_path):
         assert all(Path(record.path).is_file() for record in found.records)
 
 
-def test_impossible_shares_and_rates(ucf, tmp_path):
+def test_options_out_of_range(ucf, tmp_path):
     for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}, {"fps": 0}, {"fps": float("inf")}):
         assert "must be" in refusal(
             prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options
         )
 
 
-def test_lists_of_others_are_left_alone(ucf, tmp_path):
+def test_other_lists_are_not_overwritten(ucf, tmp_path):
     root, splits = ucf
     out = tmp_path / "lists"
     write(out / "root.txt", "/elsewhere\n")
@@ -357,7 +357,7 @@ def test_all_lists_are_written_or_none(ucf, tmp_path):
     assert files(out) != before and len(rows(out, "train2")) == 56
 
 
-def test_where_no_list_can_be_written(ucf, tmp_path):
+def test_out_folder_that_cannot_be_written(ucf, tmp_path):
     root, splits = ucf
     (tmp_path / "lists" / "test2.csv").mkdir(parents=True)
     assert "test2.csv: it is a folder" in refusal(prepare_ucf101, root, tmp_path / "lists", splits)
@@ -422,7 +422,7 @@ def test_hmdb51(hmdb, tmp_path):
     assert "split 3: 2 unused files" in str(report)
 
 
-def test_hmdb51_splits_that_are_wrong(hmdb, tmp_path):
+def test_malformed_hmdb51_splits(hmdb, tmp_path):
     root, splits = hmdb
     out = tmp_path / "lists"
     path = splits / "cartwheel_test_split2.txt"
@@ -506,7 +506,7 @@ def _without(root, name, out, train, test):
     prepare_kinetics(root, out, train, test)
 
 
-def test_kinetics_classes_do_not_depend_on_what_is_there(kinetics, tmp_path):
+def test_kinetics_classes_do_not_depend_on_the_files(kinetics, tmp_path):
     root, train, _ = kinetics
     (root / CLIPS[1]).unlink()
     touch(root, "train/yoga/zzzzzzzzzzz_000001_000011.mp4")
@@ -572,7 +572,7 @@ def test_kinetics_in_several_folders(kinetics, tmp_path):
     assert "(1 such rows)" in message
 
 
-def test_a_part_of_the_classes_of_kinetics(kinetics, tmp_path):
+def test_some_classes_of_kinetics(kinetics, tmp_path):
     root, train, test = kinetics
     chosen = write(tmp_path / "classes.txt", "surfing water\r\nabseiling\r\n")
     report = prepare_kinetics(root, tmp_path / "lists", train, test, chosen)
@@ -619,7 +619,7 @@ def test_a_part_of_the_classes_of_kinetics(kinetics, tmp_path):
         ),
     ],
 )
-def test_kinetics_lists_that_are_wrong(kinetics, tmp_path, text, reason):
+def test_malformed_kinetics_lists(kinetics, tmp_path, text, reason):
     root, train, test = kinetics
     write(test, text)
     with pytest.raises(DataError, match=reason) as caught:
@@ -712,7 +712,7 @@ def test_ssv2(ssv2, tmp_path):
         ("train", None, "is not JSON"),
     ],
 )
-def test_ssv2_lists_that_are_wrong(ssv2, tmp_path, which, content, reason):
+def test_malformed_ssv2_lists(ssv2, tmp_path, which, content, reason):
     root, *paths = ssv2
     write(paths[("train", "test", "labels").index(which)], "{" if content is None else json.dumps(content))
     with pytest.raises(DataError, match=reason) as caught:
@@ -754,7 +754,7 @@ def test_trackingnet(trackingnet, tmp_path):
     assert {r.fps for r in read_list(tmp_path / "lists/train.csv").records} == {25.0}
 
 
-def test_trackingnet_frames_come_in_the_order_of_their_numbers(trackingnet, tmp_path, numbered, number_of):
+def test_trackingnet_frames_are_sorted_by_number(trackingnet, tmp_path, numbered, number_of):
     cv2 = pytest.importorskip("cv2")
     for number, frame in enumerate(numbered(12)):
         cv2.imwrite(str(trackingnet / f"TRAIN_0/frames/-4EBxfTJXvI_0/{number}.jpg"), frame)
@@ -765,7 +765,7 @@ def test_trackingnet_frames_come_in_the_order_of_their_numbers(trackingnet, tmp_
         assert number_of(video.frames(range(12))) == list(range(12))
 
 
-def test_trackingnet_boxes_that_do_not_fit(trackingnet, tmp_path):
+def test_trackingnet_boxes_that_do_not_match_the_frames(trackingnet, tmp_path):
     (trackingnet / "TRAIN_0/frames/b_0/7.jpg").unlink()
     write(trackingnet / "TRAIN_10/anno/c_0.txt", "1,2,3,4\n" * 11 + "1,2,3\n")
     write(trackingnet / "TEST/anno/d_0.txt", "1,2,3,4\n" * 2)
@@ -873,7 +873,7 @@ def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected
         ("mmaction2_rawframes", "x/f 12 5", "is ambiguous"),
     ],
 )
-def test_lines_of_other_projects_that_are_refused(root, tmp_path, form, line, reason):
+def test_malformed_lines_of_other_projects(root, tmp_path, form, line, reason):
     videos = write(tmp_path / "list.txt", f"\n{line}\n".replace("ROOT", str(root)))
     message = refusal(prepare_list, videos, form, root, tmp_path / "lists")
     assert message.startswith(f"{videos}:2: ") and reason in message

@@ -9,6 +9,7 @@ from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.file_index import FileIndex, Match, preview
 from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
 
+_REMEDY = "pass an official CSV; the test list has no labels: use the validation list"
 _COLUMNS = ("label", "youtube_id", "time_start", "time_end")
 
 
@@ -74,17 +75,13 @@ def prepare_kinetics(
 def _read(path: Path) -> list[tuple[str, str, str, float, float]]:
     """The rows of an official list: place, label, id, start and end in seconds."""
     rows = []
-    for place, row in read_csv(
-        path, _COLUMNS, "pass an official CSV; the test list has no labels: use the validation list"
-    ):
+    for place, row in read_csv(path, _COLUMNS, _REMEDY):
         label, video, *times = (row[column].strip() for column in _COLUMNS)
         try:
             start, end = map(float, times)
         except ValueError:
             start = end = 0.0
         if not 0 <= start < end < float("inf"):
-            raise DataError(
-                f"{place}: {times[0]!r} to {times[1]!r} is not a span in seconds with start before end"
-            )
+            raise DataError(f"{place}: {times[0]!r} to {times[1]!r} is not a span: seconds, start before end")
         rows.append((place, label, video, start, end))
     return rows

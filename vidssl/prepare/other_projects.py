@@ -62,9 +62,8 @@ def prepare_list(
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
     forms = FORMS[form]
     expected = " or ".join(repr(separator.join(fields)) for fields in forms.values())
-    wrong = DataError(
-        f"{place}: {line!r} is not {expected}; if paths contain {separator!r}, choose another --separator"
-    )
+    hint = f"if paths contain {separator!r}, choose another --separator"
+    wrong = DataError(f"{place}: {line!r} is not {expected}; {hint}")
     try:
         fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
     except csv.Error as error:
@@ -73,19 +72,18 @@ def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -
         raise wrong
     values = dict(zip(forms[len(fields)], (field.strip() for field in fields), strict=True))
     numbers = [values[column] for column in ("frames", "label") if column in values]
-    if not values["path"] or not all(
-        text.isascii() and text.isdigit() and len(text) < 10 for text in numbers
-    ):
+    are_numbers = all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers)
+    if not values["path"] or not are_numbers:
         raise wrong
     path = _relative(place, values["path"], index.root)
     for count in range(
         len(numbers)
-    ):  # a number may belong to the path: "x/f 12" as path and label, or as path
+    ):  # a number may belong to the path: "x/f 12" is a path, or a path and a label
         longer = line.rsplit(separator, count)[0].strip()
         if '"' not in line and index.find(_relative(place, longer, index.root), any_case=False).paths:
             raise DataError(
-                f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; put paths with "
-                f"{separator!r} in double quotes, or choose another --separator"
+                f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; put such paths in "
+                "double quotes, or choose another --separator"
             )
     num_frames = int(values["frames"]) if form == "mmaction2_rawframes" else None
     return ListedVideo(place, path, int(values.get("label", -1)), num_frames=num_frames)

@@ -36,14 +36,14 @@ def prepare_trackingnet(
     without_boxes: list[str] = []
     damaged: list[str] = []
     lists = {
-        side: [video for name in names for video in _videos(name, index, without_boxes, damaged)]
-        for side, names in folders.items()
+        side: [video for chunk in side_chunks for video in _videos(chunk, index, without_boxes, damaged)]
+        for side, side_chunks in folders.items()
     }
     notes = [f"read: {' '.join(names)}"]
-    notes += (
-        [f"{len(without_boxes)} sequences without boxes: {preview(without_boxes)}"] if without_boxes else []
-    )
-    notes += [f"{len(damaged)} damaged files of boxes: {preview(damaged, str)}"] if damaged else []
+    if without_boxes:
+        notes.append(f"{len(without_boxes)} sequences without boxes: {preview(without_boxes)}")
+    if damaged:
+        notes.append(f"{len(damaged)} damaged files of boxes: {preview(damaged, str)}")
     options.setdefault("fps", 30.0)
     return write_matched_lists(root, out, lists, (), index=index, find=_find, notes=notes, **options)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from vidssl.errors import DataError
-from vidssl.prepare.folder import VIDEO_SUFFIXES
+from vidssl.prepare.file_index import VIDEO_SUFFIXES
 from vidssl.video import open_video
 
 

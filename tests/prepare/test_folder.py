@@ -1,4 +1,4 @@
-"""Lists of folders: groups stay together, shares are whole groups, names survive, mistakes are named."""
+"""Lists of folders: groups stay together, splits are whole groups, names survive, errors name the file."""
 
 import csv
 import re
@@ -59,7 +59,7 @@ def test_folder_of_classes(actions, tmp_path):
 )
 def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     if groups == 1:
-        with pytest.raises(DataError, match="one group, '0': give --test 0"):
+        with pytest.raises(DataError, match="one group, '0': use --test 0"):
             prepare_folder(actions, tmp_path / "lists", group=pattern)
         return
     made = prepare_folder(actions, tmp_path / "lists", group=pattern)
@@ -69,16 +69,16 @@ def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
 
 
 @pytest.mark.parametrize(
-    ("share", "count"),
+    ("fraction", "count"),
     [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)],
 )
-def test_share_is_rounded_to_groups(actions, tmp_path, share, count):
-    made = prepare_folder(actions, tmp_path / "lists", test=share, group=r"person\d+")
+def test_fraction_is_rounded_to_groups(actions, tmp_path, fraction, count):
+    made = prepare_folder(actions, tmp_path / "lists", test=fraction, group=r"person\d+")
     assert len({clip.group for clip in made.lists["test"]}) == count
     assert len({clip.group for clip in made.lists["train"]}) == 9 - count
 
 
-def test_seed_decides_and_repeats(actions, tmp_path):
+def test_split_depends_on_the_seed_only(actions, tmp_path):
     def test_list(seed, out):
         prepare_folder(actions, tmp_path / out, group=r"person\d+", seed=seed)
         return (tmp_path / out / "test.csv").read_bytes()
@@ -108,8 +108,8 @@ def test_flat_folder_has_no_labels(tmp_path):
     assert not (tmp_path / "lists" / "classes.txt").exists()
 
 
-def test_images_are_listed_where_they_are_asked_for(tmp_path):
-    """Not else: a folder of images may be a video, and then each of them is a frame."""
+def test_images_are_listed_on_request(tmp_path):
+    """Only on request: a folder of images may be a video whose frames they are."""
     names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
     root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
     made = prepare_folder(root, tmp_path / "a", test=0, images=True)
@@ -119,7 +119,7 @@ def test_images_are_listed_where_they_are_asked_for(tmp_path):
     (root / "cat/clip.mp4").unlink()
     with pytest.raises(DataError, match="no videos in"):
         prepare_folder(root, tmp_path / "c")
-    with pytest.raises(DataError, match=r"no images in .*; known are \.bmp \.jpeg"):
+    with pytest.raises(DataError, match=r"no images in .*; known extensions: \.bmp \.jpeg"):
         prepare_folder(touch(tmp_path / "videos", "a/b.mp4"), tmp_path / "c", images=True)
 
 
@@ -153,7 +153,7 @@ def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
         found.update(rows(tmp_path / "out", name))
     assert found == {name: name.split("/")[1] for name in names[:-1]}
     assert sorted(made.lists) == sorted(lists) and made.classes == ("act", "bow", "ski") and made.ignored == 1
-    assert f"the split is that of the folders {', '.join(sorted(folders))}" in str(made)
+    assert f"splits are the folders {', '.join(sorted(folders))}" in str(made)
 
 
 def test_splits_without_classes(tmp_path):
@@ -173,7 +173,7 @@ def test_splits_without_classes(tmp_path):
     }
 
 
-def test_classes_of_splits_are_those_that_are_trained(tmp_path):
+def test_classes_of_splits_are_those_of_train(tmp_path):
     root = touch(
         tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "val/z/4.mp4", "val/w/5.mp4"
     )
@@ -191,7 +191,7 @@ def test_classes_of_splits_are_those_that_are_trained(tmp_path):
 def test_splits_are_not_split_again(tmp_path):
     root = touch(tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4")
     for options in ({"test": 0.5}, {"test": 0}, {"group": "x"}):
-        with pytest.raises(ConfigError, match="has the splits train, val: leave out --test"):
+        with pytest.raises(ConfigError, match="has the splits train, val: remove --test"):
             prepare_folder(root, tmp_path / "lists", **options)
     with pytest.raises(DataError, match=r"has 'test', 'val' and no folder for training: .* as .*/b/test"):
         prepare_folder(touch(tmp_path / "b", "test/x/1.mp4", "val/x/1.mp4"), tmp_path / "lists")
@@ -199,7 +199,7 @@ def test_splits_are_not_split_again(tmp_path):
         prepare_folder(touch(tmp_path / "c", "train/x/1.mp4", "training/x/1.mp4"), tmp_path / "lists")
     # A train among other vehicles is a class.
     made = prepare_folder(touch(tmp_path / "d", "train/1.mp4", "bus/2.mp4"), tmp_path / "d_lists")
-    assert made.classes == ("bus", "train") and "1 of 2 classes are called like splits ('train')" in str(made)
+    assert made.classes == ("bus", "train") and "1 of 2 classes look like splits ('train')" in str(made)
 
 
 def test_labels_follow_the_splits_of_their_folders(tmp_path):
@@ -222,7 +222,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
         f"{split}ski/flow/y_1.jpg",
     ]
     root = touch(tmp_path / "root", *names, *others)
-    assert "give --fps" in str(prepare_folder(root, tmp_path / "lists"))
+    assert "set --fps" in str(prepare_folder(root, tmp_path / "lists"))
     made = prepare_folder(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
     assert {
@@ -230,12 +230,12 @@ def test_folders_of_frames_are_videos(tmp_path, split):
     } == videos
     assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
     assert "6 folders of images found, 4 other files ignored" in str(made)
-    assert "2 folders with images are left out" in str(made)
+    assert "skipped 2 folders with images" in str(made)
     assert sorted(made.lists) == (["train"] if split else ["test", "train"])
 
 
 def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
-    """Nothing in `<name>/0001.jpg` says which: it is asked, and no frame becomes an example by chance."""
+    """`<name>/0001.jpg` is ambiguous: the user decides, so that no frame becomes an example by accident."""
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
     with pytest.raises(
         DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"
@@ -250,14 +250,14 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
     assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
-    with pytest.raises(DataError, match="are not numbered as the frames of a video are; --images"):
+    with pytest.raises(DataError, match="are not numbered like the frames of a video: use --images"):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
-def test_frames_are_not_split_by_chance(tmp_path):
+def test_frames_are_not_split_at_random(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
     with pytest.raises(
-        DataError, match=r"images of 4 folders .* must not be in both train and test: leave out --images"
+        DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"
     ):
         prepare_folder(root, tmp_path / "lists", images=True)
     made = prepare_folder(root, tmp_path / "lists", images=True, group=".+/")
@@ -278,7 +278,7 @@ def test_frames_are_not_split_by_chance(tmp_path):
     ],
     ids=["one video a class", "several names", "flow", "one video"],
 )
-def test_images_that_look_like_frames_are_grouped_first(tmp_path, names):
+def test_images_that_look_like_frames_need_groups(tmp_path, names):
     root = touch(tmp_path / "root", *names)
     folders = {name.rpartition("/")[0] for name in names}
     with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* --group '\.\+/' keeps"):
@@ -326,7 +326,7 @@ def test_images_that_labels_name_may_be_frames(tmp_path):
 @pytest.mark.parametrize("level", ["bow/", ""])
 @pytest.mark.parametrize("unlabeled", [False, True])
 def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
-    """Rawframes of mmaction2: the reader refuses them, so the script says what to do, and names no other option."""
+    """Rawframes of mmaction2 cannot be read: the error has the remedy, and no option that would not help."""
     names = [
         f"{level}v{v}/{kind}_{n:05d}.jpg"
         for v in range(3)
@@ -335,7 +335,7 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
     ]
     root = touch(tmp_path / "root", *names)
     with pytest.raises(
-        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep the RGB images alone"
+        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep only the RGB images"
     ) as caught:
         prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
     assert "--" not in str(caught.value)
@@ -399,7 +399,7 @@ def test_unlabeled_videos_of_splits_without_training(tmp_path):
         prepare_folder(root, tmp_path / "lists")
     made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 3}
-    assert "'dev', 'test' are not read as splits, which need one for training" in str(made)
+    assert "'dev', 'test' are not splits: splits need one for training" in str(made)
 
 
 @pytest.mark.parametrize("images", [False, True])
@@ -407,7 +407,7 @@ def test_labels_of_folders_that_are_not_videos(tmp_path, images):
     root = touch(tmp_path / "root", *(f"{v}/{n}.jpg" for v in ("v0", "v1") for n in ("cat", "dog")))
     labels = labels_csv(tmp_path / "l.csv", ["v0,x", "v1,y"], "path,label")
     with pytest.raises(
-        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) and not read .* under one name"
+        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) that are not read .* under one name"
     ):
         prepare_folder(root, tmp_path / "lists", labels=labels, images=images)
 
@@ -418,9 +418,7 @@ def test_folders_that_are_not_classes(tmp_path):
         *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab"),
     )
     made = prepare_folder(root, tmp_path / "dated")
-    assert "hint: 3 of 3 classes are called like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(
-        made
-    )
+    assert "hint: 3 of 3 classes look like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(made)
     assert "--unlabeled" in str(made)
     made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
     assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
@@ -429,25 +427,25 @@ def test_folders_that_are_not_classes(tmp_path):
     assert sorted(made.lists) == ["test", "train"]
     digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
     made = prepare_folder(digits, tmp_path / "digit_lists")
-    assert made.classes == tuple("0123456789") and "classes are called like numbers" in str(made)
+    assert made.classes == tuple("0123456789") and "classes look like numbers" in str(made)
     assert "hint" not in str(
         prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists")
     )
-    assert "one class only, 'videos'" in str(
+    assert "only one class, 'videos'" in str(
         prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
     )
 
 
-def test_a_folder_without_classes_is_trained_on_whole(tmp_path):
+def test_folder_without_classes_has_no_test_list(tmp_path):
     root = touch(tmp_path / "flat", *(f"{n}.mp4" for n in range(9)))
     made = prepare_folder(root, tmp_path / "lists")
     assert not (tmp_path / "lists" / "test.csv").exists() and len(rows(tmp_path / "lists", "train")) == 9
-    assert "the lists have no labels" in str(made)
+    assert "no classes: the lists have no labels" in str(made)
     assert len(prepare_folder(root, tmp_path / "split", test=0.33).lists["test"]) == 3
 
 
-def test_links_are_followed_where_that_is_asked_for(tmp_path):
-    """A farm of links, as clusters have it; loops end, each folder counts once, and what must be said is said."""
+def test_follow_links(tmp_path):
+    """Links as on clusters: loops end, each folder is listed once, and the report names the skipped ones."""
     store = touch(tmp_path / "store", "s1/1.mp4", "s1/2.mp4", "s2/deep/3.mp4", "s3/4.mp4")
     root = touch(tmp_path / "root", "run/5.mp4", "walk/6.mp4")
     (root / "run" / "1.mp4").symlink_to(store / "s1/1.mp4")
@@ -464,9 +462,7 @@ def test_links_are_followed_where_that_is_asked_for(tmp_path):
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
     assert {clip.path for clip in made.lists["train"]} == names
     assert "2 links leave the folder: read these lists with --allow-external" in str(made)
-    assert "4 links to folders that are listed already are left out: 'hop/back', 'jump', 'walk/loop'" in str(
-        made
-    )
+    assert "skipped 4 links to folders that are already listed: 'hop/back', 'jump', 'walk/loop'" in str(made)
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)
@@ -517,8 +513,8 @@ def test_links_that_leave_the_folder_are_refused(actions, tmp_path):
 
 
 def test_file_without_group_is_named(actions, tmp_path):
-    touch(actions, "run/nobody.mp4")
-    with pytest.raises(DataError, match=r"finds no group in 'run/nobody\.mp4'"):
+    touch(actions, "run/other.mp4")
+    with pytest.raises(DataError, match=r"finds no group in 'run/other\.mp4'"):
         prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
     assert not (tmp_path / "lists").exists()
 
@@ -552,7 +548,7 @@ def test_labels_csv(actions, tmp_path):
 
 
 @pytest.mark.parametrize("labelled", [False, True])
-def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
+def test_kept_classes(actions, tmp_path, labelled):
     touch(actions, "jump/person00_a.mp4", "jump/person01_a.mp4")
     (tmp_path / "classes.txt").write_text("walk\njump\n", encoding="utf-8")
     labels = None
@@ -571,9 +567,9 @@ def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
     )
 
 
-def test_a_class_that_is_named_must_be_there(actions, tmp_path):
+def test_kept_classes_must_exist(actions, tmp_path):
     (tmp_path / "classes.txt").write_text("walk\nswim\nfly\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes have nothing in .*: 'fly', 'swim'$"):
+    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes not found in .*: 'fly', 'swim'$"):
         prepare_folder(actions, tmp_path / "lists", classes=tmp_path / "classes.txt")
     assert not (tmp_path / "lists").exists()
 
@@ -584,25 +580,25 @@ def test_a_class_that_is_named_must_be_there(actions, tmp_path):
         (
             "path,label",
             "run/person00_a.mp4,run",
-            r"labels\.csv:1: header 'path,label' lacks the column camera",
+            r"labels\.csv:1: header 'path,label' lacks camera",
         ),
         (
             "path,label,camera",
             "run/person00_a.mp4,run",
-            r"labels\.csv:2: every row needs path, label, camera",
+            r"labels\.csv:2: a row needs path, label, camera",
         ),
-        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: every row needs"),
+        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: a row needs"),
         ("path,label,camera", "../x.mp4,run,1", r"labels\.csv:2: '\.\./x\.mp4' leaves"),
         ("path,label,camera", "/etc/x.mp4,run,1", r"labels\.csv:2: '/etc/x\.mp4' leaves"),
-        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files named in .* \('run/no\.mp4'\): restore"),
+        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files in .* \('run/no\.mp4'\): restore"),
         (
             "path,label,camera",
             "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1",
-            r":3: .* was named before",
+            r":3: .* is listed twice",
         ),
     ],
 )
-def test_mistakes_in_labels(actions, tmp_path, header, row, message):
+def test_malformed_labels(actions, tmp_path, header, row, message):
     labels = labels_csv(tmp_path / "labels.csv", [row], header)
     with pytest.raises(DataError, match=message):
         prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
@@ -614,16 +610,16 @@ def test_mistakes_in_labels(actions, tmp_path, header, row, message):
         ({"test": 1.0}, r"--test is 1\.0: it must be in \[0, 1\)"),
         ({"test": -0.1}, "must be in"),
         ({"test": float("nan")}, "must be in"),
-        ({"seed": -1}, "seed is -1"),
-        ({"group": "("}, r"'\(' is no regular expression"),
-        ({"group_column": "camera"}, "needs a labels file"),
-        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled gives no labels"),
-        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled gives no labels"),
-        ({"fps": 0.0}, "frames per second are 0.0"),
-        ({"fps": 25.0}, r"--fps is for folders of images, and none are listed of .*actions: leave it out"),
+        ({"seed": -1}, "--seed is -1"),
+        ({"group": "("}, r"'\(' is not a regular expression"),
+        ({"group_column": "camera"}, "--group-column needs --labels"),
+        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled excludes --labels"),
+        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled excludes --labels"),
+        ({"fps": 0.0}, "--fps is 0.0"),
+        ({"fps": 25.0}, r"--fps is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )
-def test_impossible_options(actions, tmp_path, options, message):
+def test_invalid_options(actions, tmp_path, options, message):
     with pytest.raises(ConfigError, match=message):
         prepare_folder(actions, tmp_path / "lists", **options)
 
@@ -644,7 +640,7 @@ def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, ca
         run("--group", "camera")
     assert caught.value.code == 2
     failed = capsys.readouterr().err
-    assert failed.startswith("error: the group pattern 'camera'")
+    assert failed.startswith("error: --group 'camera'")
     assert failed.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""Image sets of torchvision as PNG files and lists: sets in torchvision's own formats, and what stops or is stopped."""
+"""Image sets of torchvision as PNG files and lists: sets in torchvision's own formats, interrupted runs, errors."""
 
 import gzip
 import pickle
@@ -123,12 +123,12 @@ def test_the_digits_of_mnist(real, tmp_path):
 
 def test_the_colours_of_cifar10(tmp_path):
     pixels, labels = make_cifar10(tmp_path / "sets")
-    made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists", images=tmp_path / "pictures")
+    made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists", images=tmp_path / "png")
     assert made.classes == tuple(CIFAR10)
     for name, part in (("train", slice(None, 10)), ("test", slice(10, None))):
         decoded, found = pixels_of(tmp_path / "lists", name)
         assert np.array_equal(decoded, pixels[part]) and found == labels[part]
-    assert read_list(tmp_path / "lists" / "test.csv").root == (tmp_path / "pictures" / "CIFAR10").resolve()
+    assert read_list(tmp_path / "lists" / "test.csv").root == (tmp_path / "png" / "CIFAR10").resolve()
     assert sorted(path.name for path in (tmp_path / "lists").iterdir()) == [
         "classes.txt",
         "root.txt",
@@ -163,29 +163,29 @@ def test_a_set_without_names_of_classes_has_their_numbers(tmp_path):
 def test_a_second_run_changes_nothing(tmp_path):
     make_cifar10(tmp_path / "sets")
     prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    before = {name: told for name, told in state(tmp_path / "lists").items() if name.endswith(".png")}
-    lists = {name: told[0] for name, told in state(tmp_path / "lists").items()}
+    before = {name: saved for name, saved in state(tmp_path / "lists").items() if name.endswith(".png")}
+    lists = {name: saved[0] for name, saved in state(tmp_path / "lists").items()}
     made = prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
     after = state(tmp_path / "lists")
     assert made.written == 0 and len(before) == 12
-    assert all(after[name] == told for name, told in before.items())  # not even written again
-    assert {name: told[0] for name, told in after.items()} == lists
-    assert "0 files written, 12 were there already" in str(made)
+    assert all(after[name] == saved for name, saved in before.items())  # not even written again
+    assert {name: saved[0] for name, saved in after.items()} == lists
+    assert "0 files written, 12 existed already" in str(made)
 
 
-def test_files_that_are_torn_or_gone_are_mended(tmp_path):
+def test_damaged_or_missing_files_are_replaced(tmp_path):
     make_cifar10(tmp_path / "sets")
     prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    before = {name: told[0] for name, told in state(tmp_path / "lists").items()}
+    before = {name: saved[0] for name, saved in state(tmp_path / "lists").items()}
     images = sorted((tmp_path / "lists").rglob("*.png"))
     images[0].write_bytes(images[0].read_bytes()[:-20])
     images[5].unlink()
     assert prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists").written == 2
-    assert {name: told[0] for name, told in state(tmp_path / "lists").items()} == before
+    assert {name: saved[0] for name, saved in state(tmp_path / "lists").items()} == before
 
 
 class Tiny(torchvision.datasets.VisionDataset):
-    """Three images of 4x4 in each half; a subclass says what is wrong with them."""
+    """Three images of 4x4 in each split; subclasses make them invalid."""
 
     classes = ("dark", "light")
 
@@ -205,7 +205,7 @@ def known(monkeypatch, kind):
     return "Tiny"
 
 
-def test_a_run_that_was_stopped_goes_on(tmp_path, monkeypatch):
+def test_interrupted_run_continues(tmp_path, monkeypatch):
     class Stopped(Tiny):
         def __getitem__(self, number):
             if not self.train and number == 1:
@@ -248,12 +248,12 @@ def test_a_rotation_in_a_file_does_not_turn_the_image(tmp_path, monkeypatch):
     assert pixels_of(tmp_path / "lists", "test")[0].shape == (3, 3, 2, 6)
 
 
-def test_a_set_that_is_none_and_one_that_is_not_there(tmp_path):
+def test_unknown_and_missing_sets(tmp_path):
     with pytest.raises(ConfigError, match=r"no image set 'CIFAR11' \(did you mean 'CIFAR10'\?\); there are"):
         prepare_torchvision("CIFAR11", tmp_path, tmp_path / "lists")
     with pytest.raises(ConfigError, match="no image set 'UCF101'"):
         prepare_torchvision("UCF101", tmp_path, tmp_path / "lists")
-    with pytest.raises(DataError, match=r"cannot read STL10 in .*; is it the folder .*--download") as caught:
+    with pytest.raises(DataError, match=r"cannot read STL10 in .*; pass the folder .*--download") as caught:
         prepare_torchvision("STL10", tmp_path / "nothing", tmp_path / "lists")
     assert "\n" not in str(caught.value) and not (tmp_path / "lists").exists()
 
@@ -261,16 +261,16 @@ def test_a_set_that_is_none_and_one_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ((Image.new("RGB", (4, 4)), -1), "Tiny, train, item 0 is not an image and the number of its class"),
-        ((Image.new("RGB", (4, 4)), "cat"), "item 0 is not an image and the number"),
-        ((np.zeros((4, 4, 3), np.uint8), 1), "item 0 is not an image and the number"),
-        (Image.new("RGB", (4, 4)), "item 0 is not an image and the number"),
-        ((Image.new("I", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I\)"),
-        ((Image.new("I;16", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I;16\)"),
-        ((Image.new("RGB", (4, 4)), 2), "Tiny names 2 classes and has an image of class 2, from 0"),
+        ((Image.new("RGB", (4, 4)), -1), r"Tiny, train, item 0 is not \(image, class number\)"),
+        ((Image.new("RGB", (4, 4)), "cat"), r"item 0 is not \(image, class number\)"),
+        ((np.zeros((4, 4, 3), np.uint8), 1), r"item 0 is not \(image, class number\)"),
+        (Image.new("RGB", (4, 4)), r"item 0 is not \(image, class number\)"),
+        ((Image.new("I", (4, 4)), 1), r"image 0 has more than 8 bits per channel \(mode I\)"),
+        ((Image.new("I;16", (4, 4)), 1), r"image 0 has more than 8 bits per channel \(mode I;16\)"),
+        ((Image.new("RGB", (4, 4)), 2), "Tiny has 2 classes, from 0, but an image of class 2"),
     ],
 )
-def test_sets_that_hold_something_else(tmp_path, monkeypatch, item, message):
+def test_items_that_are_not_labelled_images(tmp_path, monkeypatch, item, message):
     class Other(Tiny):
         def __getitem__(self, number):
             return item
@@ -280,7 +280,7 @@ def test_sets_that_hold_something_else(tmp_path, monkeypatch, item, message):
     assert not list((tmp_path / "lists").glob("*.csv"))
 
 
-def test_what_torchvision_says_is_one_line(tmp_path, monkeypatch):
+def test_errors_of_torchvision_are_one_line(tmp_path, monkeypatch):
     class Damaged(Tiny):
         def __getitem__(self, number):
             raise OSError("broken\n  in two lines")
@@ -290,11 +290,11 @@ def test_what_torchvision_says_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_set_that_torchvision_cannot_download(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="cannot download Tiny: fetch it yourself"):
+    with pytest.raises(ConfigError, match="cannot download Tiny: download it yourself"):
         prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists", download=True)
 
 
-def test_download_is_asked_for_only_where_it_is_wanted(tmp_path, monkeypatch):
+def test_download_only_on_request(tmp_path, monkeypatch):
     asked = []
 
     class Fetched(Tiny):
@@ -310,8 +310,8 @@ def test_download_is_asked_for_only_where_it_is_wanted(tmp_path, monkeypatch):
 def test_lists_of_another_set_are_not_overwritten(tmp_path, monkeypatch):
     make_cifar10(tmp_path / "sets")
     prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "lists")
-    before = {name: told[0] for name, told in state(tmp_path / "lists").items() if "images" not in name}
+    before = {name: saved[0] for name, saved in state(tmp_path / "lists").items() if "images" not in name}
     with pytest.raises(DataError, match="belongs to other lists"):
         prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists")
-    after = {name: told[0] for name, told in state(tmp_path / "lists").items() if "images" not in name}
+    after = {name: saved[0] for name, saved in state(tmp_path / "lists").items() if "images" not in name}
     assert after == before

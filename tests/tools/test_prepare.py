@@ -1,18 +1,18 @@
-"""The scripts that write lists from official files: each as a command, and its mistakes in one line."""
+"""`vidssl prepare` and the scripts in datasets/: each writes its lists, and fails in one line."""
 
 import json
 import math
-import runpy
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
+from vidssl.commands.cli import main
 from vidssl.data.video_list import read_list
 
 DATASETS = Path(__file__).parents[2] / "datasets"
-# For each script the arguments that suit its miniature, and the paths that it must list.
+# For each command the arguments for its miniature data set, and the paths that it must list.
 GIVEN = {
     "ucf101": (["UCF-101", "--splits", "ucf"], {"train1": ["Archery/v_Archery_g08_c01.avi"]}),
     "hmdb51": (["hmdb", "--splits", "splits"], {"train1": ["wave/#1_;(x).avi"], "test1": ["wave/b.avi"]}),
@@ -64,16 +64,15 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def here(folder, monkeypatch, capsys):
-    """Run a script in this process, which is faster; give the same."""
+def command(folder, monkeypatch, capsys):
+    """Run `vidssl prepare` in this process; return status, stdout and stderr."""
 
     def run(name, *arguments):
-        script = str(DATASETS / f"prepare_{name}.py")
         monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        monkeypatch.setattr(sys, "argv", ["vidssl", "prepare", name, *arguments])
         status = 0
         try:
-            runpy.run_path(script, run_name="__main__")
+            main()
         except SystemExit as end:
             status = end.code
         return status, *capsys.readouterr()
@@ -92,53 +91,53 @@ def check_lists(name, folder, status, out, err):
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_scripts_write_lists(here, folder, name):
-    check_lists(name, folder, *here(name, *GIVEN[name][0], "--out", f"lists/{name}"))
+def test_commands_write_lists(command, folder, name):
+    check_lists(name, folder, *command(name, *GIVEN[name][0], "--out", f"lists/{name}"))
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_scripts_are_commands(folder, run_script, name):
+def test_scripts_write_lists(folder, run_script, name):
     shutil.rmtree(folder / "lists" / name, ignore_errors=True)
     script = DATASETS / f"prepare_{name}.py"
     check_lists(name, folder, *run_script(script, *GIVEN[name][0], "--out", f"lists/{name}", cwd=folder))
 
 
 def test_lists_of_another_data_set(folder, run_script):
-    told = ["hmdb", "--splits", "ucf", "--out", "wrong"]
-    assert run_script(DATASETS / "prepare_ucf101.py", *told, cwd=folder) == (
+    arguments = ["hmdb", "--splits", "ucf", "--out", "wrong"]
+    assert run_script(DATASETS / "prepare_ucf101.py", *arguments, cwd=folder) == (
         2,
         "",
-        "error: train1: 1 of 1 listed files are not in hmdb, a share of 1, the limit is 0.05 (--max-missing): "
+        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing): "
         "'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n",
     )
     assert not (folder / "wrong").exists()
 
 
 @pytest.mark.parametrize("name", GIVEN)
-def test_scripts_fail_in_one_line(here, folder, name):
+def test_commands_fail_in_one_line(command, folder, name):
     roots = ("UCF-101", "hmdb", "k400", "ssv2", "net")
     arguments = ["empty" if word in roots else word for word in GIVEN[name][0]]
-    status, out, err = here(name, *arguments, "--out", "none")
+    status, out, err = command(name, *arguments, "--out", "none")
     assert (status, out) == (2, "")
     assert err.startswith("error: ") and err.count("\n") == 1
     assert "empty" in err and not (folder / "none").exists()
 
 
-def test_digits_of_torchvision_become_pictures_and_lists(here, folder):
+def test_torchvision_writes_images_and_lists(command, folder):
     for name, count in (("train", 3), ("t10k", 2)):
         for kind, shape in (("images-idx3", (count, 28, 28)), ("labels-idx1", (count,))):
             header = bytes([0, 0, 8, len(shape)]) + b"".join(size.to_bytes(4, "big") for size in shape)
             path = folder / "torchvision" / "MNIST" / "raw" / f"{name}-{kind}-ubyte"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(header + bytes(7 for _ in range(math.prod(shape))))
-    arguments = ["MNIST", "--root", "torchvision", "--out", "lists/mnist", "--images", "pictures"]
-    status, out, _ = here("torchvision", *arguments)
+    arguments = ["MNIST", "--root", "torchvision", "--out", "lists/mnist", "--images", "png"]
+    status, out, _ = command("torchvision", *arguments)
     assert status == 0 and out == (
-        "train: 3 images\ntest: 2 images\n5 files written, 0 were there already\n10 classes\n"
+        "train: 3 images\ntest: 2 images\n5 files written, 0 existed already\n10 classes\n"
         "lists written to lists/mnist\n"
     )
     assert [record.label for record in read_list(folder / "lists" / "mnist" / "test.csv").records] == [7, 7]
-    assert len(list((folder / "pictures" / "MNIST").glob("*/7/*.png"))) == 5
-    status, out, err = here("torchvision", "MNITS", *arguments[1:])
+    assert len(list((folder / "png" / "MNIST").glob("*/7/*.png"))) == 5
+    status, out, err = command("torchvision", "MNITS", *arguments[1:])
     assert (status, out) == (2, "") and err.startswith("error: torchvision has no image set 'MNITS' (did you")
     assert err.count("\n") == 1

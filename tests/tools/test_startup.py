@@ -1,5 +1,6 @@
 """What commands import: the help of each needs no torch, and a run no library that it does not use."""
 
+import argparse
 import json
 import os
 import shutil
@@ -12,9 +13,11 @@ import pytest
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands.cli import _COMMANDS
+from vidssl.commands.prepare import add_parsers
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
+DATASETS = [*add_parsers(argparse.ArgumentParser())]
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]
@@ -61,13 +64,14 @@ def helps():
     words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.commands.launch", "--help"]]
     words += [["vidssl", name, "--help"] for name in _COMMANDS]
     words += [["vidssl", "analyze", name, "--help"] for name in ("invariance", "parts")]
+    words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
 
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 19 and len(shown) == 5 + len(_COMMANDS) + len(SCRIPTS)
+    assert len(SCRIPTS) >= 19 and len(shown) == 5 + len(_COMMANDS) + len(DATASETS) + len(SCRIPTS)
     assert heavy == []
 
 

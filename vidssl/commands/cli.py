@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import vidssl
+from vidssl.commands import prepare as dataset_lists
 from vidssl.commands.analyses import ANALYSES
 from vidssl.commands.arguments import (
     above_zero,
@@ -352,6 +353,7 @@ def doctor(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
 
 
 _COMMANDS = {
+    "prepare": dataset_lists.prepare,
     "train": train,
     "test": test,
     "retrieval": retrieval,

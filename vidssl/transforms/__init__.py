@@ -1,8 +1,8 @@
-"""Recipes: from the frames of a clip to the pixels of a view.
+"""Augmentations of clips, and recipes that combine them.
 
-Every operation takes and gives frames, uint8 (T, C, H, W) in RGB, channels last in memory; random crops and
-squares give a view, which also knows the part of the frames that it shows. It treats all frames of a clip
-alike, never changes its input, and takes random numbers only from the generator it is given.
+Every operation takes and returns uint8 RGB frames (T, C, H, W), channels last in memory; crops return a view, which
+also holds its window in the source frames. An operation treats all frames of a clip alike, never changes its input,
+and draws random numbers only from the generator passed to it.
 """
 
 from vidssl.transforms.color import (

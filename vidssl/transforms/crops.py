@@ -190,8 +190,8 @@ def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None =
         corner = [(margin + 1) // 2 for margin in margins]
         if count > 1:
             corner[longer] = (2 * margins[longer] * n + count - 1) // (2 * (count - 1))
-        view = View(_square(small, *corner, size), Window(*corner, size, size))
-        views.append(shown_of(view, small, frames))
+        x, y = corner
+        views.append(shown_of(View(_square(small, x, y, size), Window(x, y, size, size)), small, frames))
     return views
 
 
@@ -205,7 +205,7 @@ def flip(frames: Frames) -> Frames:
     """Flip frames (T, C, H, W) left to right."""
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
     # One call: the frames on top of each other are one high image.
-    flipped = cv2.flip(images.reshape(-1, *images.shape[2:]), 1)
+    flipped = np.asarray(cv2.flip(images.reshape(-1, *images.shape[2:]), 1), np.uint8)
     return flipped.reshape(images.shape).transpose(0, 3, 1, 2)
 
 

@@ -55,12 +55,11 @@ def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
     difference += 255
     difference >>= 1
     length, channels, height, width = frames_a.shape
-    out = cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB)
+    out = np.asarray(cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB), np.uint8)
     return out.reshape(length, height, width, channels).transpose(0, 3, 1, 2)
 
 
 def _gray(frames: Frames) -> NDArray[np.uint8]:
     """Convert frames (T, 3, H, W) to gray (T·H, W)."""
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
-    gray: NDArray[np.uint8] = cv2.cvtColor(images.reshape(-1, *images.shape[2:]), cv2.COLOR_RGB2GRAY)
-    return gray
+    return np.asarray(cv2.cvtColor(images.reshape(-1, *images.shape[2:]), cv2.COLOR_RGB2GRAY), np.uint8)

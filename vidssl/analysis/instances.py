@@ -33,14 +33,10 @@ def covered_clip(clip: Clip, fraction: float) -> Clip:
 
 
 def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
-    """Read the box of the instance in each frame from a CSV file `path,frame,x1,y1,x2,y2`.
-
-    Args:
-        path: The file; it may have rows of other videos too.
-        videos: The list; the file uses its names.
+    """Read the box of the instance in each frame from a CSV file `path,frame,x1,y1,x2,y2`, with paths as in the list.
 
     Returns:
-        The boxes of each video, by the path of its record.
+        The boxes of each video of the list, by the path of its record.
 
     Raises:
         DataError: `file:line` of the first invalid row; or no video of the list has a box.

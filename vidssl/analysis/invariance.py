@@ -27,23 +27,14 @@ _BLOCK = 1 << 24  # values compared at a time
 
 @dataclass(frozen=True)
 class Invariance:
-    """Invariance of a representation.
+    """Invariance of a representation."""
 
-    Attributes:
-        score: About 1 for units that do not depend on the sample, at most `ceiling`.
-        ceiling: Score of a perfectly invariant and selective representation.
-        versions: Number of transformed versions.
-        samples: Number of samples that have any.
-        classes: Labels with versions, ascending; empty for the measure without classes.
-        of_class: Score of each of these classes.
-    """
-
-    score: float
-    ceiling: float
-    versions: int
-    samples: int
-    classes: NDArray[np.int64]
-    of_class: NDArray[np.float64]
+    score: float  # about 1 for units that do not depend on the sample, at most `ceiling`
+    ceiling: float  # score of a perfectly invariant and selective representation
+    versions: int  # number of transformed versions
+    samples: int  # number of samples that have any
+    classes: NDArray[np.int64]  # labels with versions, ascending; empty for the measure without classes
+    of_class: NDArray[np.float64]  # score of each of these classes
 
 
 def class_invariance(
@@ -131,18 +122,7 @@ def firing_invariance(
     of versions on which it still fires, over the samples on which it fires. The score is L / G, averaged over the
     `top_k` best units.
 
-    Args:
-        features: (N, D), of the samples.
-        versions: (N, V, D), of their transformed versions.
-        top_k: Units.
-        counted: (N, V), which versions exist; None: all.
-        population: As `class_invariance`.
-        both_signs: As `class_invariance`.
-        rate: Fraction of the population on which a unit fires.
-
-    Raises:
-        ConfigError: `top_k` is not in 1 … D.
-        DataError: There are no versions, a single sample, or features that are not finite.
+    The arguments and errors are those of `class_invariance`; a single sample is a DataError.
     """
     counted = _check(features, versions, counted, top_k)
     total = len(features) + int(counted.sum()) * (population == "all")

@@ -35,12 +35,7 @@ TRANSFORMATIONS: dict[str, Corruption | Move] = {**CORRUPTIONS, **MOVES}
 def choose_transformations(
     names: Sequence[str] | None, frames: int, boxes: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Choose the transformations that can be measured.
-
-    Args:
-        names: The wanted ones; None: all.
-        frames: Frames of a clip.
-        boxes: Whether there are boxes of the instances.
+    """Choose the transformations, of some names or of all, that can be measured on clips of some frames.
 
     Returns:
         Their names in the order of `TRANSFORMATIONS`, and the reason for each that is left out.
@@ -69,21 +64,13 @@ def choose_transformations(
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Which clips of a video are samples, and which versions each has.
+    """Which clips of a video are samples, and which versions each has."""
 
-    Attributes:
-        clip: Frames and sampling rate of a clip.
-        clips: Clips per video, at uniform positions; each is a sample.
-        size: Side of the central square, pixels.
-        names: Transformations.
-        short_side: Shorter side of the video before the crop, pixels; None: `size`.
-    """
-
-    clip: ClipSettings
-    clips: int
-    size: int
-    names: tuple[str, ...]
-    short_side: int | None = None
+    clip: ClipSettings  # frames and sampling rate
+    clips: int  # per video, at uniform positions; each is a sample
+    size: int  # of the central square, pixels
+    names: tuple[str, ...]  # of transformations
+    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
 
     @property
     def places(self) -> dict[str, slice]:
@@ -187,22 +174,9 @@ def trajectory_features(
 ) -> TrajectoryFeatures:
     """Encode each clip of a list and each of its versions once, distributed over all processes.
 
-    Args:
-        backbone: On the device, in eval mode.
-        videos: The list.
-        trajectories: Which clips and versions.
-        reading: How videos are decoded.
-        device: Device of the backbone.
-        mean: Of pixels in [0, 1].
-        std: Of pixels in [0, 1].
-        boxes: Boxes of the instances, by the paths of the records; for the transformation `instance`.
-        batch_size: Clips per batch.
-        half: Whether the backbone runs in bfloat16.
-        workers: Processes that decode.
-        prefetch: Batches that each worker makes in advance.
-        timeout: Seconds for one video.
-        skip: Leave out videos that cannot be read, and report them; else they are an error.
-        title: Title of the progress bar.
+    `backbone` is on the device in eval mode; `mean` and `std` are those of pixels in [0, 1]; `boxes`, by the paths of
+    records, are needed by the transformation `instance`; `half` runs the backbone in bfloat16; `skip` leaves out
+    videos that cannot be read, which are else an error.
 
     Returns:
         The features, equal on all processes.

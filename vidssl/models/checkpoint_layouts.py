@@ -78,48 +78,28 @@ _MAX_NAMES = 3  # of each kind in a message
 
 @dataclass(frozen=True)
 class FoundNetwork:
-    """The weights of one network in a file, by the names that a backbone of vidssl gives them.
+    """The weights of one network in a file, under the names that a backbone of vidssl gives them."""
 
-    Attributes:
-        source: Path of the file, for messages.
-        layout: Name of the layout.
-        prefix: Text before the network's names in the file, `"model_state."`.
-        weights: By their names in a backbone.
-        names: Names in a backbone to names in the file.
-        others: Names in the file of all other weights.
-    """
-
-    source: str
-    layout: str
-    prefix: str
+    source: str  # path of the file
+    layout: str  # name of the layout
+    prefix: str  # text before the network's names in the file, "model_state."
     weights: dict[str, Tensor] = field(repr=False)
-    names: dict[str, str] = field(repr=False)
-    others: tuple[str, ...] = field(repr=False)
+    names: dict[str, str] = field(repr=False)  # names in a backbone to names in the file
+    others: tuple[str, ...] = field(repr=False)  # names in the file of all other weights
 
 
 @dataclass(frozen=True)
 class Match:
-    """Comparison of a network in a file with a backbone; `str()` is one line for the log.
-
-    Attributes:
-        network: The network.
-        backbone: Name of the backbone.
-        settings: Settings of the backbone that follow from the weights: the width.
-        fitting: Names with equal shapes.
-        missing: Names that only the backbone has.
-        unknown: Names inside the network that the backbone does not have.
-        reshaped: Names and both shapes where shapes differ.
-        left: Names in the file that belong to no backbone: heads, queues, other networks.
-    """
+    """Comparison of a network in a file with a backbone; `str()` is one line for the log."""
 
     network: FoundNetwork
-    backbone: str
-    settings: dict[str, Any]
-    fitting: tuple[str, ...]
-    missing: tuple[str, ...]
-    unknown: tuple[str, ...]
-    reshaped: tuple[str, ...]
-    left: tuple[str, ...]
+    backbone: str  # name
+    settings: dict[str, Any]  # of the backbone, as far as they follow from the weights: the width
+    fitting: tuple[str, ...]  # names with equal shapes
+    missing: tuple[str, ...]  # names that only the backbone has
+    unknown: tuple[str, ...]  # names inside the network that the backbone does not have
+    reshaped: tuple[str, ...]  # names and both shapes, where these differ
+    left: tuple[str, ...]  # names in the file that belong to no backbone: heads, queues, other networks
 
     @property
     def complete(self) -> bool:
@@ -142,15 +122,12 @@ class Match:
         """The weights that fit, by their names in the backbone."""
         return {name: self.network.weights[name] for name in self.fitting}
 
-    def differences(self) -> str:
-        """Count and name what does not fit."""
-        return differences(self.missing, self.unknown, self.reshaped)
-
     def __str__(self) -> str:
         network, count = self.network, f"{len(self.fitting)} weights"
         text = f"{network.source}: {'all ' if self.complete else ''}{count} of {self.backbone}, named as in "
         text += network.layout + (f", from {network.prefix.rstrip('.')}" if network.prefix else "")
-        text += "" if self.complete else f"; {self.differences()}"
+        if not self.complete:
+            text += f"; {differences(self.missing, self.unknown, self.reshaped)}"
         return f"{text}; {len(self.left)} not used{first_names(self.left)}"
 
 
@@ -187,10 +164,7 @@ def flatten(content: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]
 
 
 def rename_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str) -> dict[str, str]:
-    """Replace the longest prefix in `keys` of each name.
-
-    Returns:
-        New names to names in the file.
+    """Replace the longest prefix in `keys` of each name; return new names to names in the file.
 
     Raises:
         CheckpointError: A prefix is never used, or two weights would get one name.
@@ -217,16 +191,10 @@ def rename_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str) 
 def find_networks(
     weights: Mapping[str, Tensor], keys: Mapping[str, str], source: str, own_names: Iterable[str]
 ) -> list[FoundNetwork]:
-    """Find the networks in the weights of a file.
+    """Find the networks in the weights of a file, after renaming with `rename_prefixes`.
 
-    Args:
-        weights: By their names in the file.
-        keys: Prefixes to replace. If they rename the sign of a network, only such networks are returned.
-        source: Path of the file, for messages.
-        own_names: Names of the wanted backbone; its own layout is searched too, with and without `net.`.
-
-    Raises:
-        CheckpointError: As `rename_prefixes`.
+    The layout of the wanted backbone itself (`own_names`) is searched too, with and without `net.`. If `keys` rename
+    the sign of any network, only such networks are returned.
     """
     names = rename_prefixes(weights, keys, source)
     first = next(iter(own_names), "")
@@ -295,12 +263,7 @@ def _part(name: str) -> str:
 def match_backbones(
     weights: Mapping[str, Tensor], keys: Mapping[str, str], source: str, arch: str | None
 ) -> list[Match]:
-    """Compare each network in a file with every registered backbone, or with one.
-
-    Raises:
-        ConfigError: No backbone is named `arch`.
-        CheckpointError: As `rename_prefixes`.
-    """
+    """Compare each network in a file with every registered backbone, or with the one named `arch`."""
     matches = []
     for name in BACKBONES if arch is None else [arch]:
         try:
@@ -364,7 +327,7 @@ def _why_not(match: Match, several: bool) -> str:
     if several and not match.fitting:
         return f"{source} fits no backbone, not a single weight does; {read_as}"
     head = f"fits no backbone, best {match.backbone}" if several else f"does not fit {match.backbone}"
-    text = f"{source} {head}: {match.differences()}; {read_as}"
+    text = f"{source} {head}: {differences(match.missing, match.unknown, match.reshaped)}; {read_as}"
     if not match.fitting:
         return f"{text}; no weight fits: use another file or backbone"
     return (

@@ -28,7 +28,7 @@ def affinities(
         step: Pixels; the affinity of regions of which an edge moves farther is 0. None: no limit.
 
     Returns:
-        T - 1 tensors (R of a frame, R of the next one), in [0, 1].
+        T - 1 tensors (R of a frame, R of the next frame), in [0, 1].
     """
     middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
     unit = [F.normalize(each - middle, dim=1) for each in features]

@@ -48,14 +48,8 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
     """Find regions of a frame by selective search (Uijlings et al., 2013).
 
     The set of regions that OpenCV finds is deterministic. Its ranking is random: the level of a region in the hierarchy
-    times a random number; with `keep: first` the seed is fixed.
-
-    Args:
-        image: (H, W, 3) uint8 RGB.
-        search: Settings.
-
-    Returns:
-        (R, 4), as `choose`.
+    times a random number; with `keep: first` the seed is fixed. `image` is (H, W, 3) uint8 RGB; the result is that of
+    `choose`.
 
     Raises:
         ConfigError: OpenCV was installed without selective search.
@@ -140,15 +134,9 @@ def proposals_file(folder: Path, name: str, record: VideoRecord) -> Path:
 
 
 def read_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64]) -> list[Boxes] | None:
-    """Read the regions of each frame.
+    """Read the regions of frames (T,), numbered in the record's part of the video: T arrays (R, 4).
 
-    Args:
-        path: The file.
-        key: From `proposals_key`.
-        numbers: (T,), the frames, in the record's part of the video.
-
-    Returns:
-        T arrays (R, 4); None if the file is missing, damaged (with a warning), or has another key or other frames.
+    Returns None if the file is missing, damaged (with a warning), or has another `proposals_key` or other frames.
     """
     if not path.exists():
         return None

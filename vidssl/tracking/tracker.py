@@ -118,21 +118,9 @@ def region_features(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> list[Tensor]:
-    """Compute the features of regions: layer 3 of the network in eval mode, averaged over the region.
+    """Compute the features of regions, T tensors (R, D): layer 3 of the network in eval mode, averaged over the region.
 
-    Each frame is a clip of its own.
-
-    Args:
-        backbone: On the device.
-        frames: (T, C, H, W), the network's input.
-        boxes: T arrays (R, 4).
-        size: Height and width of the frames that boxes refer to.
-        device: Device of the backbone.
-        mean: Of pixels in [0, 1].
-        std: As `mean`.
-
-    Returns:
-        T tensors (R, D) float32, on the device.
+    Each frame (T, C, H, W) is a clip of its own. `boxes` are T arrays (R, 4) in pixels of a frame of `size` (H, W).
     """
     precision = next((weight.dtype for weight in backbone.parameters()), torch.float32)
     shift = torch.tensor(mean, device=device).view(1, -1, 1, 1, 1)

@@ -135,13 +135,7 @@ def adjust_sharpness(frames: Frames, factor: float) -> Frames:
 
 
 def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
-    """Blur every frame, reflected at its border without repeating the border pixel.
-
-    Args:
-        frames: (T, 3, H, W) of any size, also smaller than the kernel.
-        kernel: Side of the kernel, pixels, odd.
-        sigma: Standard deviation of the kernel, pixels, > 0.
-    """
+    """Blur every frame, reflected at its border; `kernel` (side, odd) and `sigma` (> 0) are in pixels."""
     # Beyond 3.5 sigma lies 0.05 % of the weight, 0.1 of a gray level: skip it.
     kernel = min(kernel, 2 * math.ceil(3.5 * sigma) + 1)
     weights = cv2.getGaussianKernel(kernel, sigma, cv2.CV_32F)
@@ -158,11 +152,8 @@ def color_jitter(
 ) -> Frames:
     """Adjust brightness, contrast, saturation and hue in random order by random amounts, drawn once per clip.
 
-    Args:
-        frames: (T, 3, H, W).
-        ranges: Brightness b, contrast, saturation and hue h, as for torchvision's `ColorJitter`: factors are uniform in
-            [max(0, 1 - b), 1 + b], the shift of the hue in [-h, h], h <= 0.5. Range 0 skips the operation.
-        generator: Source of random numbers.
+    `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
+    shift of the hue in [-h, h], h <= 0.5. Range 0 skips an operation.
     """
     *others, hue = ranges
     amounts = [generator.uniform(max(0.0, 1 - limit), 1 + limit) for limit in others]

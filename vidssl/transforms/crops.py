@@ -83,14 +83,8 @@ def random_box(
 ) -> Box:
     """Draw a box of a frame of `height` x `width` pixels as torchvision's `RandomResizedCrop` does.
 
-    Ten boxes are tried; if none fits into the frame, the largest central one of an allowed ratio is returned.
-
-    Args:
-        height: Of the frame, pixels.
-        width: Of the frame, pixels.
-        area: Range of the fraction of the frame, uniform.
-        ratio: Range of width / height, uniform in the logarithm.
-        generator: Source of random numbers.
+    `area` is the range of the fraction of the frame, `ratio` that of width / height, uniform in the logarithm. Ten
+    boxes are tried; if none fits into the frame, the largest central one of an allowed ratio is returned.
     """
     for _ in range(10):
         pixels = height * width * generator.uniform(*area)
@@ -170,16 +164,8 @@ def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None =
 
     One square is the central one; of several, the first and the last touch the ends. Three are those of the 30-crop
     test as in SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top, centre, bottom of a high
-    one. Along the shorter side all are centred.
-
-    Args:
-        frames: (T, C, H, W).
-        size: Side of the squares, pixels.
-        count: Squares, at least 1.
-        short: Shorter side, pixels, at least `size`; None: `size`. 256 with `size` 224 is the ImageNet test.
-
-    Returns:
-        `count` views (T, C, size, size).
+    one. Along the shorter side all are centred. `short` is at least `size`, and `size` by default; 256 with `size` 224
+    is the ImageNet test.
     """
     small = short_side(frames, size if short is None else short)
     margins = small.shape[3] - size, small.shape[2] - size
@@ -221,12 +207,10 @@ def rotate(frames: Frames, degrees: float, fill: int | None) -> Frames:
 
 
 def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
-    """Apply an affine map to frames (T, C, H, W), bilinear; their size stays.
+    """Apply an affine map (2, 3) from source to result to frames (T, C, H, W), bilinear; their size stays.
 
-    Args:
-        frames: The frames.
-        matrix: (2, 3), from source to result, in pixels with centres at whole numbers.
-        fill: Value outside of the source; None: reflected, without repeating the border pixel.
+    Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected, without repeating
+    the border pixel.
     """
     border = cv2.BORDER_REFLECT_101 if fill is None else cv2.BORDER_CONSTANT
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))

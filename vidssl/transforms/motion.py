@@ -16,7 +16,7 @@ def difference_pairs(
     one frame the pair is (t, t), whose difference is mid-gray. A reversed clip has the forward differences in reverse.
 
     Args:
-        indices: (T,) native frames of the clip, in [first, last], in any order.
+        indices: (T,) native frames of the clip, in any order.
         first: First native frame of the clip's span.
         last: Last native frame of the clip's span, included.
 
@@ -26,7 +26,6 @@ def difference_pairs(
     Raises:
         ValueError: An index lies outside of the span.
     """
-    indices = np.asarray(indices, dtype=np.int64)
     if indices.size and not first <= indices.min() <= indices.max() <= last:
         raise ValueError(f"frames {indices.min()}-{indices.max()} are not in the span {first}-{last}")
     before = np.maximum(np.minimum(indices, last - 1), first)
@@ -34,20 +33,10 @@ def difference_pairs(
 
 
 def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
-    """Subtract the gray values of clips: `(a - b + 255) / 2`, in all three channels.
+    """Subtract the gray values of clips (T, 3, H, W): `(a - b + 255) / 2`, in all three channels.
 
     Gray is 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded to the nearest integer; the half is rounded down, so
     that no difference is 127, -255 is 0 and +255 is 255.
-
-    Args:
-        frames_a: (T, 3, H, W), the earlier frames.
-        frames_b: (T, 3, H, W), the frames that follow them.
-
-    Returns:
-        (T, 3, H, W).
-
-    Raises:
-        ValueError: The clips differ in shape.
     """
     if frames_a.shape != frames_b.shape:
         raise ValueError(f"cannot subtract frames {frames_b.shape} from {frames_a.shape}")

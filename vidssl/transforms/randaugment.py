@@ -76,9 +76,6 @@ def rand_augment(
         geometry: Whether to rotate, shear and translate too.
         generator: Source of random numbers.
         probability: Probability that a drawn operation is applied.
-
-    Returns:
-        (T, 3, H, W); the input itself if nothing, or only the identity, is applied.
     """
     choices = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
     for _ in range(operations):

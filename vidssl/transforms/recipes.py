@@ -24,15 +24,9 @@ class Recipe(Protocol):
         ...
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make the views of a clip; every random draw holds for all of its frames.
+        """Make the views (T, 3, size, size) of frames (T, 3, H, W), both uint8 and channels last in memory.
 
-        Args:
-            frames: (T, 3, H, W) uint8 of any size, channels last in memory. Not changed.
-            generator: Source of random numbers.
-
-        Returns:
-            Views (T, 3, size, size) uint8, channels last in memory, each with its window in the given frames: `crops`
-            views for `uniform_crops`, else one.
+        Every random draw holds for all frames. The frames are not changed, and shared with no view.
         """
         ...
 
@@ -263,40 +257,23 @@ def check_short_side(size: int, short_side: int | None) -> None:
         raise ValueError(f"short_side {short_side} is less than size {size}: raise it, or leave it out")
 
 
-class _TestCrop(Settings):
+class _CropSettings(Settings):
     size: Side = 256  # SCE's test on video
     short_side: Side | None = (
         None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
     )
 
     @model_validator(mode="after")
-    def _check_crop(self) -> "_TestCrop":
+    def _check_crop(self) -> "_CropSettings":
         check_short_side(self.size, self.short_side)
         return self
-
-
-@RECIPES.register("center_crop")
-class CenterCrop:
-    """Shorter side to `short_side`, or `size`; central square of `size`. Not random."""
-
-    class Config(_TestCrop):
-        """Settings."""
-
-    difference = 0.0
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make one view."""
-        return [crops.center_crop(frames, self.config.size, self.config.short_side)]
 
 
 @RECIPES.register("uniform_crops")
 class UniformCrops:
     """Shorter side to `short_side`, or `size`; evenly spaced squares of `size` along the longer one. Not random."""
 
-    class Config(_TestCrop):
+    class Config(_CropSettings):
         """Settings; the default number is that of SCE's tests on video."""
 
         crops: int = Field(default=3, ge=1)
@@ -310,3 +287,20 @@ class UniformCrops:
         """Make `crops` views."""
         config = self.config
         return crops.uniform_crops(frames, config.size, config.crops, config.short_side)
+
+
+@RECIPES.register("center_crop")
+class CenterCrop:
+    """`uniform_crops` with one crop: the central square."""
+
+    class Config(_CropSettings):
+        """Settings."""
+
+    difference = 0.0
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        """Make one view."""
+        return [crops.center_crop(frames, self.config.size, self.config.short_side)]

@@ -323,7 +323,7 @@ def _scores(
         found = score(features.versions[:, places[name]], counted)
         scores[name] = found.score
         details[name] = {
-            "amounts_are": TRANSFORMATIONS[name].says,
+            "amounts_are": TRANSFORMATIONS[name].unit,
             "versions": found.versions,
             "unchanged_versions": int(counted.size) - found.versions,
             "samples": found.samples,

@@ -23,7 +23,6 @@ from vidssl.models.weights import (
     is_checkpoint,
     load_initial,
     load_state,
-    load_weights,
     read_anything,
 )
 from vidssl.transforms.recipes import check_short_side
@@ -136,7 +135,7 @@ def load_subject(options: Options) -> Subject:
             )
         run = bind_run(content["config"], f"config of {path}")
         backbone = build(BACKBONES, run.backbone)
-        load_weights(backbone, backbone_weights(content), str(path))
+        load_state(backbone, backbone_weights(content), str(path))
         origin["step"] = content["step"]
     else:
         if options.cfg is None:

@@ -1,5 +1,7 @@
 """The one source of random numbers for data: a function of (seed, epoch, index, view), never a hidden state."""
 
+from enum import IntEnum
+
 import numpy as np
 
 
@@ -15,3 +17,12 @@ def generator(seed: int, *key: int) -> np.random.Generator:
             the order of an epoch.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key)))
+
+
+class RngStream(IntEnum):
+    """Last number of a key, which keeps the random numbers of different purposes apart."""
+
+    INTER = 1
+    JIGSAW = 2
+    NPID = 3
+    CLUSTERS = 4

@@ -61,16 +61,9 @@ def margin_nce(
     margin: float,
     picks: Tensor | None = None,
 ) -> Tensor:
-    """InfoNCE with a margin (MarginNCE; InterCLR, Eq. 5).
+    """InfoNCE with a margin that is subtracted from the cosine of query and key (MarginNCE; InterCLR, Eq. 5).
 
-    Args:
-        query: (N, d).
-        key: (N, d).
-        negatives: (M, d).
-        temperature: tau.
-        margin: m, subtracted from the cosine of query and key: a positive one is stricter than InfoNCE (0).
-        picks: (N, K) int64, the rows of `negatives` that each query has; None: all of them. With picks no gradient
-            flows to the negatives.
+    With `picks` (N, K) int64 query n is compared with the rows `negatives[picks[n]]` only, which get no gradient.
     """
     query = query / temperature
     log_sum = _attend(query, negatives)[0] if picks is None else _Picked.apply(query, negatives, picks)
@@ -106,18 +99,9 @@ def sce(
 ) -> Tensor:
     """Soft contrastive loss: the target mixes the positive with the relations of the key (SCE, Eq. 5, 8-10).
 
-    Args:
-        query: (N, d).
-        key: (N, d).
-        negatives: (K, d).
-        temperature: tau, of the online distribution.
-        target_temperature: tau_m, of the relations.
-        coefficient: lambda in [0, 1], the weight of the positive; 1 is InfoNCE.
-        positive_slot: `masked` leaves the positive out of the relations, as Eq. (5) does; `zero` sets its
-            similarity to 0, as Algorithm 1 and the authors' code do.
-
-    Raises:
-        ConfigError: `positive_slot` is neither.
+    `temperature` is tau, of the online distribution, `target_temperature` tau_m, of the relations, and `coefficient`
+    lambda in [0, 1], the weight of the positive: 1 is InfoNCE. The `positive_slot` `masked` leaves the positive out of
+    the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and the authors' code do.
     """
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
@@ -136,17 +120,10 @@ def sce(
 def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
     """Contrast each row with all others, rows of its group being its positives (Khosla et al., 2020, Eq. 2, L_out).
 
-    Where each video is a group this is NT-Xent, for any number of views (Chen et al., 2020, Eq. 1). A row that is alone
-    in its group is only a negative. Gradients flow to all rows.
-
-    Args:
-        embedding: (R, d) unit rows, those of all processes.
-        group: (R,), rows of equal number are positives of each other.
-        temperature: tau.
-        anchors: The rows of this process; the mean of the processes' losses is the mean over all anchors.
-
-    Returns:
-        Scalar; 0 if no row has a positive.
+    Where each video is a group this is NT-Xent, for any number of views (Chen et al., 2020, Eq. 1). `embedding` (R, d)
+    has the unit rows of all processes; rows of equal number in `group` (R,) are positives of each other. A row that is
+    alone in its group is only a negative; if all are, the loss is 0. Gradients flow to all rows. `anchors` are the rows
+    of this process: the mean of the processes' losses is the mean over all anchors.
     """
     number = torch.arange(len(group), device=group.device)
     itself = number[anchors, None] == number

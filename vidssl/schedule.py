@@ -34,23 +34,15 @@ class Schedule(Settings):
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
-    def _constant_is_constant(self) -> "Schedule":
+    def _is_consistent(self) -> "Schedule":
         if self.shape == "constant" and self.start != self.end:
             raise ValueError(
                 f"shape: constant cannot go from {self.start} to {self.end}: choose linear or cosine"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_has_a_length(self) -> "Schedule":
         if not self.warmup and (self.warmup_start or not self.after_warmup):
             raise ValueError("warmup_start and after_warmup need a warmup above 0")
         if not self.after_warmup and self.shape in ("constant", "steps"):
             raise ValueError(f"after_warmup: false has no effect with shape: {self.shape}: remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_have_milestones(self) -> "Schedule":
         if (self.shape == "steps") != bool(self.milestones):
             raise ValueError("milestones and shape: steps need each other")
         if any(b <= a for a, b in zip((self.warmup, *self.milestones), self.milestones, strict=False)):

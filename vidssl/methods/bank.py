@@ -102,11 +102,7 @@ class OnlineKMeans(nn.Module):
         self.register_buffer("counts", torch.zeros(clusters, dtype=torch.int64))
 
     def allocate(self, num_records: int) -> None:
-        """Allocate the labels of a list.
-
-        Raises:
-            ConfigError: It has fewer records than there are clusters.
-        """
+        """Allocate the labels of a list; raise a ConfigError if it has fewer records than there are clusters."""
         self._check(num_records, "of the list")
         self.labels = torch.full((num_records,), -1)
 
@@ -138,11 +134,7 @@ class OnlineKMeans(nn.Module):
 
     @torch.no_grad()
     def fit(self, bank: MemoryBank, source: torch.Generator) -> None:
-        """Cluster all seen rows of the bank, starting from random ones (Lloyd's algorithm).
-
-        Raises:
-            ConfigError: Fewer records were seen than there are clusters.
-        """
+        """Cluster all seen rows of the bank, starting from random ones (Lloyd's algorithm)."""
         index = torch.nonzero(bank.seen).squeeze(1)
         self._check(len(index), "that could be read")
         order = torch.randperm(len(index), generator=source, device=source.device)
@@ -166,12 +158,9 @@ class OnlineKMeans(nn.Module):
 
     @torch.no_grad()
     def update(self, bank: MemoryBank, index: Tensor, before: Tensor) -> None:
-        """Move the records that were written to their nearest cluster, then centroids to the means of their members.
+        """Move written records to their nearest cluster, then centroids to the means of their members.
 
-        Args:
-            bank: After `write`.
-            index: (B,) records, each once, as `write` returned them.
-            before: (B, d) their rows before.
+        The records `index` (B,) and their rows `before` (B, d) are those that `bank.write` returned.
         """
         old, rows = self.labels[index], bank.rows[index]
         new = self.nearest(rows)

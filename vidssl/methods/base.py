@@ -1,13 +1,14 @@
 """The contract of a method: all that the training loop knows of it."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from vidssl import distributed
 from vidssl.config import Settings
-from vidssl.methods.branch import Branches, Encoded
+from vidssl.errors import ConfigError
+from vidssl.methods.branch import Branch, Encoded
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import RngStream, generator
 from vidssl.registry import Registry
@@ -22,7 +23,7 @@ class Method(nn.Module):
 
     Attributes:
         backbone: The network that is trained, saved and evaluated.
-        branches: Terms that are added to the loss; see `vidssl.methods.branch`. Most methods have none.
+        branches: Terms that are added to the loss, in this order; see `vidssl.methods.branch`. Most methods have none.
         progress: Completed fraction of the run, in [0, 1]; schedules are functions of it.
         step: Completed optimizer steps.
         seed: Seed of the run.
@@ -39,12 +40,11 @@ class Method(nn.Module):
     needs_labels: ClassVar[bool] = False
     classifies: ClassVar[bool] = False
     backbone: Backbone
-    branches: Branches
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
         self.backbone = backbone
-        self.branches = Branches()
+        self.branches = nn.ModuleDict()
         self.progress = 0.0
         self.step = 0
         self.seed = torch.initial_seed()  # the run seeds torch before it builds the method
@@ -58,7 +58,8 @@ class Method(nn.Module):
 
     def allocate(self, num_records: int) -> None:
         """Allocate state per record of the training list, such as a memory bank."""
-        self.branches.allocate(num_records)
+        for branch in self._branches():
+            branch.allocate(num_records)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
@@ -76,7 +77,31 @@ class Method(nn.Module):
         """Update state after an optimizer step; `progress` in [0, 1] includes that step."""
         self.progress = progress
         self.step += 1
-        self.branches.after_step(self)
+        for branch in self._branches():
+            branch.after_step(self)
+
+    def set_branches(self, **branches: Branch | None) -> None:
+        """Set the branches by name, in the order in which they are added to the loss."""
+        self.branches = nn.ModuleDict({name: x for name, x in branches.items() if x is not None})
+
+    def add_branches(self, loss: Tensor, batch: Batch, encoded: Encoded) -> dict[str, Tensor]:
+        """Add the branches to the method's own loss; return it as `loss`, with their other scalars."""
+        scalars = {"loss": loss}
+        for branch in self._branches():
+            scalars.update(branch(self, batch, encoded, scalars["loss"]))
+        return scalars
+
+    def shared_views(self, count: int) -> list[int]:
+        """List the views that no branch reserves."""
+        own = [branch.own_view for branch in self._branches() if branch.own_view is not None]
+        if own and (max(own) >= count or count == 1):
+            raise ConfigError(
+                f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it beside others"
+            )
+        return [view for view in range(count) if view not in own]
+
+    def _branches(self) -> list[Branch]:
+        return cast(list[Branch], [*self.branches.values()])
 
     def generator(self, stream: RngStream, view: int, device: torch.device) -> torch.Generator:
         """Make a generator on a device, equal on all processes: a function of seed, step, stream and view."""

@@ -1,25 +1,23 @@
 """The contract of a branch: a term that is added to the loss of a method.
 
 Branches are InterCLR's (`inter.py`), PIRL's JigSaw (`jigsaw.py`) and the patch pairs of `frame_invariance.py`. Their
-hosts are `MomentumMethod` and `NPID`. In a step a host
+hosts are `MomentumMethod` and `NPID`. In `forward` a host
 
-1. encodes the views of a batch (`Encoded`), all but those that `Branch.own_view` reserves,
-2. computes its own loss of them: `method.compare(encoded)`,
-3. calls each branch with the loss so far; the branch returns the new one, and other scalars to log,
-4. calls `after_step` of each branch after the optimizer step.
+1. encodes the views of a batch (`Encoded`), except those that a branch reserves (`Branch.own_view`),
+2. computes its own loss of them, `host.compare(encoded)`,
+3. calls each branch with the loss so far; the branch returns the new one, and other scalars to log.
 
-A branch may encode more clips (`method.backbone`) and have the method's own loss of them (`method.compare`). Its
-parameters are trained with the method's, and its state is saved with it.
+A branch may encode more clips with `host.backbone`, and apply the host's loss to them with `host.compare`. Its
+parameters and buffers are trained and saved with those of the host, which also calls `allocate` and `after_step`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from vidssl.errors import ConfigError
 from vidssl.types import Batch
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ class Encoded:
 
     Attributes:
         queries: Online embeddings, with gradient.
-        keys: The positives, without gradient. In NPID all views share one, that of the bank; its number is -1.
+        keys: The positives, without gradient. NPID has one for all views, of its bank; the number is -1.
         negatives: (N, K) rows of NPID's bank.
         patches: The same for the tracked region in each view; only with patch pairs.
     """
@@ -48,68 +46,27 @@ class Encoded:
 
 
 class Branch(nn.Module):
-    """A term that is added to the loss of a method.
+    """A term that is added to the loss of a method, its host.
 
     Attributes:
-        own_view: A view that the method leaves to this branch.
+        own_view: Number of the view that the host does not encode, because this branch does.
     """
 
     own_view: int | None = None
 
-    def allocate(self, num_records: int) -> None:
-        """Allocate state per record of the training list."""
-
-    def forward(self, method: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Return the new `loss`, and further scalars to log.
 
         Args:
-            method: The host: its `backbone`, `compare`, `step`, `progress` and `uniform`.
-            batch: What was encoded.
-            encoded: By the method.
-            loss: Of the method, and of the branches before this one.
+            host: Of which `backbone`, `compare`, `step`, `progress` and `uniform` are used.
+            batch: The views, and the index of their records.
+            encoded: The batch, encoded by the host.
+            loss: Of the host and the branches before this one.
         """
         raise NotImplementedError
 
-    def after_step(self, method: Method) -> None:
-        """Update state after an optimizer step; `method.step` includes it."""
-
-
-class Branches(nn.ModuleDict):
-    """The branches of a method by name, in the order in which they are added to the loss."""
-
-    def __init__(self, **branches: Branch | None) -> None:
-        super().__init__({name: branch for name, branch in branches.items() if branch is not None})
-
-    def _each(self) -> list[tuple[str, Branch]]:
-        return cast("list[tuple[str, Branch]]", [*self.items()])
-
-    def shared_views(self, count: int) -> list[int]:
-        """List the views of `count` that the method itself compares: those that no branch reserves.
-
-        Raises:
-            ConfigError: A reserved view does not exist, or is the only one.
-        """
-        own = {name: branch.own_view for name, branch in self._each() if branch.own_view is not None}
-        for name, view in own.items():
-            if view >= count or count == 1:
-                raise ConfigError(
-                    f"{name}.view {view} and {count} views do not fit: data.views needs a recipe for it beside others"
-                )
-        return [view for view in range(count) if view not in own.values()]
-
-    def add_to(self, loss: Tensor, method: Method, batch: Batch, encoded: Encoded) -> dict[str, Tensor]:
-        """Add all terms to the loss of the method; return it as `loss`, with what the branches log."""
-        scalars = {"loss": loss}
-        for _, branch in self._each():
-            scalars.update(branch(method, batch, encoded, scalars["loss"]))
-        return scalars
-
     def allocate(self, num_records: int) -> None:
         """Allocate state per record of the training list."""
-        for _, branch in self._each():
-            branch.allocate(num_records)
 
-    def after_step(self, method: Method) -> None:
-        """Update state after an optimizer step."""
-        for _, branch in self._each():
-            branch.after_step(method)
+    def after_step(self, host: Method) -> None:
+        """Update state after an optimizer step, which `host.step` includes."""

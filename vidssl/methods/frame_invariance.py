@@ -6,7 +6,7 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.branch import Branch, Branches, Encoded
+from vidssl.methods.branch import Branch, Encoded
 from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
@@ -22,13 +22,13 @@ class PatchPairs(Branch):
         super().__init__()
         self.weight = weight
 
-    def forward(self, method: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Weight the loss with that of the patches; log the fraction of videos with a track as `tracked`."""
         assert encoded.patches is not None and batch.boxes is not None  # or `encode_view` has raised
         # Without a track the box is the whole view, and the patch pair equals the frame pair.
         whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
         tracked = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
-        patches = method.compare(encoded.patches)
+        patches = host.compare(encoded.patches)
         return {"loss": (1 - self.weight) * loss + self.weight * patches, "tracked": tracked}
 
 
@@ -55,9 +55,9 @@ class FrameInvariance(MomentumMethod):
         super().__init__(config, backbone)
         if config.patch_weight:
             backbone.check_regions()
-            self.branches = Branches(patches=PatchPairs(config.patch_weight), **self.branches)
+            self.set_branches(patches=PatchPairs(config.patch_weight), **self.branches)  # the first
 
-    def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None) -> list[Tensor]:
+    def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Compute features of the clip and, with patch pairs, of the region: RoI pooling of layer 3, then layer 4."""
         if not self.config.patch_weight:
             return [backbone(clips)]

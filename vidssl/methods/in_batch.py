@@ -50,12 +50,8 @@ class InBatchMethod(Method):
     def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
         """Contrast all views of all samples with one another, over all processes.
 
-        To change the loss, override `contrast`, not this: with micro-batches `forward` does not compute the loss.
-
-        Args:
-            batch: All samples of a step; or some of them, with `gradient`.
-            gradient: (B, views, d), of the step's loss with respect to the embeddings of this batch. The result is
-                a `"loss"` that backpropagates it: so micro-batches learn from the loss of the whole step.
+        With `gradient` (B, views, d), that of the step's loss with respect to the embeddings of this micro-batch, the
+        `"loss"` returned only backpropagates it. So override `contrast` to change the loss, not this.
         """
         embedding = self.embed(batch)
         if gradient is not None:
@@ -63,11 +59,7 @@ class InBatchMethod(Method):
         return self.contrast(embedding, self.group(batch))
 
     def embed(self, batch: Batch) -> Tensor:
-        """Compute the unit embeddings (B, views, d) of all views.
-
-        Raises:
-            ConfigError: There are too few views, or too few samples for batch norm.
-        """
+        """Compute the embeddings (B, views, d) of all views, unit rows."""
         views = len(batch.views)
         if views < self.fewest_views:
             raise ConfigError(
@@ -77,12 +69,7 @@ class InBatchMethod(Method):
         return unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
 
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-        """Compute the scalars of a step from its embeddings, without any parameters.
-
-        Args:
-            embedding: (B, views, d) unit rows, of all samples of this process.
-            group: (B,), the result of `group`.
-        """
+        """Compute the scalars of a step from all its embeddings (B, views, d) on this process and their groups (B,)."""
         group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
             every, every_group = (

@@ -47,16 +47,8 @@ class InterBranch(Branch):
     """Attracts an embedding to that of another video of its cluster, and repels it from those of other clusters.
 
     The first clusters are those of a global k-means after the first epoch, when the bank is complete; before, the
-    branch adds nothing to the loss.
-
-    Args:
-        config: Of the branch.
-        dim: Of the embedding.
-        temperature: Of the method; None if it has no negatives.
-        bank: The method's own; None: the branch keeps the mean of the newest keys of each video.
-
-    Raises:
-        ConfigError: Settings of negatives are given, and the method has none.
+    branch adds nothing to the loss. `temperature` is that of the host, None if it has no negatives. `bank` is that of
+    the host; without one the branch keeps its own, of the mean of the newest keys of each video.
     """
 
     bank: MemoryBank
@@ -92,7 +84,7 @@ class InterBranch(Branch):
             self.bank.allocate(num_records)
         self.clusters.allocate(num_records)
 
-    def forward(self, method: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Weight the loss with MarginNCE, or without negatives the squared distance, of each query (Eq. 6)."""
         if self._owns_bank:
             self.bank.hold(batch.index, unit(torch.stack([*encoded.keys.values()]).mean(dim=0)))
@@ -101,18 +93,18 @@ class InterBranch(Branch):
         terms = []
         with full_precision(loss.device):
             for view, query in encoded.queries.items():
-                positives, picks = self.draw(method, query.detach(), batch.index, view)
+                positives, picks = self.draw(host, query.detach(), batch.index, view)
                 positive, rows = self.bank.rows[positives], self.bank.rows
                 if picks is None or self.temperature is None:
                     terms.append(losses.squared_distance(query, positive))
                 else:
-                    tau = self.temperature.at(method.progress)
+                    tau = self.temperature.at(host.progress)
                     terms.append(losses.margin_nce(query, positive, rows, tau, self.margin, picks))
         inter, weight = torch.stack(terms).mean(), self.config.intra_weight
         mixed = weight * loss + (1 - weight) * inter
         return {"loss": mixed, "intra_loss": loss.detach(), "inter_loss": inter.detach()}
 
-    def after_step(self, method: Method) -> None:
+    def after_step(self, host: Method) -> None:
         """Write the step's rows into the bank, then update the clusters."""
         index, before = self.bank.write()
         records, refresh = len(self.bank.rows), self.config.refresh
@@ -123,7 +115,7 @@ class InterBranch(Branch):
         due = 1 if refresh is None else 1 + int((self._written - records) / (refresh * records))
         if self._fits < due:
             self._fits = due
-            self.clusters.fit(self.bank, method.generator(RngStream.CLUSTERS, 0, index.device))
+            self.clusters.fit(self.bank, host.generator(RngStream.CLUSTERS, 0, index.device))
         elif refresh is None:
             self.clusters.update(self.bank, index, before)
 
@@ -136,7 +128,7 @@ class InterBranch(Branch):
         self._written, self._fits = int(state["taken"]), int(state["fits"])
 
     @torch.no_grad()
-    def draw(self, method: Method, query: Tensor, index: Tensor, view: int) -> tuple[Tensor, Tensor | None]:
+    def draw(self, host: Method, query: Tensor, index: Tensor, view: int) -> tuple[Tensor, Tensor | None]:
         """Draw records of the bank for queries (N, d): a positive (N,) and, with a sampling, negatives (N, K)."""
         clusters, labels = self.clusters, self.clusters.labels[index]
         # A video that could not be read before has no label yet: that of the nearest centroid.
@@ -144,7 +136,7 @@ class InterBranch(Branch):
         order, start = clusters.members()
         start, count = start[labels], clusters.counts[labels]  # of each query's cluster, in `order`
         negatives = 0 if self.sampling in (None, "hard") else self.config.negatives
-        random = method.uniform(len(index), 1 + negatives, RngStream.INTER, view, query.device)
+        random = host.uniform(len(index), 1 + negatives, RngStream.INTER, view, query.device)
 
         # Draw one of all members but the last, and take the last if that is the video itself: all others are equally
         # likely, and a video that is alone in its cluster is its own positive.

@@ -38,12 +38,8 @@ class JigsawBranch(Branch):
     """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys.
 
     All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not reveal which
-    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.)
-
-    Args:
-        config: Of the branch.
-        dim: Of the backbone's output.
-        out: Of the embedding.
+    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is
+    the size of the backbone's output, `out` that of the embedding.
     """
 
     def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
@@ -54,28 +50,24 @@ class JigsawBranch(Branch):
         self.patch = nn.Linear(dim, out) if config.head == "linear" else mlp(dim, two)
         self.join = nn.Linear(config.grid**2 * out, out)
 
-    def forward(self, method: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Weight the loss with that of the cut views as queries."""
         views = [*encoded.queries] if self.own_view is None else [self.own_view]
-        queries = {view: self.embed(method, batch, view) for view in views}
-        own = method.compare(Encoded(queries, encoded.keys, encoded.negatives))
+        queries = {view: self.embed(host, batch, view) for view in views}
+        own = host.compare(Encoded(queries, encoded.keys, encoded.negatives))
         return {"loss": (1 - self.config.weight) * loss + self.config.weight * own}
 
-    def embed(self, method: Method, batch: Batch, view: int) -> Tensor:
+    def embed(self, host: Method, batch: Batch, view: int) -> Tensor:
         """Embed one view, cut and shuffled, as unit rows (B, d)."""
         clips = batch.views[view]
-        keys = ((method.step, record, view, RngStream.JIGSAW) for record in batch.index.tolist())
-        patches = cut(clips, self.config.grid, [generator(method.seed, *key) for key in keys])
-        vectors: Tensor = self.patch(method.backbone(patches.flatten(0, 1)))
+        keys = ((host.step, record, view, RngStream.JIGSAW) for record in batch.index.tolist())
+        patches = cut(clips, self.config.grid, [generator(host.seed, *key) for key in keys])
+        vectors: Tensor = self.patch(host.backbone(patches.flatten(0, 1)))
         return unit(self.join(vectors.view(len(clips), -1)))
 
 
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
-    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells.
-
-    Raises:
-        ConfigError: The clips are smaller than the grid.
-    """
+    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
     cell = clips.shape[-1] // grid
     side = round(_SIDE * cell)
     if side < 1:

@@ -18,7 +18,7 @@ from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Method
-from vidssl.methods.branch import Branches, Encoded
+from vidssl.methods.branch import Encoded
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.queue import KeyQueue
@@ -72,7 +72,7 @@ class MomentumMethod(Method):
         queued = config if isinstance(config, QueueConfig) else None
         self.queue = KeyQueue(queued.queue if queued else 0, out)
         self.temperature = queued.temperature if queued else None
-        self.branches = Branches(
+        self.set_branches(
             jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
             inter=None if config.inter is None else InterBranch(config.inter, out, self.temperature),
         )
@@ -87,17 +87,14 @@ class MomentumMethod(Method):
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; return a scalar."""
         raise NotImplementedError
 
-    def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None) -> list[Tensor]:
-        """Compute the features (N, dim) of one view that are embedded: those of the clip, first.
-
-        With patch pairs those of a tracked region, at `boxes`, are second.
-        """
+    def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
+        """Compute the features (N, dim) of a view: of the clip and, with patch pairs, of the region in `boxes`."""
         return [backbone(clips)]
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all ordered pairs of a query view and another key view."""
         key_views, count = self.config.key_views, len(batch.views)
-        views = self.branches.shared_views(count)
+        views = self.shared_views(count)
         if len(views) < 2 or not {*key_views} <= {*views}:
             used = f", of which jigsaw cuts one ({len(views)} are left)" if len(views) < count else ""
             raise ConfigError(
@@ -107,13 +104,13 @@ class MomentumMethod(Method):
         with torch.no_grad():
             keys = {k: self._embed_key(batch, k) for k in key_views}
         queries = self._embed_queries(batch, [v for v in views if {*key_views} - {v}])
-        # Clips, and regions if there are patch pairs, are compared with their like only.
+        # Clips are compared with clips; with patch pairs also regions with regions.
         clips, *regions = [
             Encoded({q: x[n] for q, x in queries.items()}, {k: x[n] for k, x in keys.items()})
             for n in range(len(keys[key_views[0]]))
         ]
         encoded = replace(clips, patches=regions[0]) if regions else clips
-        scalars = self.branches.add_to(self.compare(encoded), self, batch, encoded)
+        scalars = self.add_branches(self.compare(encoded), batch, encoded)
         if self.watched:
             with full_precision(batch.label.device):
                 scalars.update(self._statistics([clips, *regions]))
@@ -139,21 +136,24 @@ class MomentumMethod(Method):
             groups.setdefault(v if v in self.config.key_views else batch.views[v].shape, []).append(v)
         embedded: dict[int, list[Tensor]] = {}
         for group in groups.values():
-            features = self.encode_view(self.backbone, *_inputs(batch, group))
+            parts = zip(*(_inputs(batch, v) for v in group), strict=True)
+            inputs = (torch.cat(x) if len(x) > 1 else x[0] for x in parts)
+            features = self.encode_view(self.backbone, *inputs)
             rows = [unit(self.predictor(self.projector(x))).chunk(len(group)) for x in features]
-            embedded.update(zip(group, map(list, zip(*rows, strict=True)), strict=True))
+            embedded.update({v: [x[n] for x in rows] for n, v in enumerate(group)})
         return {v: embedded[v] for v in views}
 
     def _embed_key(self, batch: Batch, view: int) -> list[Tensor]:
         """Embed a view by the target network, as `_embed_queries` does."""
-        clips, boxes = _inputs(batch, [view])
 
-        def encoder(clips: Tensor, *boxes: Tensor) -> Tensor:  # one tensor, whose rows processes can exchange
-            features = self.encode_view(self.target_backbone, clips, boxes[0] if boxes else None)
+        def encoder(
+            *inputs: Tensor,
+        ) -> Tensor:  # one tensor (N, 1 or 2, d), whose rows processes can exchange
+            features = self.encode_view(self.target_backbone, *inputs)
             return torch.stack([self.target[1](x) for x in features], dim=1)
 
-        inputs = (clips,) if boxes is None else (clips, boxes)
         with torch.inference_mode():
+            inputs = _inputs(batch, view)
             rows = shuffled(encoder, *inputs) if self.shuffle else encoder(*inputs)
         return [unit(x) for x in rows.unbind(dim=1)]
 
@@ -177,8 +177,8 @@ class MomentumMethod(Method):
     def after_step(self, progress: float) -> None:
         """Move the target, then write the step's keys to the queue."""
         super().after_step(progress)
-        online = nn.Sequential(self.backbone, self.projector)
-        move_towards(self.target, online, self.config.momentum.at(progress))
+        momentum = self.config.momentum.at(progress)
+        move_towards(self.target, nn.Sequential(self.backbone, self.projector), momentum)
         self.queue.enqueue()
 
 
@@ -189,12 +189,9 @@ class QueueConfig(MomentumMethod.Config):
     temperature: Temperature = constant(0.1)  # tau
 
 
-def _inputs(batch: Batch, views: list[int]) -> tuple[Tensor, Tensor | None]:
-    """Clips of some views of one size as one batch, and their boxes."""
-    if len(views) == 1:  # not copied
-        return batch.views[views[0]], None if batch.boxes is None else batch.boxes[:, views[0]]
-    clips = torch.cat([batch.views[v] for v in views])
-    return clips, None if batch.boxes is None else torch.cat([batch.boxes[:, v] for v in views])
+def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:
+    """Clips of a view, and their boxes if the run has tracks."""
+    return (batch.views[view],) if batch.boxes is None else (batch.views[view], batch.boxes[:, view])
 
 
 @torch.no_grad()

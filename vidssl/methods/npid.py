@@ -15,7 +15,7 @@ from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.branch import Branches, Encoded
+from vidssl.methods.branch import Encoded
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.statistics import key_statistics
@@ -52,7 +52,7 @@ class NPID(Method):
         self.projector = mlp(backbone.dim, config.projector)
         out = config.projector.out
         self.bank = MemoryBank(out, config.bank_momentum)
-        self.branches = Branches(
+        self.set_branches(
             jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
             inter=None
             if config.inter is None
@@ -68,11 +68,11 @@ class NPID(Method):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""
-        index, views = batch.index, self.branches.shared_views(len(batch.views))
+        index, views = batch.index, self.shared_views(len(batch.views))
         check_batch_norm(len(index), self.projector)
         queries = {v: unit(self.projector(self.backbone(batch.views[v]))) for v in views}
         encoded = Encoded(queries, {_BANK: self.bank.rows[index]}, self.draw(index))
-        scalars = self.branches.add_to(self.compare(encoded), self, batch, encoded)
+        scalars = self.add_branches(self.compare(encoded), batch, encoded)
         if self.watched:
             scalars.update(self._statistics(encoded))
         self.bank.hold(index, unit(torch.stack([*queries.values()]).mean(dim=0)))

@@ -13,16 +13,10 @@ _NEGATIVES = 4096  # negatives that statistics are computed on
 def key_statistics(query: Tensor, key: Tensor, negatives: Tensor, one_each: Tensor) -> dict[str, Tensor]:
     """Measure whether the keys of different videos differ.
 
-    Args:
-        query: (N, d).
-        key: (N, d), the positives.
-        negatives: (K, d), of which the first 4,096 are used; if K is 0, the other keys of the batch.
-        one_each: (V, d), one key of each video.
-
-    Returns:
-        `positive_similarity`, mean of query · key; `negative_similarity` and `negative_spread`, mean and standard
-        deviation of key · negative, 0 with fewer than two pairs; `key_rank`, the effective rank of `one_each`, and
-        `key_rank_limit`, its maximum, min(V, d).
+    `positive_similarity` is the mean of query · key (N, d); `negative_similarity` and `negative_spread` are mean and
+    standard deviation of key · negative, over the first 4,096 of `negatives` (K, d) or, without any, the other keys of
+    the batch; with fewer than two pairs they are 0. `key_rank` is the effective rank of one key of each video (V, d),
+    and `key_rank_limit` its maximum, min(V, d).
     """
     similarity = key @ (negatives[:_NEGATIVES] if len(negatives) else key).T
     if not len(negatives):
@@ -39,14 +33,9 @@ def key_statistics(query: Tensor, key: Tensor, negatives: Tensor, one_each: Tens
 
 @torch.no_grad()
 def group_statistics(embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-    """Measure the same as `key_statistics`, with the rows of other groups as negatives.
+    """Measure the same as `key_statistics` for rows (R, d) that are queries and keys, by their group (R,).
 
-    Args:
-        embedding: (R, d), which are queries and keys.
-        group: (R,), rows of equal number are positives of each other.
-
-    Returns:
-        Scalars of the same names; the rank is that of the first row of each group. Values without pairs are 0.
+    The negatives are rows of other groups, and the rank is that of the first row of each. Values without pairs are 0.
     """
     similarity = embedding @ embedding.T
     same = group[:, None] == group

@@ -38,11 +38,7 @@ def mlp(dim: int, head: Head) -> nn.Sequential:
 
 
 def check_batch_norm(samples: int, *heads: nn.Module) -> None:
-    """Raise if the batch norm of a head would see one sample only; synchronised batch norm sees those of all processes.
-
-    Raises:
-        ConfigError: It would.
-    """
+    """Raise a ConfigError if batch norm in a head would see a single sample; a synchronised one sees more."""
     norms = [m for head in heads for m in head.modules() if isinstance(m, nn.BatchNorm1d) and m.training]
     if samples == 1 and norms:
         raise ConfigError(

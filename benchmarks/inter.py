@@ -1,13 +1,12 @@
 """Time InterCLR's branch as its bank grows: `python benchmarks/inter.py [--records M ...] [--json FILE]`.
 
-What the branch does in a step, for one view, part by part: write the rows into the bank, keep the clusters up to date,
-draw positives, search the pools that negatives are drawn from, draw them, the loss forward and backward. The rows are
-those of a mixture, so that there are clusters. All banks run in turn in each round (A B C A B C ...), and the fastest
-round of each part counts: by the wall clock, and on one thread (OMP_NUM_THREADS=1) by CPU time. One iteration of the
-global k-means is timed once.
+Measures the parts of a step for one view: writing rows to the bank, updating the clusters, drawing positives and
+negatives by each sampling, the loss forward and backward. The rows are those of a mixture, so that there are clusters.
+All banks run in turn in each round (A B C A B C ...), and the fastest round of each part counts: wall clock, or CPU
+time with one thread (OMP_NUM_THREADS=1). One iteration of the global k-means is timed once.
 
-Memory is the peak during a part over what was held before it, the bank included, in a step of its own: on a GPU what
-torch's allocator had in use, on a CPU what Linux counts for the process. With `random` there is no pool to search.
+Memory is the peak during a part minus what was in use before it, in a step of its own: on a GPU that of torch's
+allocator, on a CPU the resident memory of the process.
 """
 
 import argparse
@@ -20,11 +19,12 @@ from typing import Any
 
 import torch
 from measure import finish, table
+from torch import nn
 
-from vidssl.losses import margin_nce
-from vidssl.methods.bank import MemoryBank, others
-from vidssl.methods.inter import _BLOCK, Inter, InterBranch
-from vidssl.methods.parts import unit
+from vidssl.losses import margin_nce, unit
+from vidssl.methods import Method
+from vidssl.methods.bank import MemoryBank
+from vidssl.methods.inter import Inter, InterBranch
 from vidssl.randomness import generator
 from vidssl.schedule import constant
 
@@ -46,12 +46,12 @@ def fill(bank: MemoryBank, centres: int) -> None:
 
 
 class Subject:
-    """A bank of M records with its clusters, and what a step does with them.
+    """A bank of M records with its clusters, and the parts of a step.
 
     Attributes:
         seconds: Of each part, of all rounds.
-        mib: Of each part, at its peak, once.
-        weighed: Whether memory is measured, or time: what the allocator had to give back first would cost time.
+        mib: Peak of each part, measured once.
+        weighed: Whether memory is measured, or time.
         held: MiB of the bank and the state of its clusters.
     """
 
@@ -63,6 +63,7 @@ class Subject:
         self.seconds: dict[str, list[float]] = {}
         self.mib: dict[str, float] = {}
         torch.manual_seed(0)
+        self._host = Method(nn.Identity())  # type: ignore[arg-type]
         self._bank = MemoryBank(DIM, omega=0.5)
         self._branches = {name: self._branch(name) for name in (None, *SAMPLINGS)}
         self._clusters = self._branches[None].clusters
@@ -75,16 +76,16 @@ class Subject:
         fill(self._bank, self.centroids)
         self.held = sum(x.nbytes for x in (*self._bank.buffers(), *self._clusters.buffers())) / 2**20
         for self.weighed in (False, True):
-            self._do("global k-means, one iteration", lambda: self._clusters.fit(self._bank, generator(0)))
-            self._do("members of clusters, listed after it", lambda: self._clusters.members(0))
+            source = torch.Generator(self._device).manual_seed(0)
+            self._do("global k-means, one iteration", lambda s=source: self._clusters.fit(self._bank, s))
         self.weighed = False
 
     def _branch(self, sampling: Any) -> InterBranch:
         settings = Inter(clusters=self.centroids, negatives=self._negatives, sampling=sampling, iterations=1)
-        return InterBranch(settings, DIM, None if sampling is None else constant(0.1))
+        return InterBranch(settings, DIM, None if sampling is None else constant(0.1), self._bank)
 
     def _do(self, part: str, action: Callable[[], Any]) -> Any:
-        """Do a part; note its time, or its peak."""
+        """Run a part and record its time, or its peak."""
         if self.weighed:
             held = _held(self._device)
             result = action()
@@ -98,8 +99,8 @@ class Subject:
         return result
 
     def step(self, number: int) -> None:
-        """Do all parts of a step, with records and rows that follow from its number."""
-        bank, clusters, count = self._bank, self._clusters, self._negatives
+        """Run all parts of a step, with records and rows that are a function of its number."""
+        bank, clusters, self._host.step = self._bank, self._clusters, number
         source = generator(1, number)
         index = torch.from_numpy(source.choice(self.records, self._batch, replace=False)).to(self._device)
         noise = torch.from_numpy(source.standard_normal((self._batch, DIM), "float32")).to(self._device)
@@ -108,33 +109,9 @@ class Subject:
         bank.hold(index, query)
         _, before = self._do("bank write", bank.write)
         self._do("online k-means", lambda: clusters.update(bank, index, before))
-        self._do("draw of positives", lambda: self._branches[None]._draw(query, index, bank, number, 0))
-
-        labels = clusters.labels[index]
-        size = max(1, _BLOCK // self.records)  # of a block of queries, as in InterBranch
-        for name in ("hard", "semihard", "semieasy"):
-            branch = self._branches[name]
-            pools = self._do(
-                f"pool search, {name}",
-                lambda b=branch: [
-                    pool
-                    for some, label in zip(query.split(size), labels.split(size), strict=True)
-                    for pool in b._pools(some, label, bank)
-                ],
-            )
-            self._do(f"draw, {name}", lambda b=branch, p=pools: torch.stack([b._some(x, source) for x in p]))
-            del pools
-        self._do(
-            "draw, random",
-            lambda: [
-                others(sorted([*clusters.members(label), *clusters.members(-1)]), self.records, count, source)
-                for label in labels.tolist()
-            ],
-        )
-        semihard = self._branches["semihard"]
-        positives, picks = self._do(
-            "all draws of a step, semihard", lambda: semihard._draw(query, index, bank, number, 0)
-        )
+        for name, branch in self._branches.items():
+            draw = f"draw of positives and negatives, {name}" if name else "draw of positives"
+            positives, picks = self._do(draw, lambda b=branch: b.draw(self._host, query, index, 0))
         query.requires_grad_()
         self._do(
             "loss, forward and backward",
@@ -148,8 +125,8 @@ def _held(device: torch.device) -> int:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         return torch.cuda.memory_allocated()
-    ctypes.CDLL(None).malloc_trim(0)  # what is free already must not hide what is needed
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of the process is now what it holds
+    ctypes.CDLL(None).malloc_trim(0)  # memory that is free must not hide new allocations
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     return _bytes("VmRSS")
 
 
@@ -158,7 +135,7 @@ def _peak(device: torch.device) -> int:
 
 
 def _bytes(name: str) -> int:
-    """What Linux knows of this process's memory."""
+    """A line of this process's memory statistics on Linux."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return 1024 * int(line.split()[1])
 
@@ -178,7 +155,7 @@ def main() -> None:
     parsed = parser.parse_args()
     parsed.batch = parsed.batch or (256 if parsed.device.type == "cuda" else 32)
     subjects = [Subject(records, parsed) for records in parsed.records]
-    once = len(subjects[0].seconds)  # parts that a step does not have
+    once = len(subjects[0].seconds)  # parts that are not in a step
     for number in range(parsed.rounds + 2):
         for subject in subjects:
             subject.weighed = number > parsed.rounds

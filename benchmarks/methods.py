@@ -37,7 +37,6 @@ from vidssl.methods import METHODS, Method
 from vidssl.methods.inter import Inter
 from vidssl.methods.jigsaw import Jigsaw
 from vidssl.models import build_backbone
-from vidssl.randomness import generator
 from vidssl.types import Batch
 
 BASE = "MoCo, 2 clips"
@@ -91,11 +90,12 @@ def make_method(variant: Variant, backbone: str, records: int, device: torch.dev
     method: Method = known(known.Config(**variant.settings), build_backbone(backbone))
     method.allocate(records)
     method.to(device)
-    bank, branch = getattr(method, "bank", None), getattr(method, "inter", None)
+    branch = dict(method.branches.items()).get("inter")
+    bank = getattr(method if branch is None else branch, "bank", None)
     if bank is not None:
         fill(bank, max(2, records // 100))
     if branch is not None:
-        branch.clusters.fit(bank, generator(0))
+        branch.clusters.fit(bank, torch.Generator(device).manual_seed(0))
         branch.set_extra_state({"taken": records, "fits": 1})
     return method
 

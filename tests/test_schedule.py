@@ -88,7 +88,7 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
     [
         (
             {"start": 1, "end": 0, "shape": "constant"},
-            "a constant goes from 1.0 to 0.0: choose linear or cosine",
+            "shape: constant cannot go from 1.0 to 0.0: choose linear or cosine",
         ),
         ({"start": 1, "end": 0, "warmup": 1.0}, "value.warmup: .*less than 1"),
         (
@@ -97,7 +97,7 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
         ),
         (
             {"start": 1, "end": 1, "shape": "constant", "warmup": 0.1, "after_warmup": False},
-            "after_warmup: false does nothing with shape: constant",
+            "after_warmup: false has no effect with shape: constant",
         ),
         ({"start": 1, "end": 0, "warmup_start": 0.1}, "warmup_start and after_warmup need a warmup above 0"),
         ({"start": 1, "end": 0, "warmup": -0.1}, "value.warmup: .*greater than or equal to 0"),
@@ -135,15 +135,15 @@ def test_steps_come_back_from_a_config():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"shape": "steps"}, "milestones and shape: steps go together"),
-        ({"milestones": [0.5]}, "milestones and shape: steps go together"),
-        ({"shape": "steps", "milestones": [0.5, 0.5]}, "must rise, and lie after the warm-up"),
-        ({"shape": "steps", "milestones": [0.1], "warmup": 0.2}, "must rise, and lie after the warm-up"),
-        ({"shape": "steps", "milestones": [0.5], "end": 0.0}, "both must be above 0, to have a factor"),
+        ({"shape": "steps"}, "milestones and shape: steps need each other"),
+        ({"milestones": [0.5]}, "milestones and shape: steps need each other"),
+        ({"shape": "steps", "milestones": [0.5, 0.5]}, "must increase and come after the warm-up"),
+        ({"shape": "steps", "milestones": [0.1], "warmup": 0.2}, "must increase and come after the warm-up"),
+        ({"shape": "steps", "milestones": [0.5], "end": 0.0}, "needs start and end above 0"),
         ({"shape": "steps", "milestones": [1.0]}, "less than 1"),
         (
             {"shape": "steps", "milestones": [0.5], "warmup": 0.2, "after_warmup": False},
-            "after_warmup: false does nothing with shape: steps",
+            "after_warmup: false has no effect with shape: steps",
         ),
     ],
 )

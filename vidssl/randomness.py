@@ -1,5 +1,7 @@
 """Random numbers for data: a function of (seed, epoch, index, view), without hidden state."""
 
+from enum import IntEnum
+
 import numpy as np
 
 
@@ -14,3 +16,12 @@ def generator(seed: int, *key: int) -> np.random.Generator:
         key: Each >= 0: (epoch, index, view) for a view of a sample, (epoch,) for the order of an epoch.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key)))
+
+
+class RngStream(IntEnum):
+    """Last number of a key, which keeps the random numbers of different purposes apart."""
+
+    INTER = 1
+    JIGSAW = 2
+    NPID = 3
+    CLUSTERS = 4

@@ -3,20 +3,25 @@
 from typing import Annotated, Any, Literal
 
 from fvcore.common.param_scheduler import CosineParamScheduler, LinearParamScheduler
-from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, model_validator
 
 from vidssl.config import Settings
 
 
 class Schedule(Settings):
-    """A value from `start` to `end` over a run; a single number in a config stays what it is.
+    """A value that goes from `start` to `end` over a run; in a config a plain number is a constant.
 
-    `warmup` is the fraction of the run, in [0, 1), in which the value first climbs linearly from `warmup_start`:
-    35 of 200 epochs are 0.175. By default it ends at `start`, and the shapes `linear` and `cosine` cover the rest of
-    the run. With `after_warmup: false` they cover the whole run, and the warm-up climbs to the value that they have
-    where it ends: the learning rate of SlowFast's code (`COSINE_AFTER_WARMUP: False`). With the shape `steps` the value
-    is multiplied by an equal factor at each of `milestones`, fractions of the whole run: from 1 to 0.04 at 0.6 and 0.8
-    is a fifth each time.
+    Attributes:
+        start: Value at the beginning (after the warm-up, if `after_warmup`).
+        end: Value at the end of the run.
+        shape: `steps` multiplies the value by an equal factor at each of `milestones`: from 1 to 0.04 at 0.6 and 0.8
+            is a fifth each time.
+        warmup: Fraction of the run, in [0, 1), over which the value climbs linearly: 35 of 200 epochs are 0.175.
+        warmup_start: Where the climb begins.
+        after_warmup: Whether the shapes linear and cosine start after the warm-up, at `start`. If false they cover the
+            whole run, and the warm-up climbs to the value they have at its end: SlowFast's learning rate
+            (`COSINE_AFTER_WARMUP: False`).
+        milestones: Fractions of the whole run, of the shape `steps`.
     """
 
     start: float
@@ -24,36 +29,30 @@ class Schedule(Settings):
     shape: Literal["constant", "linear", "cosine", "steps"] = "cosine"
     warmup: float = Field(default=0.0, ge=0.0, lt=1.0)
     warmup_start: float = 0.0
-    after_warmup: bool = True  # of the shapes linear and cosine
-    # Of the shape `steps`. Not strict: what a before-validator saw is no longer JSON, in which lists are tuples.
+    after_warmup: bool = True
+    # Not strict: after the before-validator of `Scheduled` pydantic no longer accepts a list for a tuple.
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
-    def _constant_is_constant(self) -> "Schedule":
+    def _is_consistent(self) -> "Schedule":
         if self.shape == "constant" and self.start != self.end:
-            raise ValueError(f"a constant goes from {self.start} to {self.end}: choose linear or cosine")
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_has_a_length(self) -> "Schedule":
+            raise ValueError(
+                f"shape: constant cannot go from {self.start} to {self.end}: choose linear or cosine"
+            )
         if not self.warmup and (self.warmup_start or not self.after_warmup):
             raise ValueError("warmup_start and after_warmup need a warmup above 0")
         if not self.after_warmup and self.shape in ("constant", "steps"):
-            raise ValueError(f"after_warmup: false does nothing with shape: {self.shape}: leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_have_milestones(self) -> "Schedule":
+            raise ValueError(f"after_warmup: false has no effect with shape: {self.shape}: remove it")
         if (self.shape == "steps") != bool(self.milestones):
-            raise ValueError("milestones and shape: steps go together")
+            raise ValueError("milestones and shape: steps need each other")
         if any(b <= a for a, b in zip((self.warmup, *self.milestones), self.milestones, strict=False)):
-            raise ValueError(f"milestones {list(self.milestones)} must rise, and lie after the warm-up")
+            raise ValueError(f"milestones {list(self.milestones)} must increase and come after the warm-up")
         if self.milestones and min(self.start, self.end) <= 0:
-            raise ValueError(f"steps from {self.start} to {self.end}: both must be above 0, to have a factor")
+            raise ValueError(f"shape: steps needs start and end above 0, got {self.start} and {self.end}")
         return self
 
     def at(self, progress: float) -> float:
-        """Compute the value at a progress in [0, 1]; outside of it the value is that of the nearest end."""
+        """Compute the value at a progress; progress outside [0, 1] is clamped."""
         where = min(max(progress, 0.0), 1.0)
         if where < self.warmup:
             climb = LinearParamScheduler(self.warmup_start, self._shape_at(self.warmup))
@@ -61,7 +60,7 @@ class Schedule(Settings):
         return self._shape_at(where)
 
     def _shape_at(self, where: float) -> float:
-        """Compute the value that the shape has at a progress from the warm-up's end on."""
+        """Value of the shape at a progress after the warm-up."""
         if self.shape == "constant":
             return self.start
         if self.shape == "steps":
@@ -83,9 +82,27 @@ def _to_number(schedule: Schedule) -> Any:
     return schedule.start if constant else schedule.model_dump()
 
 
+def _above_zero(value: Schedule) -> Schedule:
+    values = [value.start, value.end, *([value.warmup_start] if value.warmup else [])]
+    if min(values) <= 0:
+        raise ValueError(
+            "must be above 0 all the time: start, end and, with a warmup, warmup_start (default 0)"
+        )
+    return value
+
+
+def _in_unit_interval(value: Schedule) -> Schedule:
+    values = value.start, value.end, value.warmup_start
+    if not 0 <= min(values) <= max(values) <= 1:
+        raise ValueError("must stay between 0 and 1")
+    return value
+
+
 Scheduled = Annotated[Schedule, BeforeValidator(_from_number), PlainSerializer(_to_number)]
+Temperature = Annotated[Scheduled, AfterValidator(_above_zero)]
+UnitInterval = Annotated[Scheduled, AfterValidator(_in_unit_interval)]
 
 
 def constant(value: float) -> Schedule:
-    """Make the schedule that never changes, for defaults."""
+    """Make a schedule that never changes."""
     return Schedule(start=value, end=value, shape="constant")

@@ -20,7 +20,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.engine.run_config import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
-from vidssl.methods.parts import KeyQueue
+from vidssl.methods.queue import KeyQueue
 
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 TOYS = PLACES["TOYS"]

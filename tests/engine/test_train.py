@@ -21,9 +21,8 @@ from vidssl.engine.setup import training_list
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
-from vidssl.methods.in_batch import group_statistics
 from vidssl.methods.momentum import MomentumMethod
-from vidssl.methods.parts import key_statistics
+from vidssl.methods.statistics import group_statistics, key_statistics
 from vidssl.video import index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"

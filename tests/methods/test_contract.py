@@ -174,8 +174,8 @@ OUTSIDE = '''
 
 import torch
 
+from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.parts import full_precision, unit
 
 
 @METHODS.register("alignment_of_ones_own")

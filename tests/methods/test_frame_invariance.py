@@ -113,7 +113,7 @@ def test_a_region_that_is_the_whole_view_is_the_view():
     for batch_norm in (m := make(patch_weight=0.5)).modules():
         if isinstance(batch_norm, nn.modules.batchnorm._BatchNorm):
             batch_norm.eval()
-    whole, patch = m.look(m.backbone, data.views[0], data.boxes[:, 0])
+    whole, patch = m.encode_view(m.backbone, data.views[0], data.boxes[:, 0])
     assert torch.allclose(whole[1:], patch[1:]) and not torch.allclose(whole[0], patch[0])
     assert float(m(data)["tracked"]) == 0.25
 
@@ -133,7 +133,7 @@ def test_no_view_is_counted_from_the_end():
 
 
 def test_a_patch_weight_needs_tracks():
-    with pytest.raises(ConfigError, match=r"patch_weight needs regions: give the run tracks\.folder"):
+    with pytest.raises(ConfigError, match=r"patch_weight needs regions: set tracks\.folder"):
         make(patch_weight=0.5)(batch(boxes=False))
 
 

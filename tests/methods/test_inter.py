@@ -1,4 +1,4 @@
-"""InterCLR's branch: who is drawn, from pools found by brute force, what the whole loss is, and when it begins."""
+"""InterCLR's branch: its draws, from pools found by brute force, the whole loss, and when it begins."""
 
 import copy
 import math
@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
+from scipy.stats import chi2_contingency, chisquare
 from torch import nn
 from torch.nn.functional import normalize
 
 from vidssl import distributed
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
-from vidssl.methods import METHODS
+from vidssl.methods import METHODS, Method
 from vidssl.methods.bank import MemoryBank
+from vidssl.methods.branch import Encoded
 from vidssl.methods.inter import Inter, InterBranch
 from vidssl.models import Head
 from vidssl.schedule import Schedule, constant
@@ -38,30 +39,45 @@ def unit_rows(count, seed, dim=DIM):
     return normalize(torch.randn(count, dim, generator=torch.Generator().manual_seed(seed)), dim=1)
 
 
-def begun(records=RECORDS, unseen=(), seed=0, **settings):
-    """A branch and a bank whose records were all seen, less some."""
+def make_branch(records, seed=0, **settings):
+    """A branch, its bank and a host."""
     torch.manual_seed(seed)
     settings = {"clusters": 4, "negatives": 30, "iterations": 5, **settings}
     temperature = (
         None if settings.get("sampling", "") is None else constant(0.1)
     )  # of the method: BYOL has none
-    inter = InterBranch(Inter(**settings), DIM, temperature)
     bank = MemoryBank(DIM, 1.0)
-    bank.allocate(records)
-    inter.clusters.allocate(records)
+    inter = InterBranch(Inter(**settings), DIM, temperature, bank)
+    for each in (bank, inter):
+        each.allocate(records)
+    return inter, bank, Method(Tiny())
+
+
+def begun(records=RECORDS, unseen=(), **settings):
+    """A branch and a bank whose records were all seen, except some."""
+    inter, bank, host = make_branch(records, **settings)
     index = torch.tensor([n for n in range(records) if n not in unseen])
-    for step in range(2 if unseen else 1):
+    for _ in range(2 if unseen else 1):
         bank.hold(index, unit_rows(len(index), 5))
-        inter.after_step(bank, step)
+        inter.after_step(host)
     assert inter.get_extra_state()["fits"] == 1
-    return inter, bank
+    return inter, bank, host
 
 
-def draws(inter, bank, query, index, steps, view=0):
+def draws(inter, host, query, index, steps):
     """Positives (steps, N) and negatives (steps, N, K)."""
-    found = [inter._draw(query, index, bank, step, view) for step in range(steps)]
+    found = []
+    for host.step in range(steps):
+        found.append(inter.draw(host, query, index, 0))
     positives = torch.stack([positives for positives, _ in found]).numpy()
     return positives, None if found[0][1] is None else torch.stack([picks for _, picks in found]).numpy()
+
+
+def added(inter, host, query, loss=0.0):
+    """Scalars of the branch for one view of records 0, 1, …"""
+    index = torch.arange(len(query))
+    batch = Batch((torch.zeros(len(query), 3, 2, 4, 4),), torch.zeros_like(index), index)
+    return inter(host, batch, Encoded({0: query}, {}), torch.tensor(loss))
 
 
 def pool(sampling, query, label, labels, rows):
@@ -83,10 +99,10 @@ def pool(sampling, query, label, labels, rows):
 def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, monkeypatch):
     monkeypatch.setattr("vidssl.methods.inter._BLOCK", block)
     unseen = (7, 30)
-    inter, bank = begun(unseen=unseen, sampling=sampling)
+    inter, bank, host = begun(unseen=unseen, sampling=sampling)
     labels, rows = inter.clusters.labels.tolist(), bank.rows.double().tolist()
     index, query = torch.tensor([3, 20, 41]), unit_rows(3, 8)
-    positives, picks = draws(inter, bank, query, index, 60)
+    positives, picks = draws(inter, host, query, index, 60)
     assert picks.shape == (60, 3, 30)
     for n, record in enumerate(index.tolist()):
         expected = pool(sampling, query[n].double().tolist(), labels[record], labels, rows)
@@ -100,18 +116,18 @@ def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, 
 
 
 def test_hard_negatives_that_are_too_few_come_again():
-    inter, bank = begun(records=12, sampling="hard", clusters=2)
+    inter, _, host = begun(records=12, sampling="hard", clusters=2)
     labels, index = inter.clusters.labels, torch.tensor([0])
-    _, picks = draws(inter, bank, unit_rows(1, 8), index, 1)
+    _, picks = draws(inter, host, unit_rows(1, 8), index, 1)
     other = torch.nonzero(labels != labels[0]).flatten().tolist()
     assert 1 < len(other) < 30
     assert picks[0, 0].tolist() == (other * 30)[:30]
 
 
 def test_a_positive_is_any_other_member_equally_often():
-    inter, bank = begun(unseen=(7,))
+    inter, _, host = begun(unseen=(7,))
     index, labels = torch.tensor([0, 11, 33]), inter.clusters.labels
-    positives, _ = draws(inter, bank, unit_rows(3, 8), index, 1500)
+    positives, _ = draws(inter, host, unit_rows(3, 8), index, 1500)
     for n, record in enumerate(index.tolist()):
         members = [m for m in torch.nonzero(labels == labels[record]).flatten().tolist() if m != record]
         counts = np.bincount(positives[:, n], minlength=RECORDS)
@@ -119,10 +135,25 @@ def test_a_positive_is_any_other_member_equally_often():
         assert chisquare(counts[members]).pvalue > 1e-3
 
 
+def test_draws_of_different_videos_are_independent():
+    inter, _, host = begun(records=12, sampling="random", clusters=3, negatives=2)
+    positives, picks = draws(inter, host, unit_rows(2, 8), torch.tensor([0, 5]), 3000)
+    for a, b in (
+        (positives[:, 0], positives[:, 1]),  # of two videos
+        (positives[:, 0], picks[:, 0, 0]),  # the positive and a negative
+        (picks[:, 0, 0], picks[:, 0, 1]),  # two negatives
+        (picks[:-1, 0, 0], picks[1:, 0, 0]),  # two steps
+    ):
+        table = np.zeros((12, 12))
+        np.add.at(table, (a, b), 1)
+        table = table[table.any(axis=1)][:, table.any(axis=0)]
+        assert min(table.shape) > 1 and chi2_contingency(table).pvalue > 1e-3
+
+
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy", None])
 def test_a_record_that_is_alone_is_its_own_positive(sampling):
-    inter, bank = begun(records=6, clusters=6, sampling=sampling)
-    positives, picks = draws(inter, bank, unit_rows(6, 8), torch.arange(6), 20)
+    inter, _, host = begun(records=6, clusters=6, sampling=sampling)
+    positives, picks = draws(inter, host, unit_rows(6, 8), torch.arange(6), 20)
     assert (positives == np.arange(6)).all()
     if sampling is not None:
         assert (picks != np.arange(6)[:, None]).all()
@@ -130,72 +161,90 @@ def test_a_record_that_is_alone_is_its_own_positive(sampling):
 
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
 def test_a_record_without_a_cluster_is_taken_as_of_the_nearest(sampling):
-    inter, bank = begun(unseen=(7, 30), sampling=sampling)
+    inter, _, host = begun(unseen=(7, 30), sampling=sampling)
     query, labels = unit_rows(2, 8), inter.clusters.labels.numpy()
     distance = ((query.double()[:, None] - inter.clusters.centroids) ** 2).sum(dim=2)
-    positives, picks = draws(inter, bank, query, torch.tensor([7, 30]), 40)
+    positives, picks = draws(inter, host, query, torch.tensor([7, 30]), 400)
     for n in range(2):
-        assert set(labels[positives[:, n]]) == {int(distance[n].argmin())}
-        assert not {int(distance[n].argmin()), -1} & set(labels[picks[:, n].ravel()])
+        own = int(distance[n].argmin())
+        counts = np.bincount(positives[:, n], minlength=RECORDS)
+        assert set(np.flatnonzero(counts)) == set(np.flatnonzero(labels == own))
+        assert chisquare(counts[labels == own]).pvalue > 1e-3
+        assert not {own, -1} & set(labels[picks[:, n].ravel()])
 
 
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
-def test_draws_are_a_function_of_seed_step_record_and_view(sampling):
-    inter, bank = begun(sampling=sampling)
+def test_draws_are_a_function_of_seed_step_and_view_whatever_the_micro_batches(sampling):
+    inter, _, host = begun(sampling=sampling)
     query, index = unit_rows(8, 8), torch.tensor([5, 9, 33, 2, 14, 50, 9, 21])
-    positives, picks = inter._draw(query, index, bank, 3, 1)
-    for size in (1, 3, 4):  # micro-batches, and shares of processes
-        parts = [
-            inter._draw(q, i, bank, 3, 1) for q, i in zip(query.split(size), index.split(size), strict=True)
-        ]
+    host.step = 3
+    positives, picks = inter.draw(host, query, index, 1)
+    for count in (2, 4, 8):
+        parts = []
+        for n, (q, i) in enumerate(zip(query.chunk(count), index.chunk(count), strict=True)):
+            host.micro_batch = n, count
+            parts.append(inter.draw(host, q, i, 1))
         assert torch.equal(torch.cat([part[0] for part in parts]), positives)
         assert torch.equal(torch.cat([part[1] for part in parts]), picks)
-    another, _ = begun(sampling=sampling, seed=1)
-    another.clusters.load_state_dict(inter.clusters.state_dict())
-    for other in (inter._draw(query, index, bank, 4, 1), inter._draw(query, index, bank, 3, 2)):
+    host.micro_batch = 0, 1
+    found = [inter.draw(host, query, index, 2)]
+    seed = host.seed
+    for host.step, host.seed in ((4, seed), (3, seed + 1)):
+        found.append(inter.draw(host, query, index, 1))
+    for other in found:
         assert not torch.equal(other[0], positives)
         assert torch.equal(other[1], picks) == (sampling == "hard")
-    assert not torch.equal(another._draw(query, index, bank, 3, 1)[0], positives)
+
+
+def slices(sampling):
+    """Draws of a process for its slice of a batch of 8."""
+    with distributed.joined(CPU):
+        inter, _, host = begun(sampling=sampling)
+        host.step, (rank, world) = 3, (distributed.rank(), distributed.world())
+        query, index = unit_rows(8, 8).chunk(world)[rank], torch.arange(20, 28).chunk(world)[rank]
+        return inter.draw(host, query, index, 1)
+
+
+@pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
+def test_draws_of_two_processes_are_those_of_one(sampling, run_world):
+    expected = slices(sampling)
+    found = run_world(2, slices, sampling)
+    for n in range(2):
+        assert torch.equal(torch.cat([part[n] for part in found]), expected[n])
 
 
 # When it begins, and goes on.
 
 
-def taken(inter, bank, batches):
+def taken(inter, bank, host, batches):
     """Steps with the given numbers of records, in order and then again from the first; yields after each."""
     first, records = 0, len(bank.rows)
-    for step, size in enumerate(batches, start=1):
-        bank.hold(torch.arange(first, first + size) % records, unit_rows(size, 100 + step))
-        inter.after_step(bank, step)
+    for host.step, size in enumerate(batches, start=1):
+        bank.hold(torch.arange(first, first + size) % records, unit_rows(size, 100 + host.step))
+        inter.after_step(host)
         first += size
         yield inter.get_extra_state()["fits"]
 
 
 def silent(records=40, **settings):
-    torch.manual_seed(0)
-    inter = InterBranch(Inter(clusters=4, negatives=6, iterations=3, **settings), DIM, constant(0.1))
-    bank = MemoryBank(DIM, 1.0)
-    for each in (bank, inter.clusters):
-        each.allocate(records)
-    return inter, bank
+    return make_branch(records, negatives=6, iterations=3, **settings)
 
 
 @pytest.mark.parametrize(("size", "epoch"), [(8, 5), (16, 3), (40, 1), (39, 2)])
 def test_the_branch_is_silent_until_every_record_was_seen(size, epoch):
-    inter, bank = silent()
-    query, index, intra = unit_rows(3, 1), torch.arange(3), torch.tensor(2.0)
-    for step, fits in enumerate(taken(inter, bank, [size] * 8), start=1):
+    inter, bank, host = silent()
+    for step, fits in enumerate(taken(inter, bank, host, [size] * 8), start=1):
         assert (fits == 1) == (step >= epoch) == bool(bank.seen.all())
         assert (inter.clusters.labels >= 0).all() == (step >= epoch)
-        scalars = inter.mix(intra, [query], index, bank, step, 0.0)
+        scalars = added(inter, host, unit_rows(3, 1), 2.0)
         assert set(scalars) == ({"loss", "intra_loss", "inter_loss"} if fits else {"loss"})
         assert (scalars["loss"] == 2.0) == (not fits)
 
 
 def test_online_labels_are_brought_up_to_date_in_each_step():
-    inter, bank = silent()
+    inter, bank, host = silent()
     before = inter.clusters.labels.clone()
-    for step, fits in enumerate(taken(inter, bank, [8] * 12), start=1):
+    for step, fits in enumerate(taken(inter, bank, host, [8] * 12), start=1):
         if step > 5:
             assert fits == 1
             found = inter.clusters
@@ -210,10 +259,10 @@ def test_online_labels_are_brought_up_to_date_in_each_step():
     [(1.0, (5, 10, 15, 20)), (0.5, (5, 8, 10, 13, 15, 18, 20)), (2.0, (5, 15)), (0.1, tuple(range(5, 21)))],
 )
 def test_offline_labels_change_with_each_global_k_means_only(refresh, due):
-    inter, bank = silent(refresh=refresh)
+    inter, bank, host = silent(refresh=refresh)
     before, fitted = inter.clusters.labels.clone(), []
     sums = inter.clusters.sums.clone()
-    for step, _ in enumerate(taken(inter, bank, [8] * 20), start=1):
+    for step, _ in enumerate(taken(inter, bank, host, [8] * 20), start=1):
         if not torch.equal(inter.clusters.sums, sums):
             fitted.append(step)
         assert (step in fitted) == (not torch.equal(inter.clusters.labels, before))
@@ -231,10 +280,10 @@ def test_the_branch_goes_on_where_it_was_saved():
         other = silent(refresh=refresh)
         for new, old in zip(other, parts, strict=True):
             new.load_state_dict(copy.deepcopy(old.state_dict()))
-        inter, bank = other
-        for step in range(8, 15):
-            bank.hold(torch.arange((step - 1) * 8, step * 8) % 40, unit_rows(8, 100 + step))
-            inter.after_step(bank, step)
+        inter, bank, host = other
+        for host.step in range(8, 15):
+            bank.hold(torch.arange((host.step - 1) * 8, host.step * 8) % 40, unit_rows(8, 100 + host.step))
+            inter.after_step(host)
         equal(bank.state_dict(), straight[1].state_dict())
         equal(inter.state_dict(), straight[0].state_dict())
 
@@ -242,9 +291,8 @@ def test_the_branch_goes_on_where_it_was_saved():
 @pytest.mark.parametrize("weight", [0.0, 0.25, 0.75, 1.0])
 @pytest.mark.parametrize("sampling", ["semihard", None])
 def test_losses_are_weighted_as_in_eq_6(weight, sampling):
-    inter, bank = begun(sampling=sampling, intra_weight=weight)
-    queries = [unit_rows(6, seed) for seed in (1, 2)]
-    scalars = inter.mix(torch.tensor(3.0), queries, torch.arange(6), bank, 4, 0.0)
+    inter, _, host = begun(sampling=sampling, intra_weight=weight)
+    scalars = added(inter, host, unit_rows(6, 1), 3.0)
     assert scalars["intra_loss"] == 3.0
     expected = weight * 3.0 + (1 - weight) * scalars["inter_loss"].item()
     assert scalars["loss"].item() == pytest.approx(expected, rel=1e-6)
@@ -252,9 +300,10 @@ def test_losses_are_weighted_as_in_eq_6(weight, sampling):
 
 def test_temperature_of_the_branch_follows_its_schedule():
     falling, cold = (begun(temperature=t) for t in (Schedule(start=0.5, end=0.1), constant(0.1)))
-    arguments = torch.tensor(0.0), [unit_rows(6, 1)], torch.arange(6)
-    expected = cold[0].mix(*arguments, cold[1], 4, 0.0)["inter_loss"]
-    found = [falling[0].mix(*arguments, falling[1], 4, progress)["inter_loss"] for progress in (0.0, 1.0)]
+    expected = added(cold[0], cold[2], unit_rows(6, 1))["inter_loss"]
+    found = []
+    for falling[2].progress in (0.0, 1.0):
+        found.append(added(falling[0], falling[2], unit_rows(6, 1))["inter_loss"])
     assert found[1] == expected and abs(found[0] - expected) > 0.1
 
 
@@ -270,14 +319,15 @@ def test_defaults_are_those_of_the_method(name):
     method = METHODS[name](config, Tiny())
     method.allocate(40)
     method.double()
-    branch = method.inter
+    branch = method.branches["inter"]
     for step in range(5):
         method(batch(step, range(8 * step, 8 * step + 8)))
         method.after_step(0.1)
     query, index = unit_rows(6, 1).double(), torch.arange(6)
-    found = branch.mix(torch.tensor(0.0), [query], index, method.bank, 5, 0.0)["inter_loss"].item()
-    positives, picks = branch._draw(query, index, method.bank, 5, 0)
-    rows = method.bank.rows.tolist()
+    data = Batch((torch.zeros(6, 3, 2, 4, 4),), torch.zeros_like(index), index)
+    found = branch(method, data, Encoded({0: query}, {1: query}), torch.tensor(0.0))["inter_loss"].item()
+    positives, picks = branch.draw(method, query, index, 0)
+    rows = branch.bank.rows.tolist()
     if name == "byol":
         assert picks is None
         expected = [2 - 2 * cosine(q, rows[p]) for q, p in zip(query.tolist(), positives, strict=True)]
@@ -352,7 +402,10 @@ def trained(method, steps, micro=8, rank=0, world=1):
     found = []
     for step in range(steps):
         mine = keys_of_step(step).chunk(world)[rank]
-        parts = [method(batch(step, index)) for index in mine.split(micro)]
+        parts = []
+        for n, index in enumerate(mine.split(micro)):
+            method.micro_batch = n, len(mine) // micro
+            parts.append(method(batch(step, index)))
         loss = torch.stack([part["loss"] for part in parts]).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -378,9 +431,9 @@ def margin_loop(query, key, negatives, tau, margin):  # one query, Eq. (5)
 
 def intra_loop(name, method, data, queries):
     """The base's own loss, the mean over queries; views 0 and 1 are each other's keys."""
-    bank, total = method.bank.rows.tolist(), []
+    bank, total = method.branches["inter"].bank.rows.tolist(), []
     if name == "npid":
-        picks = method._picks(data.index).tolist()
+        picks = method.draw(data.index).tolist()
     else:
         keys = [normalize(method.target(view), dim=1).tolist() for view in data.views]
     for view, rows in enumerate(queries):
@@ -396,12 +449,10 @@ def intra_loop(name, method, data, queries):
 
 
 def inter_loop(name, method, data, queries):
-    bank, total = method.bank.rows.tolist(), []
+    inter = method.branches["inter"]
+    bank, labels, total = inter.bank.rows.tolist(), inter.clusters.labels, []
     for view, rows in enumerate(queries):
-        positives, picks = method.inter._draw(
-            torch.tensor(rows).double(), data.index, method.bank, method.step, view
-        )
-        labels = method.inter.clusters.labels
+        positives, picks = inter.draw(method, torch.tensor(rows).double(), data.index, view)
         assert torch.equal(labels[positives], labels[data.index])
         for n, query in enumerate(rows):
             key = bank[int(positives[n])]
@@ -435,8 +486,9 @@ def test_the_bank_holds_the_newest_keys(name):
         keys = [normalize(method.target(view), dim=1) for view in data.views]
     method(data)
     method.after_step(0.1)
-    torch.testing.assert_close(method.bank.rows[[4, 30, 2]], normalize(keys[0] + keys[1], dim=1))
-    assert torch.nonzero(method.bank.seen).flatten().tolist() == [2, 4, 30]
+    bank = method.branches["inter"].bank
+    torch.testing.assert_close(bank.rows[[4, 30, 2]], normalize(keys[0] + keys[1], dim=1))
+    assert torch.nonzero(bank.seen).flatten().tolist() == [2, 4, 30]
 
 
 def settled(name, world=None, micro=8, steps=9):
@@ -444,8 +496,9 @@ def settled(name, world=None, micro=8, steps=9):
     with distributed.joined(CPU):
         method = make(name)
         losses = trained(method, steps, micro, distributed.rank(), world or 1)
-        clusters = method.inter.clusters
-        return losses, method.bank.rows, clusters.labels, clusters.sums, method.inter.get_extra_state()
+        inter = method.branches["inter"]
+        clusters = inter.clusters
+        return losses, inter.bank.rows, clusters.labels, clusters.sums, inter.get_extra_state()
 
 
 def agree(found, expected):
@@ -481,12 +534,13 @@ def test_a_video_that_is_broken_in_the_first_epoch_has_no_cluster_until_it_is_re
         index = [n if n != 5 else 6 for n in index]  # the next takes the place of a broken one
         method(batch(step, index))["loss"].backward()
         method.after_step(0.1 * step)
-    labels = method.inter.clusters.labels
-    assert labels[5] == -1 == labels.min() and (labels == -1).sum() == 1 and not method.bank.seen[5]
+    inter = method.branches["inter"]
+    labels = inter.clusters.labels
+    assert labels[5] == -1 == labels.min() and (labels == -1).sum() == 1 and not inter.bank.seen[5]
     scalars = method(batch(9, [5, 0, 9, 13]))
     assert torch.isfinite(scalars["inter_loss"])
     method.after_step(0.9)
-    assert method.inter.clusters.labels.min() >= 0 and method.bank.seen.all()
+    assert inter.clusters.labels.min() >= 0 and inter.bank.seen.all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -532,8 +586,8 @@ def test_intra_weight_1_is_the_base_bit_by_bit(name, sampling, toy_run, metrics)
         torch.load(train(toy_run(name, output, *more)), weights_only=True)
         for output, more in (("base", ()), ("both", (f"method.inter={branch}",)))
     )
-    assert both["method"]["inter.clusters.counts"].sum() == 40  # the branch has begun
-    added = [key for key in both["method"] if key.startswith(("bank.", "inter."))]
+    assert both["method"]["branches.inter.clusters.counts"].sum() == 40  # the branch has begun
+    added = [key for key in both["method"] if key.startswith("branches.inter.")]
     for key in added:
         both["method"].pop(key)
         base["method"].pop(key, None)

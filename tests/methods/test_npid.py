@@ -11,10 +11,10 @@ import torch
 from scipy.stats import chisquare
 from torch.nn.functional import normalize
 
+from vidssl import distributed
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head
-from vidssl.randomness import generator
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
 
@@ -67,7 +67,7 @@ def test_the_loss_is_that_of_loops(views, margin):
     for step in range(3):  # the bank has rows that were written, and others
         data = batch((step, step + 1, 11, 7), views, seed=step)
         queries, bank = embeddings(method, data), method.bank.rows.tolist()
-        picks = method._picks(data.index).tolist()
+        picks = method.draw(data.index).tolist()
         scalars = method(data)
         expected = loss_loop(queries, data, bank, picks, 0.2, margin)
         assert scalars["loss"].item() == pytest.approx(expected, rel=1e-9)
@@ -95,7 +95,7 @@ def test_negatives_are_any_others_equally_often():
     drawn = []
     for step in range(400):
         method.step = step
-        drawn.append(method._picks(index).numpy())
+        drawn.append(method.draw(index).numpy())
     drawn = np.stack(drawn)
     assert drawn.shape == (400, 3, 9)
     for n, record in enumerate(index.tolist()):
@@ -104,18 +104,31 @@ def test_negatives_are_any_others_equally_often():
         assert chisquare(np.delete(counts, record)).pvalue > 1e-3
 
 
-def test_negatives_are_a_function_of_seed_step_and_record():
+def test_negatives_are_a_function_of_seed_and_step_whatever_the_micro_batches():
     method, index = make(), torch.arange(8)
-    picks = method._picks(index)
-    for size in (1, 3):  # micro-batches, and shares of processes
-        assert torch.equal(torch.cat([method._picks(part) for part in index.split(size)]), picks)
+    picks = method.draw(index)
+    for count in (2, 4, 8):
+        parts = []
+        for n, part in enumerate(index.chunk(count)):
+            method.micro_batch = n, count
+            parts.append(method.draw(part))
+        assert torch.equal(torch.cat(parts), picks)
+    method.micro_batch = 0, 1
     assert len({tuple(row) for row in picks.tolist()}) == 8
-    method.step = 1
-    assert not torch.equal(method._picks(index), picks)
-    # They are no numbers that the views of a video were made with.
-    views = [generator(0, 1, 5, view).integers(RECORDS - 1, size=9) for view in range(8)]
-    own = method._picks(torch.tensor([5]))[0].numpy()
-    assert not any(np.array_equal(view + (view >= 5), own) for view in views)
+    seed = method.seed
+    for method.step, method.seed in ((1, seed), (0, seed + 1)):
+        assert not torch.equal(method.draw(index), picks)
+
+
+def slices():
+    """Draws of a process for its slice of a batch of 8."""
+    with distributed.joined(torch.device("cpu")):
+        method, index = make(), torch.arange(8).chunk(distributed.world())[distributed.rank()]
+        return method.draw(index)
+
+
+def test_negatives_of_two_processes_are_those_of_one(run_world):
+    assert torch.equal(torch.cat(run_world(2, slices)), slices())
 
 
 def test_the_bank_remembers_the_mean_of_the_views_after_the_step():
@@ -144,7 +157,7 @@ def test_gradients_are_those_of_the_query_alone():
         with torch.no_grad():
             weight[position] += sign * change
             queries, bank = embeddings(method, data), method.bank.rows.tolist()
-            sides.append(loss_loop(queries, data, bank, method._picks(data.index).tolist(), 0.1, 0.0))
+            sides.append(loss_loop(queries, data, bank, method.draw(data.index).tolist(), 0.1, 0.0))
             weight[position] -= sign * change
     found = dict(zip((name for name, _ in method.named_parameters()), gradients, strict=True))
     numeric = (sides[0] - sides[1]) / (2 * change)
@@ -171,9 +184,11 @@ def test_a_state_that_was_saved_goes_on():
     assert counts["bank"] == 2 and "target" not in counts
 
 
-def test_one_video_has_no_others():
+def test_one_video_has_no_negatives():
     method = METHODS["npid"](METHODS["npid"].Config(projector=HEAD), Tiny())
-    with pytest.raises(ConfigError, match=r"^npid compares a video with others: the list has only one$"):
+    with pytest.raises(
+        ConfigError, match=r"^npid needs at least 2 videos, to have negatives; the list has 1$"
+    ):
         method.allocate(1)
 
 

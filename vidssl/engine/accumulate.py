@@ -33,6 +33,7 @@ def accumulate(
     totals: dict[str, Tensor] = {}
     seen = []
     for n, batch in enumerate(batches, start=1):
+        method.micro_batch = (n - 1, count)
         scalars = _backward(parallel, batch, count, half, last=n == count)
         for name, value in scalars.items():
             totals[name] = totals.get(name, 0.0) + value / count

@@ -1,29 +1,28 @@
-"""A memory of all videos: one vector for each, and the clusters they form."""
+"""A memory bank, one embedding of each video, and its clusters.
 
-from bisect import bisect_left, insort
+Shapes: M records of the list, B those of a step (each once), N those of a batch, d embedding dimension, k clusters.
+"""
+
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vidssl import distributed
 from vidssl.errors import ConfigError
-from vidssl.methods.parts import unit
+from vidssl.losses import unit
 
-_BLOCK = 2**23  # numbers that are held at a time
+_BLOCK = 2**23  # largest number of elements of a temporary tensor
 
 
 class MemoryBank(nn.Module):
-    """One unit row for each record of the list, the same on every process, and saved with the weights.
+    """One unit row for each record of the list, equal on every process, saved with the weights.
 
-    Rows are held while a step's micro-batches run and are written together when it ends:
-    v̂ ← (1 - ω) v̂ + ω v, scaled to length 1 (InterCLR, Eq. 2). The first row of a record is taken as it is.
+    Rows are collected during a step's micro-batches and written together when it ends:
+    v̂ ← (1 - ω) v̂ + ω v, normalised (InterCLR, Eq. 2). The first row of a record is stored as it is.
 
     Attributes:
-        rows: (M, d); of records that were never seen a random unit vector.
+        rows: (M, d); a random unit vector for records that were not seen yet.
         seen: (M,) bool.
     """
 
@@ -35,34 +34,41 @@ class MemoryBank(nn.Module):
         self.omega = omega
         self.register_buffer("rows", torch.empty(0, dim))
         self.register_buffer("seen", torch.empty(0, dtype=torch.bool))
+        # Functions that wait for the records and the rows of one micro-batch.
         self._held: list[tuple[Callable[[], Tensor], Callable[[], Tensor]]] = []
 
     def allocate(self, num_records: int) -> None:
-        """Make room for the records of a list."""
-        with torch.random.fork_rng(devices=[]):  # a run with a bank draws what one without draws
+        """Allocate the rows of a list."""
+        with torch.random.fork_rng(devices=[]):  # a bank changes no random number that is drawn after it
             self.rows = unit(torch.randn(num_records, self.rows.shape[1]))
         self.seen = torch.zeros(num_records, dtype=torch.bool)
 
     def hold(self, index: Tensor, rows: Tensor) -> None:
-        """Keep rows (N, d) of the records `index` (N,) of this process for the end of the step."""
+        """Collect rows (N, d) of the records `index` (N,) of this process for the end of the step.
+
+        The gather starts here, and overlaps with the backward pass; `write` waits for it.
+        """
         self._held.append((distributed.gather_later(index), distributed.gather_later(rows.detach())))
 
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
-        """Write the held rows of all processes.
+        """Write the collected rows of all processes; without any nothing happens.
 
-        Of a record that a step has twice, at the border of two epochs or in place of a broken one, the later counts.
+        A step can contain a record twice: at the border of two epochs, or in place of a broken video. The last one of
+        the global batch is written.
 
         Returns:
             The records (B,), each once, and the rows (B, d) that they had before.
         """
+        if not self._held:
+            return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
         held, rows = (
             torch.cat([wait() for wait in parts], dim=1).flatten(0, 1)
             for parts in zip(*self._held, strict=True)
         )
         self._held = []
         index, counts = torch.unique(held, return_counts=True)
-        # The last row of each record. With scatter_reduce, torch refuses to be deterministic on a GPU.
+        # The last row of each record. scatter_reduce would do, but has no deterministic form on a GPU.
         rows = rows[torch.argsort(held, stable=True)[counts.cumsum(0) - 1]]
         before = self.rows[index]
         omega = torch.where(self.seen[index], self.omega, 1.0).unsqueeze(1).to(rows.dtype)
@@ -73,14 +79,14 @@ class MemoryBank(nn.Module):
 
 
 class OnlineKMeans(nn.Module):
-    """Clusters of a bank's rows, by k-means, kept up to date in each step (InterCLR, section 4.1).
+    """Clusters of a bank's rows by k-means, updated in each step (InterCLR, section 4.1).
 
-    Centroids are the means of their members. A cluster that has lost its last member takes the farthest member of the
+    Centroids are the means of their members. A cluster that loses its last member takes the farthest member of the
     largest cluster.
 
     Attributes:
-        labels: (M,) the cluster of each record; -1 where it has none.
-        sums: (k, d) float64, of the members' rows.
+        labels: (M,) the cluster of each record, -1 if it has none yet.
+        sums: (k, d) float64, sums of the members' rows.
         counts: (k,) members.
     """
 
@@ -94,21 +100,17 @@ class OnlineKMeans(nn.Module):
         self.register_buffer("labels", torch.empty(0, dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(clusters, dim, dtype=torch.float64))
         self.register_buffer("counts", torch.zeros(clusters, dtype=torch.int64))
-        # The members of each cluster, made from the labels when they are needed.
-        self._lists: list[list[int]] = []
-        self.register_load_state_dict_post_hook(_forget)  # type: ignore[no-untyped-call]
 
     def allocate(self, num_records: int) -> None:
-        """Make room for the records of a list.
-
-        Raises:
-            ConfigError: There are fewer than clusters.
-        """
-        if num_records < len(self.counts):
-            raise ConfigError(
-                f"clusters {len(self.counts)} is more than the {num_records} records of the list: lower it"
-            )
+        """Allocate the labels of a list; raise a ConfigError if it has fewer records than there are clusters."""
+        self._check(num_records, "of the list")
         self.labels = torch.full((num_records,), -1)
+
+    def _check(self, records: int, which: str) -> None:
+        if records < len(self.counts):
+            raise ConfigError(
+                f"clusters {len(self.counts)} is more than the {records} records {which}: lower it"
+            )
 
     @property
     def centroids(self) -> Tensor:
@@ -116,113 +118,73 @@ class OnlineKMeans(nn.Module):
         return self.sums / self.counts.unsqueeze(1)
 
     def nearest(self, rows: Tensor) -> Tensor:
-        """Give the cluster (N,) whose centroid is nearest to each row (N, d)."""
+        """Find the cluster (N,) with the nearest centroid for each row (N, d)."""
         centroids = self.centroids.to(rows.dtype)
         size = (centroids * centroids).sum(dim=1)
-        found = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
         block = max(1, _BLOCK // len(centroids))
-        for x, out in zip(torch.split(rows, block), torch.split(found, block), strict=True):
-            torch.argmin(torch.addmm(size, x, centroids.T, alpha=-2), dim=1, out=out)
-        return found
+        # |x - c|² = |x|² - 2 x·c + |c|², of which |x|² is the same for all clusters.
+        distances = (torch.addmm(size, x, centroids.T, alpha=-2) for x in torch.split(rows, block))
+        return torch.cat([distance.argmin(dim=1) for distance in distances])
+
+    def members(self) -> tuple[Tensor, Tensor]:
+        """Sort the records (M,) by cluster, those without one first; also return where each cluster starts (k,)."""
+        order = torch.argsort(self.labels, stable=True)
+        clustered = self.counts.cumsum(0)
+        return order, len(order) - clustered[-1] + clustered - self.counts
 
     @torch.no_grad()
-    def fit(self, bank: MemoryBank, source: np.random.Generator) -> None:
-        """Cluster all rows of the bank anew, from random ones (Lloyd's algorithm); every process gets the same.
-
-        Raises:
-            ConfigError: Fewer records were seen than there are clusters.
-        """
+    def fit(self, bank: MemoryBank, source: torch.Generator) -> None:
+        """Cluster all seen rows of the bank, starting from random ones (Lloyd's algorithm)."""
         index = torch.nonzero(bank.seen).squeeze(1)
-        if len(index) < len(self.counts):
-            raise ConfigError(
-                f"clusters {len(self.counts)} is more than the {len(index)} records that could be read: lower it"
-            )
-        first = source.choice(len(index), len(self.counts), replace=False)
-        self.sums.copy_(bank.rows[index[torch.from_numpy(first).to(index.device)]])
+        self._check(len(index), "that could be read")
+        order = torch.randperm(len(index), generator=source, device=source.device)
+        self.sums.copy_(bank.rows[index[order[: len(self.counts)]]])
         self.counts.fill_(1)
         self.labels.fill_(-1)
         blocks = torch.split(index, _BLOCK // 64)  # the bank is not copied
         for _ in range(self.iterations):
             before = self.labels[index]
-            self.labels[index] = label = torch.cat([self.nearest(bank.rows[some]) for some in blocks])
+            self.labels[index] = label = torch.cat([self.nearest(bank.rows[part]) for part in blocks])
             if torch.equal(label, before):
                 break
             self.counts.copy_(torch.bincount(label, minlength=len(self.counts)))
             self.sums.zero_()
-            for some in blocks:
-                self.sums.index_add_(0, self.labels[some], bank.rows[some].double())
-            self._lists.clear()
+            for part in blocks:
+                self.sums.index_add_(0, self.labels[part], bank.rows[part].double())
             self._fill_empty(bank)
-        # On a GPU the order of sums may differ between processes, and with it what is nearest.
+        # On a GPU the order of sums, and with it the nearest centroid, may differ between processes.
         for x in (self.labels, self.sums, self.counts):
             distributed.broadcast(x)
-        self._lists.clear()
 
     @torch.no_grad()
     def update(self, bank: MemoryBank, index: Tensor, before: Tensor) -> None:
-        """Give records that were written their nearest cluster, then centroids the means of their members.
+        """Move written records to their nearest cluster, then centroids to the means of their members.
 
-        Args:
-            bank: As `write` left it.
-            index: (B,) records, each once.
-            before: (B, d) their rows before.
+        The records `index` (B,) and their rows `before` (B, d) are those that `bank.write` returned.
         """
-        lists = self._members()
         old, rows = self.labels[index], bank.rows[index]
         new = self.nearest(rows)
         had = old >= 0
-        where = torch.cat([new, old[had]])
+        # Each row joins the sum of its new cluster, and its former value leaves that of the old one.
+        changed = torch.cat([new, old[had]])
         change = torch.cat([rows, -before[had]]).double()
-        touched, place = torch.unique(where, return_inverse=True)
-        # A product, not `index_add`: the order of its sums is the same on all processes.
+        touched, place = torch.unique(changed, return_inverse=True)
+        # A matrix product, not index_add_: on a GPU only its order of sums is the same on all processes.
         member = (place == torch.arange(len(touched), device=place.device).unsqueeze(1)).double()
         self.sums[touched] += member @ change
         self.counts += torch.bincount(new, minlength=len(self.counts))
         self.counts -= torch.bincount(old[had], minlength=len(self.counts))
         self.labels[index] = new
-        for record, left, joined in zip(index.tolist(), old.tolist(), new.tolist(), strict=True):
-            _move(lists, record, left, joined)
         self._fill_empty(bank)
-
-    def members(self, cluster: int) -> list[int]:
-        """List the records of a cluster in order; -1: those that have none."""
-        return self._members()[cluster]
-
-    def _members(self) -> list[list[int]]:
-        if not self._lists:
-            labels = self.labels.cpu() + 1
-            counts = torch.bincount(labels, minlength=len(self.counts) + 1).tolist()
-            none, *some = torch.split(torch.argsort(labels, stable=True), counts)
-            self._lists = [part.tolist() for part in (*some, none)]
-        return self._lists
 
     def _fill_empty(self, bank: MemoryBank) -> None:
         for empty in torch.nonzero(self.counts == 0).flatten().tolist():
             largest = int(self.counts.argmax())
-            members = self.members(largest)
-            rows = bank.rows[torch.tensor(members, device=bank.rows.device)].double()
+            members = torch.nonzero(self.labels == largest).squeeze(1)
+            rows = bank.rows[members].double()
             far = int((rows - self.centroids[largest]).square().sum(dim=1).argmax())
             self.sums[largest] -= rows[far]
             self.sums[empty] = rows[far]
             self.counts[largest] -= 1
             self.counts[empty] = 1
             self.labels[members[far]] = empty
-            _move(self._members(), members[far], largest, empty)
-
-
-def _forget(clusters: OnlineKMeans, _: Any) -> None:
-    clusters._lists.clear()
-
-
-def _move(lists: list[list[int]], record: int, left: int, joined: int) -> None:
-    if left != joined:
-        lists[left].pop(bisect_left(lists[left], record))
-        insort(lists[joined], record)
-
-
-def others(excluded: list[int], size: int, count: int, source: np.random.Generator) -> NDArray[np.int64]:
-    """Draw `count` numbers below `size`, with replacement, none of them `excluded` (sorted, each once)."""
-    drawn = source.integers(size - len(excluded), size=count)
-    # The n-th number that is left is n + how many excluded ones come before it.
-    free_before = np.asarray(excluded, np.int64) - np.arange(len(excluded))
-    return np.asarray(drawn + np.searchsorted(free_before, drawn, side="right"), np.int64)

@@ -5,16 +5,15 @@ from torch import Tensor
 from vidssl import losses
 from vidssl.methods.base import METHODS
 from vidssl.methods.momentum import MomentumMethod
-from vidssl.methods.parts import UnitInterval
 from vidssl.models.heads import Head
-from vidssl.schedule import Schedule
+from vidssl.schedule import Schedule, UnitInterval
 
 
 @METHODS.register("byol")
 class BYOL(MomentumMethod):
-    """Predict the target's embedding of another view; there are no negatives.
+    """Predict the target's embedding of another view, without negatives.
 
-    Defaults are the paper's, as on video: projector and predictor 4096-256, momentum 0.996 → 1.
+    Defaults are those of both papers: projector and predictor 4096-256, momentum 0.996 → 1.
     """
 
     class Config(MomentumMethod.Config):

@@ -5,59 +5,67 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.errors import ConfigError
-from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
-from vidssl.methods.parts import Temperature, UnitInterval
+from vidssl.methods.base import METHODS, Method
+from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
-from vidssl.schedule import constant
+from vidssl.schedule import Temperature, UnitInterval, constant
 from vidssl.types import Batch
+
+
+class PatchPairs(Branch):
+    """Compares regions that were tracked from one frame to the other, like the frames themselves (Algorithm 1)."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Weight the loss with that of the patches; log the fraction of videos with a track as `tracked`."""
+        assert encoded.patches is not None and batch.boxes is not None  # or `encode_view` has raised
+        # Without a track the box is the whole view, and the patch pair equals the frame pair.
+        whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
+        tracked = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
+        patches = host.compare(encoded.patches)
+        return {"loss": (1 - self.weight) * loss + self.weight * patches, "tracked": tracked}
 
 
 @METHODS.register("frame_invariance")
 class FrameInvariance(MomentumMethod):
-    """MoCo v2 whose positives are frames of a video far apart, and regions that were tracked from one to the other.
+    """MoCo v2 whose positives are distant frames of a video, and regions tracked from one to the other (Algorithm 1).
 
-    The far frames come from the sampler (`pair`, `tracked_pair`), the regions from the run's `tracks`. (Algorithm 1.)
+    The frames come from the sampler (`pair`, `tracked_pair`), the regions from the run's `tracks`.
     """
 
-    class Config(MomentumMethod.Config, Queued):
+    class Config(QueueConfig):
         """Settings of the method: those of MoCo v2 on images."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: UnitInterval = constant(0.999)
         temperature: Temperature = constant(0.2)
         key_views: KeyViews = (1,)
-        # Of the patch pairs in the loss, the frame pairs have the rest: 0.5 in the paper with tracks, 0 without.
+        # Weight of the patch pairs in the loss; frame pairs have the rest. The paper: 0.5 with tracks, 0 without.
         patch_weight: float = Field(default=0.0, ge=0, le=1)
 
     config: Config
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(config, backbone)
-        patches = config.patch_weight
-        if patches:
+        if config.patch_weight:
             backbone.check_regions()
-        self.weights = (1 - patches, patches) if patches else (1.0,)
+            self.set_branches(patches=PatchPairs(config.patch_weight), **self.branches)  # the first
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Compare frames, and patches where they have a weight; `tracked`: the share of videos with a patch pair."""
-        scalars = super().forward(batch)
-        if batch.boxes is not None and len(self.weights) > 1:
-            whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
-            scalars["tracked"] = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
-        return scalars
-
-    def look(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
-        """See the whole view, and the region: RoI pooling of layer 3, then layer 4 for both."""
-        if len(self.weights) == 1:
+    def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
+        """Compute features of the clip and, with patch pairs, of the region: RoI pooling of layer 3, then layer 4."""
+        if not self.config.patch_weight:
             return [backbone(clips)]
         if boxes is None:
-            raise ConfigError("patch_weight needs regions: give the run tracks.folder or tracks.refresh")
+            raise ConfigError("patch_weight needs regions: set tracks.folder or tracks.refresh")
         maps = backbone.layer3(clips)
         return [backbone.layer4(x) for x in (maps, region_maps(maps, boxes, clips.shape[-1]))]
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
-        """InfoNCE with the queue, which holds the keys of frames and of patches, as negatives."""
+        """InfoNCE; the negatives are the keys of frames and of patches in the queue."""
         return losses.info_nce(query, key, self.queue.keys, self.config.temperature.at(self.progress))

@@ -1,4 +1,7 @@
-"""Methods that contrast a batch with itself: the negatives are the other clips of all processes."""
+"""Methods that contrast a batch with itself: the negatives are the other clips of all processes.
+
+Shapes: B samples of a process, d embedding dimension.
+"""
 
 from typing import ClassVar
 
@@ -8,11 +11,12 @@ from torch import Tensor
 from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
+from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Method
-from vidssl.methods.parts import Temperature, check_batch_norm, effective_rank, full_precision, unit
+from vidssl.methods.statistics import group_statistics
 from vidssl.models.backbones import Backbone
-from vidssl.models.heads import Head, mlp
-from vidssl.schedule import constant
+from vidssl.models.heads import Head, check_batch_norm, mlp
+from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
 
@@ -20,10 +24,10 @@ class InBatchMethod(Method):
     """One network, no queue. A method adds `group`.
 
     The negatives are those of the whole step, whatever the number of processes and micro-batches: with several
-    micro-batches the loop calls `embed` and `contrast` by themselves, see `vidssl.engine.accumulate`.
+    micro-batches the loop calls `embed` and `contrast` separately, see `vidssl.engine.accumulate`.
 
     Attributes:
-        fewest_views: That it can learn from.
+        fewest_views: Minimum number of views.
     """
 
     class Config(Settings):
@@ -40,18 +44,14 @@ class InBatchMethod(Method):
         self.projector = mlp(backbone.dim, config.projector)
 
     def group(self, batch: Batch) -> Tensor:
-        """Number the samples (B,): clips of equal number are one another's positives."""
+        """Group the samples (B,): clips of equal number are positives of each other."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
         """Contrast all views of all samples with one another, over all processes.
 
-        To change the loss, override `contrast`, not this: with micro-batches `forward` does not compute the loss.
-
-        Args:
-            batch: All samples of a step; or some of them, with `gradient`.
-            gradient: (B, views, d), that of a loss by the embeddings of the batch: the result then is a `"loss"` with
-                this gradient. So a step of several micro-batches learns from the loss of all of them.
+        With `gradient` (B, views, d), that of the step's loss with respect to the embeddings of this micro-batch, the
+        `"loss"` returned only backpropagates it. So override `contrast` to change the loss, not this.
         """
         embedding = self.embed(batch)
         if gradient is not None:
@@ -59,26 +59,17 @@ class InBatchMethod(Method):
         return self.contrast(embedding, self.group(batch))
 
     def embed(self, batch: Batch) -> Tensor:
-        """Compute the unit embeddings (B, views, d) of all views.
-
-        Raises:
-            ConfigError: There are too few views, or too few samples for batch norm.
-        """
+        """Compute the embeddings (B, views, d) of all views, unit rows."""
         views = len(batch.views)
         if views < self.fewest_views:
             raise ConfigError(
-                f"{views} view gives no positives, the fewest are {self.fewest_views}: data.views needs more recipes"
+                f"{views} view has no positives, at least {self.fewest_views} are needed: data.views needs more recipes"
             )
-        check_batch_norm(self.projector, len(batch.index))
+        check_batch_norm(len(batch.index), self.projector)
         return unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
 
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-        """Compute the scalars of a step; it has no weights of its own.
-
-        Args:
-            embedding: (B, views, d) unit rows, of all samples of this process.
-            group: (B,), as `group` gives them.
-        """
+        """Compute the scalars of a step from all its embeddings (B, views, d) on this process and their groups (B,)."""
         group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
             every, every_group = (
@@ -91,32 +82,3 @@ class InBatchMethod(Method):
             if self.watched:
                 scalars.update(group_statistics(every.detach(), every_group))
         return scalars
-
-
-@torch.no_grad()
-def group_statistics(embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-    """Measure what `key_statistics` does, with the rows of other groups as negatives.
-
-    Args:
-        embedding: (R, d) unit rows, which are queries and keys.
-        group: (R,), rows of equal number are one another's positives.
-
-    Returns:
-        `positive_similarity`; `negative_similarity` and `negative_spread`; `key_rank`, the effective rank of the
-        first row of each group, and `key_rank_limit`, min(groups, d). Values without pairs are 0.
-    """
-    similarity = embedding @ embedding.T
-    same = group[:, None] == group
-    itself = torch.eye(len(group), dtype=torch.bool, device=group.device)
-
-    def mean(x: Tensor, pairs: Tensor) -> Tensor:
-        return (x * pairs).sum() / pairs.sum().clamp(min=1)
-
-    negative, one_each = mean(similarity, ~same), embedding[~same.tril(-1).any(dim=1)]
-    return {
-        "positive_similarity": mean(similarity, same & ~itself),
-        "negative_similarity": negative,
-        "negative_spread": mean((similarity - negative) ** 2, ~same).sqrt(),
-        "key_rank": effective_rank(one_each),
-        "key_rank_limit": embedding.new_tensor(min(one_each.shape)),
-    }

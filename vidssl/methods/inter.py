@@ -1,61 +1,61 @@
-"""The branch of InterCLR: videos that are alike belong together (Xie et al., 2021)."""
+"""InterCLR's branch: positives are other videos of the same cluster (Xie et al., 2021).
 
-from math import ceil
+Shapes: N queries of a view, M records of the list, K negatives of each query, d embedding dimension.
+"""
+
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.methods.bank import MemoryBank, OnlineKMeans, others
-from vidssl.methods.parts import Temperature
-from vidssl.randomness import generator
-from vidssl.schedule import Schedule
+from vidssl.losses import full_precision, unit
+from vidssl.methods.bank import MemoryBank, OnlineKMeans
+from vidssl.methods.base import Method
+from vidssl.methods.branch import Branch, Encoded
+from vidssl.randomness import RngStream
+from vidssl.schedule import Schedule, Temperature
+from vidssl.types import Batch
 
-_BLOCK = 2**23  # similarities that are held at a time
-_DRAWS = 1  # the draws of a record in a step, beside those of other parts
-_POOL = 0.1  # of the negatives, the nearest or the farthest: section 4.2
+_BLOCK = 2**23  # similarities in memory at a time
+_POOL = 10  # one tenth of all negatives are candidates (section 4.2)
 
 
 class Inter(Settings):
     """Settings of the branch; defaults are those of the paper on ImageNet (supplement A).
 
-    Fields that are None take the method's value. With BYOL, which has no negatives, the branch uses none: there
-    `sampling`, `margin` and `temperature` are refused.
+    Fields that are None take the method's value. BYOL has no negatives, and with it the branch has none: `sampling`,
+    `margin` and `temperature` are refused there.
     """
 
-    clusters: int = Field(default=10000, ge=2)  # 10 times the classes
+    clusters: int = Field(default=10000, ge=2)  # 10 times the number of classes
     intra_weight: float = Field(default=0.75, ge=0, le=1)  # lambda, of the method's own loss
-    # Which negatives: the nearest, random ones of the nearest tenth, of all, of the farthest tenth. None: semihard.
+    # K nearest, random ones of the nearest tenth, of all, or of the farthest tenth. None: semihard.
     sampling: Literal["hard", "semihard", "random", "semieasy"] | None = None
     negatives: int = Field(default=16384, ge=1)  # K
     margin: float | None = None  # m, of the cosine; None: -0.5
     temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
-    # Epochs between global k-means in whose place labels are kept up to date in each step: the offline variant.
+    # The offline variant: labels change only by a global k-means, repeated after this number of epochs.
     refresh: float | None = Field(default=None, gt=0)
 
 
-class InterBranch(nn.Module):
-    """Pulls a video's embedding to that of another video of its cluster, away from videos of other clusters.
+class InterBranch(Branch):
+    """Attracts an embedding to that of another video of its cluster, and repels it from those of other clusters.
 
-    The clusters begin with a global k-means when every record has been seen once, after the first epoch; until then the
-    loss is the method's own.
-
-    Args:
-        config: Of the branch.
-        dim: Of the embedding.
-        temperature: Of the method that it is added to; None: that has no negatives.
-
-    Raises:
-        ConfigError: There are settings of negatives for a method that has none.
+    The first clusters are those of a global k-means after the first epoch, when the bank is complete; before, the
+    branch adds nothing to the loss. `temperature` is that of the host, None if it has no negatives. `bank` is that of
+    the host; without one the branch keeps its own, of the mean of the newest keys of each video.
     """
 
-    def __init__(self, config: Inter, dim: int, temperature: Schedule | None) -> None:
+    bank: MemoryBank
+
+    def __init__(
+        self, config: Inter, dim: int, temperature: Schedule | None, bank: MemoryBank | None = None
+    ) -> None:
         super().__init__()
         given = [
             f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None
@@ -63,131 +63,115 @@ class InterBranch(nn.Module):
         if temperature is None and given:
             raise ConfigError(
                 f"{' and '.join(given)} cannot be set: the method has no negatives, and so its inter branch has none; "
-                "leave them out"
+                "remove them"
             )
         self.config = config
         self.sampling = None if temperature is None else config.sampling or "semihard"
         self.margin = -0.5 if config.margin is None else config.margin
         self.temperature = config.temperature or temperature
         self.clusters = OnlineKMeans(config.clusters, dim, config.iterations)
-        self._seed = torch.initial_seed()  # that of the run, when it is built
-        self._taken = 0  # records, each once in a step
-        self._fits = 0  # global k-means
+        self._owns_bank = bank is None
+        if bank is None:
+            self.bank = MemoryBank(dim, omega=1.0)
+        else:
+            self.__dict__["bank"] = bank  # not as a submodule: it would be saved twice
+        self._written = 0  # records, each once in a step
+        self._fits = 0  # global k-means that have run
 
-    def mix(
-        self,
-        intra: Tensor,
-        queries: list[Tensor],
-        index: Tensor,
-        bank: MemoryBank,
-        step: int,
-        progress: float,
-    ) -> dict[str, Tensor]:
-        """Weight the loss of the method with that of the branch (Eq. 6).
+    def allocate(self, num_records: int) -> None:
+        """Allocate the bank and the labels."""
+        if self._owns_bank:
+            self.bank.allocate(num_records)
+        self.clusters.allocate(num_records)
 
-        Args:
-            intra: The loss of the method.
-            queries: Of each view (N, d), unit rows.
-            index: (N,) records.
-            bank: That positives and negatives are taken from, and that is clustered.
-            step: Of the run.
-            progress: In [0, 1].
-
-        Returns:
-            `loss`; once there are clusters also `intra_loss` and `inter_loss`.
-        """
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Weight the loss with MarginNCE, or without negatives the squared distance, of each query (Eq. 6)."""
+        if self._owns_bank:
+            self.bank.hold(batch.index, unit(torch.stack([*encoded.keys.values()]).mean(dim=0)))
         if not self._fits:
-            return {"loss": intra}
-        config, inter = self.config, []
-        for view, query in enumerate(queries):
-            positives, picks = self._draw(query.detach(), index, bank, step, view)
-            positive = bank.rows[positives]
-            if picks is None or self.temperature is None:
-                inter.append(losses.squared_distance(query, positive))
-            else:
-                tau = self.temperature.at(progress)
-                inter.append(losses.margin_nce(query, positive, bank.rows, tau, self.margin, picks))
-        branch = torch.stack(inter).mean()
-        loss = config.intra_weight * intra + (1 - config.intra_weight) * branch
-        return {"loss": loss, "intra_loss": intra.detach(), "inter_loss": branch.detach()}
+            return {"loss": loss}
+        terms = []
+        with full_precision(loss.device):
+            for view, query in encoded.queries.items():
+                positives, picks = self.draw(host, query.detach(), batch.index, view)
+                positive, rows = self.bank.rows[positives], self.bank.rows
+                if picks is None or self.temperature is None:
+                    terms.append(losses.squared_distance(query, positive))
+                else:
+                    tau = self.temperature.at(host.progress)
+                    terms.append(losses.margin_nce(query, positive, rows, tau, self.margin, picks))
+        inter, weight = torch.stack(terms).mean(), self.config.intra_weight
+        mixed = weight * loss + (1 - weight) * inter
+        return {"loss": mixed, "intra_loss": loss.detach(), "inter_loss": inter.detach()}
 
-    def after_step(self, bank: MemoryBank, step: int) -> None:
-        """Write the step's rows into the bank, then bring the clusters up to date."""
-        index, before = bank.write()
-        records, refresh = len(bank.rows), self.config.refresh
-        self._taken += len(index)
-        due = 1 if refresh is None else 1 + int((self._taken - records) / (refresh * records))
-        if self._taken >= records and self._fits < due:
+    def after_step(self, host: Method) -> None:
+        """Write the step's rows into the bank, then update the clusters."""
+        index, before = self.bank.write()
+        records, refresh = len(self.bank.rows), self.config.refresh
+        self._written += len(index)
+        if self._written < records:
+            return  # the first epoch
+        # Global k-means that are due by now: one after the first epoch, and one more for each `refresh` epochs since.
+        due = 1 if refresh is None else 1 + int((self._written - records) / (refresh * records))
+        if self._fits < due:
             self._fits = due
-            self.clusters.fit(bank, generator(self._seed, step, _DRAWS))
-        elif self._fits and refresh is None:
-            self.clusters.update(bank, index, before)
+            self.clusters.fit(self.bank, host.generator(RngStream.CLUSTERS, 0, index.device))
+        elif refresh is None:
+            self.clusters.update(self.bank, index, before)
 
     def get_extra_state(self) -> dict[str, int]:
-        """Save how many records and global k-means there were."""
-        return {"taken": self._taken, "fits": self._fits}
+        """Save the counts of records and of global k-means."""
+        return {"taken": self._written, "fits": self._fits}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take them back."""
-        self._taken, self._fits = int(state["taken"]), int(state["fits"])
+        """Restore them."""
+        self._written, self._fits = int(state["taken"]), int(state["fits"])
 
     @torch.no_grad()
-    def _draw(
-        self, query: Tensor, index: Tensor, bank: MemoryBank, step: int, view: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """Draw for each query a positive (N,) and, with a sampling, its negatives (N, K): records."""
-        labels = self.clusters.labels[index]
-        labels = torch.where(labels < 0, self.clusters.nearest(query), labels)
-        records, own = index.tolist(), labels.tolist()
-        sources = [generator(self._seed, step, record, view, _DRAWS) for record in records]
-        positives = [
-            _another(self.clusters.members(label), record, source)
-            for label, record, source in zip(own, records, sources, strict=True)
-        ]
-        picks = None
+    def draw(self, host: Method, query: Tensor, index: Tensor, view: int) -> tuple[Tensor, Tensor | None]:
+        """Draw records of the bank for queries (N, d): a positive (N,) and, with a sampling, negatives (N, K)."""
+        clusters, labels = self.clusters, self.clusters.labels[index]
+        # A video that could not be read before has no label yet: that of the nearest centroid.
+        labels = torch.where(labels < 0, clusters.nearest(query), labels)
+        order, start = clusters.members()
+        start, count = start[labels], clusters.counts[labels]  # of each query's cluster, in `order`
+        negatives = 0 if self.sampling in (None, "hard") else self.config.negatives
+        random = host.uniform(len(index), 1 + negatives, RngStream.INTER, view, query.device)
+
+        # Draw one of all members but the last, and take the last if that is the video itself: all others are equally
+        # likely, and a video that is alone in its cluster is its own positive.
+        others = count - (clusters.labels[index] >= 0).long()  # a video without a label is not a member
+        positives = order[start + (random[:, 0] * others).long()]
+        positives = torch.where(positives == index, order[start + count - 1], positives)
+        if self.sampling is None:
+            return positives, None
         if self.sampling == "random":
-            unseen = self.clusters.members(-1)
-            drawn = [
-                others(
-                    sorted([*self.clusters.members(label), *unseen]),
-                    len(bank.rows),
-                    self.config.negatives,
-                    source,
-                )
-                for label, source in zip(own, sources, strict=True)
-            ]
-            picks = torch.from_numpy(np.stack(drawn)).to(query.device)
-        elif self.sampling is not None:
-            size = max(1, _BLOCK // len(bank.rows))
-            blocks = zip(torch.split(query, size), torch.split(labels, size), strict=True)
-            pools = (pool for some, label in blocks for pool in self._pools(some, label, bank))
-            picks = torch.stack(
-                [self._some(pool, source) for pool, source in zip(pools, sources, strict=True)]
-            )
-        return torch.tensor(positives, device=query.device), picks
+            # Any place in `order` after the records without a cluster; those from `start` on skip the own cluster.
+            first = len(order) - clusters.counts.sum()
+            places = first + (random[:, 1:] * (clusters.counts.sum() - count).unsqueeze(1)).long()
+            places += (places >= start.unsqueeze(1)) * count.unsqueeze(1)
+            return positives, order[places]
+        block = max(1, _BLOCK // len(order))
+        parts = (torch.split(x, block) for x in (query, labels, random[:, 1:]))
+        return positives, torch.cat([self._from_pool(*part) for part in zip(*parts, strict=True)])
 
-    def _pools(self, query: Tensor, label: Tensor, bank: MemoryBank) -> list[Tensor]:
-        """Find the records of other clusters that each query's negatives are drawn from, in order."""
-        similarity = query @ bank.rows.T
-        allowed = self.clusters.labels != label.unsqueeze(1)
-        allowed &= self.clusters.labels >= 0
-        near = self.sampling != "semieasy"
-        similarity.masked_fill_(~allowed, -torch.inf if near else torch.inf)
-        pools = []
-        counts = self.clusters.counts
-        for row, count in zip(similarity, (counts.sum() - counts[label]).tolist(), strict=True):
-            size = min(self.config.negatives, count) if self.sampling == "hard" else ceil(_POOL * count)
-            pools.append(torch.topk(row, size, largest=near, sorted=False).indices.sort().values)
-        return pools
-
-    def _some(self, pool: Tensor, source: np.random.Generator) -> Tensor:
-        count = self.config.negatives
+    def _from_pool(self, query: Tensor, labels: Tensor, random: Tensor) -> Tensor:
+        """Draw negatives (N, K) from the nearest, or the farthest, records of other clusters."""
+        clusters, far = self.clusters, self.sampling == "semieasy"
+        others = clusters.counts.sum() - clusters.counts[labels]  # (N,) records of other clusters
+        similarity = query @ self.bank.rows.T
+        excluded = (clusters.labels == labels.unsqueeze(1)) | (clusters.labels < 0)
+        similarity.masked_fill_(excluded, torch.inf if far else -torch.inf)
+        if self.sampling == "hard":
+            sizes = others.clamp(max=self.config.negatives)
+        else:
+            sizes = (others + _POOL - 1) // _POOL
+        pool = torch.topk(similarity, int(sizes.max()), largest=not far).indices
+        # By record, not by similarity, whose last bits depend on the batch size; entries beyond a row's own size last.
+        beyond = torch.arange(pool.shape[1], device=pool.device) >= sizes.unsqueeze(1)
+        pool = pool.masked_fill(beyond, len(clusters.labels)).sort(dim=1).values
         if self.sampling == "hard":  # all of them, again from the first where they are too few
-            return pool[torch.arange(count, device=pool.device) % len(pool)]
-        return pool[torch.from_numpy(source.integers(len(pool), size=count)).to(pool.device)]
-
-
-def _another(members: list[int], record: int, source: np.random.Generator) -> int:
-    """Draw a member other than the record; a record that is alone is its own positive."""
-    rest = [member for member in members if member != record]
-    return rest[source.integers(len(rest))] if rest else record
+            place = torch.arange(self.config.negatives, device=pool.device) % sizes.unsqueeze(1)
+        else:
+            place = (random * sizes.unsqueeze(1)).long()
+        return pool.gather(1, place)

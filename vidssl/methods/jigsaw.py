@@ -1,4 +1,7 @@
-"""The JigSaw branch of PIRL: a view cut into patches and shuffled is still the same video."""
+"""PIRL's JigSaw branch: a view cut into shuffled patches is still the same video.
+
+Shapes: B clips (B, C, T, S, S), P side of a patch, d embedding dimension.
+"""
 
 from typing import Literal
 
@@ -9,80 +12,66 @@ from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.models.backbones import Backbone
+from vidssl.losses import unit
+from vidssl.methods.base import Method
+from vidssl.methods.branch import Branch, Encoded
 from vidssl.models.heads import Head, mlp
-from vidssl.randomness import generator
+from vidssl.randomness import RngStream, generator
+from vidssl.types import Batch
 
-_DRAWS = 2  # the draws of a record in a step, beside those of other parts
 _SIDE = 0.75  # of a patch, in sides of its cell: 64 of 85 pixels in PIRL
 
 
 class Jigsaw(Settings):
     """Settings of the branch."""
 
-    grid: int = Field(default=3, ge=2)  # cells of a side
+    grid: int = Field(default=3, ge=2)  # cells per side
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
-    # Of each patch, before they are joined: PIRL's linear layer, or the hidden layer and ReLU that InfoMin adds.
+    # Of each patch, before they are joined: PIRL's linear layer, or InfoMin's MLP with one hidden layer.
     head: Literal["linear", "mlp"] = "linear"
     view: int | None = Field(
         default=None, ge=0
-    )  # the only view that is cut; None: all that are compared are cut
+    )  # a view that is only cut; None: every query view is also cut
 
 
-def whole_views(jigsaw: Jigsaw | None, views: int) -> list[int]:
-    """List the views that a method compares whole: all except `jigsaw.view`.
+class JigsawBranch(Branch):
+    """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys.
 
-    Raises:
-        ConfigError: `jigsaw.view` does not exist, or is the only view.
-    """
-    if jigsaw is None or jigsaw.view is None:
-        return list(range(views))
-    if jigsaw.view >= views or views == 1:
-        raise ConfigError(
-            f"jigsaw.view {jigsaw.view} and {views} views do not fit: data.views needs a recipe for it beside others"
-        )
-    return [n for n in range(views) if n != jigsaw.view]
-
-
-class JigsawBranch(nn.Module):
-    """Encodes each patch alone; the vectors, in random order, are joined by a linear layer to one embedding.
-
-    All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not tell which
-    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.)
-
-    Args:
-        config: Of the branch.
-        dim: Of the backbone's output.
-        out: Of the embedding.
+    All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not reveal which
+    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is
+    the size of the backbone's output, `out` that of the embedding.
     """
 
     def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
         super().__init__()
         self.config = config
+        self.own_view = config.view
         two = Head(layers=2, hidden=dim, out=out, norm="none")
         self.patch = nn.Linear(dim, out) if config.head == "linear" else mlp(dim, two)
         self.join = nn.Linear(config.grid**2 * out, out)
-        self._seed = torch.initial_seed()  # that of the run, when it is built
 
-    def forward(self, backbone: Backbone, clips: Tensor, index: Tensor, step: int, view: int) -> Tensor:
-        """Embed clips (B, C, T, S, S) of the records `index` (B,), cut and shuffled, to (B, out)."""
-        sources = [generator(self._seed, step, record, view, _DRAWS) for record in index.tolist()]
-        patches = cut(clips, self.config.grid, sources)
-        vectors: Tensor = self.patch(backbone(patches.flatten(0, 1)))
-        embedding: Tensor = self.join(vectors.view(len(clips), -1))
-        return embedding
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Weight the loss with that of the cut views as queries."""
+        views = [*encoded.queries] if self.own_view is None else [self.own_view]
+        queries = {view: self.embed(host, batch, view) for view in views}
+        own = host.compare(Encoded(queries, encoded.keys, encoded.negatives))
+        return {"loss": (1 - self.config.weight) * loss + self.config.weight * own}
+
+    def embed(self, host: Method, batch: Batch, view: int) -> Tensor:
+        """Embed one view, cut and shuffled, as unit rows (B, d)."""
+        clips = batch.views[view]
+        keys = ((host.step, record, view, RngStream.JIGSAW) for record in batch.index.tolist())
+        patches = cut(clips, self.config.grid, [generator(host.seed, *key) for key in keys])
+        vectors: Tensor = self.patch(host.backbone(patches.flatten(0, 1)))
+        return unit(self.join(vectors.view(len(clips), -1)))
 
 
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
-    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells.
-
-    Raises:
-        ConfigError: The clips are smaller than the grid.
-    """
+    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
     cell = clips.shape[-1] // grid
     side = round(_SIDE * cell)
     if side < 1:
-        raise ConfigError(f"a view of {clips.shape[-1]} pixels has no room for jigsaw.grid {grid}: lower it")
+        raise ConfigError(f"a view of {clips.shape[-1]} pixels is too small for jigsaw.grid {grid}: lower it")
     corners = []
     for source in sources:
         order = source.permutation(grid**2)

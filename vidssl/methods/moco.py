@@ -4,20 +4,19 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod, Queued
-from vidssl.methods.parts import UnitInterval
+from vidssl.methods.momentum import MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
-from vidssl.schedule import Schedule
+from vidssl.schedule import Schedule, UnitInterval
 
 
 @METHODS.register("moco")
 class MoCo(MomentumMethod):
-    """Contrast: the other clips of a video are the positives, the queue holds the negatives (InfoNCE).
+    """Contrast the other clips of a video, the positives, with a queue of negatives (InfoNCE).
 
-    Defaults are those of the large-scale study on video: head 2048-128, temperature 0.1, momentum 0.994 → 1.
+    Defaults are those of the large-scale study on video: projector 2048-128, temperature 0.1, momentum 0.994 → 1.
     """
 
-    class Config(MomentumMethod.Config, Queued):
+    class Config(QueueConfig):
         """Settings of MoCo."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")

@@ -1,8 +1,10 @@
-"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2)."""
+"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2).
+
+Shapes: N samples of a process, M records of the list (rows of the bank), K negatives of each, d embedding dimension.
+"""
 
 from math import log
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -10,23 +12,25 @@ from torch import Tensor
 from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.methods.bank import MemoryBank, others
+from vidssl.losses import full_precision, unit
+from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import METHODS, Method
+from vidssl.methods.branch import Encoded
 from vidssl.methods.inter import Inter, InterBranch
-from vidssl.methods.jigsaw import Jigsaw, JigsawBranch, whole_views
-from vidssl.methods.parts import Temperature, check_batch_norm, full_precision, key_statistics, unit
+from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
-from vidssl.models.heads import Head, mlp
-from vidssl.randomness import generator
-from vidssl.schedule import constant
+from vidssl.models.heads import Head, check_batch_norm, mlp
+from vidssl.randomness import RngStream
+from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
-_DRAWS = 3  # the draws of a record in a step, beside those of other parts
+_BANK = -1  # number of the one key that all views are compared with
 
 
 @METHODS.register("npid")
 class NPID(Method):
-    """Contrast a video with what the bank remembers of it, and of others. One view is enough.
+    """Contrast a video with its own row in the memory bank, and with rows of others. One view is enough.
 
     Defaults are those of NPIDv2 (Xie et al., 2021, supplement A). With `jigsaw` it is PIRL.
     """
@@ -48,68 +52,64 @@ class NPID(Method):
         self.projector = mlp(backbone.dim, config.projector)
         out = config.projector.out
         self.bank = MemoryBank(out, config.bank_momentum)
-        self.jigsaw = None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out)
-        self.inter = None if config.inter is None else InterBranch(config.inter, out, config.temperature)
-        self._seed = torch.initial_seed()  # that of the run, when it is built
+        self.set_branches(
+            jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
+            inter=None
+            if config.inter is None
+            else InterBranch(config.inter, out, config.temperature, self.bank),
+        )
 
     def allocate(self, num_records: int) -> None:
-        """Make room for one row of each record."""
+        """Allocate one row for each record."""
         if num_records < 2:
-            raise ConfigError("npid compares a video with others: the list has only one")
+            raise ConfigError(f"npid needs at least 2 videos, to have negatives; the list has {num_records}")
         self.bank.allocate(num_records)
-        if self.inter is not None:
-            self.inter.clusters.allocate(num_records)
+        super().allocate(num_records)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""
-        index, bank, step = batch.index, self.bank, self.step
-        check_batch_norm(self.projector, len(index))
-        whole = whole_views(self.config.jigsaw, len(batch.views))
-        queries = [unit(self.projector(self.backbone(batch.views[n]))) for n in whole]
-        puzzles = []
-        if self.jigsaw is not None:
-            own = self.jigsaw.config.view
-            cut = whole if own is None else [own]
-            puzzles = [unit(self.jigsaw(self.backbone, batch.views[n], index, step, n)) for n in cut]
-        with full_precision(index.device):
-            picks = self._picks(index)
-            margin = self.config.margin
-            loss = self._compare(queries, index, picks, margin)
-            if self.config.jigsaw is not None:
-                share = self.config.jigsaw.weight
-                loss = (1 - share) * loss + share * self._compare(puzzles, index, picks, margin)
-            scalars = {"loss": loss}
-            if self.inter is not None:
-                scalars = self.inter.mix(loss, queries, index, bank, step, self.progress)
-            if self.watched:
-                key, seen = bank.rows[index], [query.detach() for query in queries]
-                every_query, every_key, one_each = (
-                    distributed.gather(rows) for rows in (torch.cat(seen), key.repeat(len(queries), 1), key)
-                )
-                scalars.update(key_statistics(every_query, every_key, bank.rows, one_each))
-                scalars["i_nce"] = log(self.config.negatives + 1) - self._compare(seen, index, picks, 0.0)
-        bank.hold(index, unit(torch.stack(queries).mean(dim=0)))
+        index, views = batch.index, self.shared_views(len(batch.views))
+        check_batch_norm(len(index), self.projector)
+        queries = {v: unit(self.projector(self.backbone(batch.views[v]))) for v in views}
+        encoded = Encoded(queries, {_BANK: self.bank.rows[index]}, self.draw(index))
+        scalars = self.add_branches(self.compare(encoded), batch, encoded)
+        if self.watched:
+            scalars.update(self._statistics(encoded))
+        self.bank.hold(index, unit(torch.stack([*queries.values()]).mean(dim=0)))
         return scalars
 
-    def _compare(self, queries: list[Tensor], index: Tensor, picks: Tensor, margin: float) -> Tensor:
-        tau, rows = self.config.temperature.at(self.progress), self.bank.rows
-        compared = [losses.margin_nce(query, rows[index], rows, tau, margin, picks) for query in queries]
-        return torch.stack(compared).mean()
+    def compare(self, encoded: Encoded) -> Tensor:
+        """MarginNCE with negatives of the bank, the mean over all views (Eq. 5)."""
+        return self._margin_nce(encoded, self.config.margin)
 
-    def _picks(self, index: Tensor) -> Tensor:
-        """Draw negatives (N, K) for each record: any others."""
-        count, records = self.config.negatives, len(self.bank.rows)
-        sources = [generator(self._seed, self.step, record, 0, _DRAWS) for record in index.tolist()]
-        drawn = [
-            others([record], records, count, source)
-            for record, source in zip(index.tolist(), sources, strict=True)
-        ]
-        return torch.from_numpy(np.stack(drawn)).to(index.device)
+    def _margin_nce(self, encoded: Encoded, margin: float) -> Tensor:
+        tau, rows, key = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys[_BANK]
+        with full_precision(rows.device):
+            terms = [
+                losses.margin_nce(query, key, rows, tau, margin, encoded.negatives)
+                for query in encoded.queries.values()
+            ]
+            return torch.stack(terms).mean()
+
+    def draw(self, index: Tensor) -> Tensor:
+        """Draw the negatives (N, K) of the records `index` (N,): rows of any other records, with replacement."""
+        random = self.uniform(len(index), self.config.negatives, RngStream.NPID, 0, index.device)
+        picks = (random * (len(self.bank.rows) - 1)).long()
+        return picks + (picks >= index.unsqueeze(1))  # the video itself is skipped
+
+    @torch.no_grad()
+    def _statistics(self, encoded: Encoded) -> dict[str, Tensor]:
+        key, queries = encoded.keys[_BANK], encoded.queries
+        with full_precision(key.device):
+            query, keys, one_each = (
+                distributed.gather(rows)
+                for rows in (torch.cat([*queries.values()]), key.repeat(len(queries), 1), key)
+            )
+            scalars = key_statistics(query, keys, self.bank.rows, one_each)
+        scalars["i_nce"] = log(self.config.negatives + 1) - self._margin_nce(encoded, margin=0.0)
+        return scalars
 
     def after_step(self, progress: float) -> None:
-        """Write the step's embeddings into the bank, and bring the clusters up to date."""
+        """Write the step's embeddings to the bank, unless InterCLR's branch, which shares it, has written them."""
         super().after_step(progress)
-        if self.inter is None:
-            self.bank.write()
-        else:
-            self.inter.after_step(self.bank, self.step)
+        self.bank.write()

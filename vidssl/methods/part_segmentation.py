@@ -7,8 +7,8 @@ from torch.nn import functional
 from vidssl.config import Settings
 from vidssl.data.masks import NOT_COUNTED
 from vidssl.errors import ConfigError
+from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.parts import full, full_precision
 from vidssl.models.backbones import Backbone
 from vidssl.types import Batch
 

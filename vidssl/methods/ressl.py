@@ -5,22 +5,21 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import KeyViews, MomentumMethod, Queued
-from vidssl.methods.parts import Temperature
+from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
-from vidssl.schedule import constant
+from vidssl.schedule import Temperature, constant
 
-_CHECKED = 1000  # moments of the run at which the temperatures are compared
+_CHECKED = 1000  # points of the run at which the temperatures are compared
 
 
 @METHODS.register("ressl")
 class ReSSL(MomentumMethod):
-    """Relate: a strong view keeps the relations that a weak view of its video has to the queue (SCE, Eq. 6).
+    """Match the relations of a strong view to the queue with those of a weak view of the same video (SCE, Eq. 6).
 
-    Views: the first is the query's, strong; the second the key's, weak.
+    The first view is the query, strong; the second the key, weak.
     """
 
-    class Config(MomentumMethod.Config, Queued):
+    class Config(QueueConfig):
         """Settings of ReSSL."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
@@ -35,7 +34,7 @@ class ReSSL(MomentumMethod):
                 if tau_m >= tau:
                     raise ValueError(
                         f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run: "
-                        "the target must be sharper than the query's relations"
+                        "lower it, so that the target is sharper than the query"
                     )
             return self
 

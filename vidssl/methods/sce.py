@@ -4,20 +4,19 @@ from torch import Tensor
 
 from vidssl import losses
 from vidssl.methods.base import METHODS
-from vidssl.methods.momentum import MomentumMethod, Queued
-from vidssl.methods.parts import Temperature, UnitInterval
+from vidssl.methods.momentum import MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
-from vidssl.schedule import constant
+from vidssl.schedule import Temperature, UnitInterval, constant
 
 
 @METHODS.register("sce")
 class SCE(MomentumMethod):
-    """Soft contrast: the key is the positive, and its relations to the queue soften the negatives (Eq. 10).
+    """Contrast with soft targets: the key is the positive, its relations to the queue weight the negatives (Eq. 10).
 
     Defaults are the paper's best on video: Tables 17 and 24, section D.3.
     """
 
-    class Config(MomentumMethod.Config, Queued):
+    class Config(QueueConfig):
         """Settings of SCE."""
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")

@@ -14,18 +14,18 @@ from vidssl.types import Batch
 class SimCLR(InBatchMethod):
     """Contrast within the batch: the other views of a video are the positives, all other clips the negatives (Eq. 1).
 
-    Views: any number from two on, each an anchor.
+    There are two views or more; each is an anchor.
     """
 
     class Config(InBatchMethod.Config):
-        """Settings of SimCLR: those of the large-scale study on video, batch norm as in the paper's own code."""
+        """Settings of the large-scale study on video, with the batch norms of the paper's released code."""
 
     def group(self, batch: Batch) -> Tensor:
-        """Take the record: a video that is in the batch twice is not its own negative."""
+        """Group by record: a video that is in the batch twice is not its own negative."""
         return batch.index
 
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-        """NT-Xent; `i_nce`, in nats, bounds from below what two views tell of each other (Tian et al., 2020)."""
+        """NT-Xent; `i_nce`, in nats, is a lower bound of the mutual information of two views (Tian et al., 2020)."""
         scalars = super().contrast(embedding, group)
         if self.watched:
             others = distributed.world() * embedding.shape[0] * embedding.shape[1] - 1

@@ -14,11 +14,11 @@ from vidssl.types import Batch
 class SupCon(InBatchMethod):
     """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2).
 
-    Views: any number. With one, a video that is alone of its class in the batch is a negative only.
+    One view is enough. A clip that is alone of its class in the batch is only a negative then.
     """
 
     class Config(InBatchMethod.Config):
-        """Settings of SupCon: the head of the paper's own code."""
+        """Settings of SupCon: the head of the paper's released code."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
 
@@ -26,5 +26,5 @@ class SupCon(InBatchMethod):
     fewest_views: ClassVar[int] = 1
 
     def group(self, batch: Batch) -> Tensor:
-        """Take the class."""
+        """Group by class."""
         return batch.label

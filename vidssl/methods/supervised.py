@@ -1,4 +1,4 @@
-"""Learning with labels: from scratch, finetuning, and the linear probe."""
+"""Supervised training: from scratch, finetuning, and the linear probe."""
 
 from typing import ClassVar
 
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl.config import Settings
+from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
-from vidssl.methods.parts import full, full_precision
 from vidssl.models.backbones import Backbone
 from vidssl.types import Batch
 
@@ -18,8 +18,8 @@ from vidssl.types import Batch
 class Supervised(Method):
     """A linear classifier on the backbone, trained by cross-entropy (SCE, section D.3).
 
-    On a backbone that was trained before (`init` of the run) it is finetuning, and with `freeze` the linear probe: the
-    backbone then stays in eval mode, its batch norms frozen too.
+    With the weights of a pretrained backbone (`init` of the run) it is finetuning, and with `freeze` the linear probe:
+    the backbone then stays in eval mode, its batch norms included.
     """
 
     classifies: ClassVar[bool] = True
@@ -42,14 +42,14 @@ class Supervised(Method):
         nn.init.zeros_(self.head.bias)
 
     def train(self, mode: bool = True) -> "Supervised":
-        """Switch to training, or not; a frozen backbone stays as it is."""
+        """Set the mode; a frozen backbone stays in eval mode."""
         super().train(mode)
         if self.config.freeze:
             self.backbone.eval()
         return self
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Cross-entropy and accuracy, over all views of the batch; labels in [0, classes), as the loop has checked."""
+        """Compute cross-entropy and accuracy over all views; the loop has checked that labels are in [0, classes)."""
         label = batch.label.repeat(len(batch.views))
         features = torch.cat([self.backbone(view) for view in batch.views])
         with full_precision(label.device):
@@ -61,8 +61,3 @@ class Supervised(Method):
         """Compute class probabilities (B, classes) of backbone outputs (B, dim)."""
         with full_precision(features.device):
             return torch.softmax(self.head(full(features)), dim=1)
-
-    @torch.no_grad()
-    def predict(self, clips: Tensor) -> Tensor:
-        """Give class probabilities (B, classes) of clips (B, C, T, S, S)."""
-        return self.classify(self.backbone(clips))

@@ -1,0 +1,51 @@
+"""The queue of keys that MoCo-like methods take their negatives from."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from vidssl import distributed
+from vidssl.losses import unit
+
+
+class KeyQueue(nn.Module):
+    """The last K keys of all processes: unit rows, equal on every process, saved with the weights.
+
+    Keys are collected during a step's micro-batches and written together when it ends. Any batch fits any queue:
+    writing wraps around. A queue of size 0 ignores keys.
+
+    Attributes:
+        keys: (K, d).
+        pointer: (), where the next key goes.
+    """
+
+    keys: Tensor
+    pointer: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self._held: list[Callable[[], Tensor]] = []  # functions that wait for the keys of one micro-batch
+
+    def hold(self, keys: Tensor) -> None:
+        """Collect keys (N, …, d) of N samples of this process for the end of the step.
+
+        The gather starts here, and overlaps with the backward pass; `enqueue` waits for it.
+        """
+        if len(self.keys):
+            self._held.append(distributed.gather_later(keys.detach()))
+
+    @torch.no_grad()
+    def enqueue(self) -> None:
+        """Replace the oldest keys by the collected ones of all processes, in the order of the step's global batch."""
+        if not len(self.keys):
+            return
+        held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
+        self._held = []
+        keys = held.flatten(0, -2)[-len(self.keys) :]
+        places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
+        # A new tensor, not a write in place: the graph of this step may still hold the old one.
+        self.keys = self.keys.index_copy(0, places, keys)
+        self.pointer = (self.pointer + len(keys)) % len(self.keys)

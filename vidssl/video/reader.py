@@ -14,7 +14,7 @@ from pydantic import Field
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.types import Frames, VideoMeta, VideoRecord
-from vidssl.video.backends import open_decord, open_opencv, open_torchcodec
+from vidssl.video.backends import open_decord, open_torchcodec
 from vidssl.video.decode import Decoder, Image, PyAV
 from vidssl.video.frame_folder import FrameFolder, is_image
 from vidssl.video.index import Packets, open_container, read_packets, remembered
@@ -25,7 +25,7 @@ MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, befor
 class DecodeSettings(Settings):
     """How videos are read."""
 
-    backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
+    backend: Literal["pyav", "decord", "torchcodec"] = "pyav"
     fps: float | None = Field(default=None, gt=0)  # of images whose list does not say
     cache: str | None = None  # folder in which to remember where the frames of a file are
 
@@ -38,7 +38,6 @@ BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
     "pyav": PyAV,
     "decord": open_decord,
     "torchcodec": open_torchcodec,
-    "opencv": open_opencv,
 }
 
 
@@ -139,7 +138,7 @@ def open_video(
     Args:
         path: A local file, or a folder of images whose names end in the number of the frame. An image file is a video
             of one frame.
-        backend: "pyav", "decord", "torchcodec" or "opencv"; images do not need one.
+        backend: "pyav", "decord" or "torchcodec"; images do not need one.
         max_pixels: Largest height x width; a larger one is refused from the header.
         fps: Frames per second of images (default 1 for one alone); a video says its own.
         cache: Folder in which to remember where the frames of a file are, for the next process.

@@ -105,7 +105,7 @@ def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Dec
 
 def _check_timestamps(container: str, packets: Packets) -> None:
     """Refuse files with unreliable timestamps: both packages find frames by timestamp and return wrong ones there."""
-    if packets.stamps is None or packets.frame_of is None:
+    if packets.key_times is None or packets.frame_of is None:
         raise ValueError("its timestamps are unreliable")
     if container == "avi" and np.any(np.diff(packets.frame_of) < 0):
         raise ValueError("its timestamps are unreliable (AVI with B-frames)")

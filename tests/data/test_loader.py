@@ -292,7 +292,7 @@ def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
         assert all("not a video" in reason for _, reason in sample.replaced)
     with pytest.raises(DataError, match=r"03\.mp4"):
         training_set(path)[0, 3]
-    with pytest.raises(DataError, match=r"2 videos in a row.*03\.mp4.*04\.mp4"):
+    with pytest.raises(DataError, match=r"2 consecutive videos are broken: .*03\.mp4.*04\.mp4"):
         training_set(path, replace=1)[0, 3]
 
 
@@ -306,8 +306,8 @@ def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
 
     with pytest.raises(
         DataError,
-        match=r"^1000 videos in a row .*/2500\.mp4: .*; and 995 more; correct the list \(tools/check_videos\.py\): the "
-        r"limit is 1000 consecutive broken videos, whatever data\.max_broken is$",
+        match=r"^1000 consecutive videos are broken: .*/2500\.mp4: .*; and 995 more; correct the list "
+        r"\(vidssl check\): the limit is 1000 consecutive broken videos, whatever data\.max_broken is$",
     ):
         training_set(tmp_path / "lists/train.csv", replace=2999).sample((0, 2500), Counting())
     assert tried == [*range(2500, 3000), *range(500)]

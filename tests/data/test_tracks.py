@@ -147,7 +147,7 @@ def test_missing_tracks_stop_the_run(moving, tmp_path):
         tracked_set(moving, tracks="nowhere")[0, 0]
     path = moving / "nowhere/tracks/0.mp4.npz"
     assert str(caught.value) == (
-        f"{path}: there are no tracks: make them with tools/track_regions.py, or take the video out of the list"
+        f"{path}: there are no tracks: make them with tools/track_regions.py, or remove the video from the list"
     )
     path = tracks_file(moving / "damaged", "0.mp4", VideoRecord("0.mp4"))
     path.parent.mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_tracks_of_frames_of_another_size(moving):
     tracks = square_tracks()
     path = tracks_file(moving / "large", "0.mp4", VideoRecord("0.mp4"))
     write_tracks(path, replace(tracks, boxes=2 * tracks.boxes), {})
-    with pytest.raises(ConfigError, match=r"reach 146x94, its frames are 96x72: make them again"):
+    with pytest.raises(ConfigError, match=r"extend to 146x94, its frames are 96x72: make them again"):
         tracked_set(moving, tracks="large")[0, 0]
 
 
@@ -174,7 +174,7 @@ def test_tracks_of_a_longer_video(moving):
     write_tracks(path, replace(tracks, frames=tracks.frames + 1), {})
     frames = int(tracks.frames.max()) + 1
     with pytest.raises(
-        ConfigError, match=rf"go on to frame {frames}, it has {frames} frames, .*: make them again"
+        ConfigError, match=rf"have frame {frames}, the video has frames 0-{frames - 1}: make them again"
     ):
         tracked_set(moving, tracks="long")[0, 0]
 

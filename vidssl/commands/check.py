@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
-from vidssl.data.views import part_of
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
@@ -172,7 +172,7 @@ def _of_row(meta: VideoMeta | None, record: VideoRecord, options: Options) -> li
     if meta is None:
         return []
     try:
-        part = part_of(meta, record)[1]
+        part = resolve_span(meta, record)[1]
     except DataError as error:
         return [("span out of range", str(error).removeprefix(f"{record.path}: "))]
     frames, seconds = part.num_frames, part.duration

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import state_of
 from vidssl.config import differences
+from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
 from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.data.views import part_of
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
@@ -300,7 +300,7 @@ def _look(task: _Task, guard: ItemGuard, plan: _Plan) -> _Seen:
     config = plan.config
     try:
         with plan.reading.open(task.record) as video:
-            offset, part = part_of(video.meta, task.record)
+            offset, part = resolve_span(video.meta, task.record)
             starts = _starts(part, config)
             numbers = [
                 np.arange(start, min(start + config.frames, part.num_frames), config.stride)

@@ -92,7 +92,9 @@ def test_difference_is_taken_between_native_frames(path, everything, seed, rever
 @pytest.mark.parametrize("short", ["loop", "hold"])
 @pytest.mark.parametrize("reverse", [0.0, 1.0])
 def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, reverse):
-    sampler = Random(Random.Config(frames=7, sampling_rate=5, short=short, reverse=reverse))  # spans 31 of 24
+    sampler = Random(
+        Random.Config(frames=7, sampling_rate=5, short_video=short, reverse=reverse)
+    )  # spans 31 of 24
     (view,) = views_of(path, sampler, [Whole(difference=1.0)])
     wanted = [n % 24 if short == "loop" else min(n, 23) for n in range(0, 31, 5)]
     assert_is_difference(view, everything, wanted[:: -1 if reverse else 1], 0, 23)
@@ -110,7 +112,7 @@ def test_difference_where_the_clip_ends_with_the_video(path, everything):
 def test_difference_of_one_frame_is_middle_gray(tmp_path, write_video, numbered):
     path = write_video(tmp_path / "one.mp4", numbered(1))
     for short in ("loop", "hold"):
-        sampler = Random(Random.Config(frames=4, seconds=1.0, short=short))
+        sampler = Random(Random.Config(frames=4, seconds=1.0, short_video=short))
         (view,) = views_of(path, sampler, [Whole(difference=1.0)])
         assert view.shape == (4, 3, 32, 64) and (view == 127).all()
 
@@ -185,13 +187,15 @@ def test_spans_of_a_video(path, everything, monkeypatch, start, end, first, last
 
 def test_a_span_shorter_than_the_clip(path, everything):
     record = {"start": 0.4, "end": 0.52}  # frames 10, 11, 12
-    loop = Random(Random.Config(frames=5, sampling_rate=1, short="loop"))
+    loop = Random(Random.Config(frames=5, sampling_rate=1, short_video="loop"))
     (view,) = views_of(path, loop, [Whole()], **record)
     assert np.array_equal(view, everything[[10, 11, 12, 10, 11]])
     (view,) = views_of(path, loop, [Whole(difference=1.0)], **record)
     assert_is_difference(view, everything, [10, 11, 12, 10, 11], 10, 12)
     with pytest.raises(DataError, match="the video has 3"):
-        views_of(path, Random(Random.Config(frames=5, sampling_rate=1, short="error")), [Whole()], **record)
+        views_of(
+            path, Random(Random.Config(frames=5, sampling_rate=1, short_video="error")), [Whole()], **record
+        )
 
 
 @pytest.mark.parametrize(("start", "end"), [(5.0, 6.0), (0.96, None), (0.96, 1.5), (400.0, None)])

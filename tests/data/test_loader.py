@@ -361,7 +361,7 @@ def test_4_a_broken_video_in_evaluation_is_an_error(spoiled, workers):
 
 
 def test_4_so_is_one_that_is_too_short(digits):
-    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short="error"))
+    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short_video="error"))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
     dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
     with pytest.raises(DataError, match=r"00002\.mp4: the clip needs 50 frames"):

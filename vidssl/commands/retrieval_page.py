@@ -55,7 +55,9 @@ def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
     """
     with open_video(record.path, fps=record.fps or fps or 25) as video:
         offset, meta = resolve_span(video.meta, record)
-        sampler = Uniform(Uniform.Config(frames=8, seconds=min(3.0, meta.duration), clips=1, short="hold"))
+        sampler = Uniform(
+            Uniform.Config(frames=8, seconds=min(3.0, meta.duration), clips=1, short_video="hold")
+        )
         return make_views(video, offset, meta, sampler, [_AsItIs()], [generator(0)]).views[0].frames
 
 

@@ -387,7 +387,7 @@ def test_mistakes_in_lists(training, tmp_path):
     message = training(f"data.train={tmp_path}/one.csv")
     assert message.startswith(f"error: {tmp_path}/one.csv:3: label 2 is out of range")
     (tmp_path / "web.csv").write_text("path,label\nhttp://127.0.0.1:9/a.mp4,1\n")
-    assert "is an address" in training(f"data.train={tmp_path}/web.csv")
+    assert "is a URL" in training(f"data.train={tmp_path}/web.csv")
     assert not (tmp_path / "run/checkpoints").exists()
 
 

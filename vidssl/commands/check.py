@@ -10,7 +10,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from vidssl.data.dataset import resolve_span
-from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
+from vidssl.data.rows import row_key
+from vidssl.data.video_list import copy_list, place_of_copy, read_list
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord

@@ -1,7 +1,7 @@
-"""Columns of a list in a few large buffers: a million rows are not a million objects.
+"""Columns of a list in a few large buffers, so that a million rows are not a million Python objects.
 
-A Python object counts its references in its own memory, so a forked worker gets a copy of each page that holds one as
-soon as it reads it (https://github.com/pytorch/pytorch/issues/13246). Strings and records are made when asked for.
+Python objects hold their reference count, so a forked worker copies each memory page of them that it reads
+(https://github.com/pytorch/pytorch/issues/13246). Strings and records are created on access instead.
 """
 
 import operator
@@ -14,21 +14,22 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.data.paths import full_path
 from vidssl.types import VideoRecord
 
 Item = TypeVar("Item")
 
 
 class Column(Sequence[Item]):
-    """A sequence whose items are made when they are asked for; equal to any sequence of equal items."""
+    """A sequence that creates its items on access; equal to any sequence of equal items."""
 
     @abstractmethod
     def item(self, number: int) -> Item:
-        """Make an item; `number` is in [0, len)."""
+        """Create item `number` in [0, len)."""
 
     @abstractmethod
     def take(self, chosen: Sequence[int]) -> "Column[Item]":
-        """Take some rows."""
+        """Select rows."""
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -58,7 +59,7 @@ class Column(Sequence[Item]):
 
 
 class Strings(Column[str]):
-    """Strings as one text in UTF-8, and where each of them ends."""
+    """Strings as one UTF-8 buffer and the offsets of their ends."""
 
     def __init__(self, strings: Iterable[str] = ()) -> None:
         self._text = bytearray()
@@ -75,11 +76,11 @@ class Strings(Column[str]):
         return len(self._ends) - 1
 
     def item(self, number: int) -> str:
-        """Make a string."""
+        """Create a string."""
         return self._text[self._ends[number] : self._ends[number + 1]].decode()
 
     def take(self, chosen: Sequence[int]) -> "Strings":
-        """Take some rows."""
+        """Select rows."""
         return Strings(self[n] for n in chosen)
 
 
@@ -90,7 +91,7 @@ class Records(Column[VideoRecord]):
         root: The folder.
         names: Paths of the videos.
         labels: (N,)
-        numbers: (N, 3) start, end and fps; NaN: not given.
+        numbers: (N, 3) start, end and fps; NaN where missing; None: all are missing.
         masks: Paths of the masks; None: there are none.
     """
 
@@ -109,7 +110,7 @@ class Records(Column[VideoRecord]):
         return len(self._names)
 
     def item(self, number: int) -> VideoRecord:
-        """Make a record."""
+        """Create a record, with full paths."""
         path, label = full_path(self.root, self._names.item(number)), int(self.labels[number])
         mask = None if self._masks is None else full_path(self.root, self._masks.item(number))
         if self._numbers is None:
@@ -118,18 +119,14 @@ class Records(Column[VideoRecord]):
         return VideoRecord(path, label, start, end, fps, mask)
 
     def take(self, chosen: Sequence[int]) -> "Records":
-        """Take some rows."""
+        """Select rows."""
         numbers = None if self._numbers is None else self._numbers[list(chosen)]
         masks = None if self._masks is None else self._masks.take(chosen)
         return Records(self.root, self._names.take(chosen), self.labels[list(chosen)], numbers, masks)
 
 
 class RecordsBuilder:
-    """Collects the rows of a list.
-
-    Args:
-        root: Folder that paths are relative to.
-    """
+    """Collects the rows of a list whose paths are relative to `root`."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -137,11 +134,10 @@ class RecordsBuilder:
         self._labels, self._numbers = array("q"), array("d")
 
     def add(self, record: VideoRecord) -> None:
-        """Add a row, with paths as the list writes them."""
+        """Add a row, with paths as in the list."""
         self._names.append(record.path)
         self._labels.append(record.label)
-        for number in (record.start, record.end, record.fps):
-            self._numbers.append(np.nan if number is None else number)
+        self._numbers.extend(np.nan if x is None else x for x in (record.start, record.end, record.fps))
         if record.mask is not None:
             self._masks.append(record.mask)
 
@@ -153,20 +149,6 @@ class RecordsBuilder:
         return self._names, Records(self._root, self._names, np.array(self._labels), given, masks)
 
 
-def full_path(root: Path, name: str) -> str:
-    """Path of a file that a list names, spelled as `root / name` is.
-
-    Path objects intern all their parts: a million names would leave a table that workers then copy.
-    """
-    if "//" in name or "/." in name or name[:1] == "." or name[-1:] == "/":
-        start = "/" if name[0] == "/" else ""
-        name = start + "/".join(part for part in name.split("/") if part not in ("", "."))
-    folder = str(root)
-    if not name:
-        return folder
-    return name if name[0] == "/" or folder == "." else f"{folder.rstrip('/')}/{name}"
-
-
 def take(column: Sequence[Any], chosen: Sequence[int]) -> Sequence[Any]:
-    """Take some rows of a column or of any other sequence."""
+    """Select rows of a column or of any other sequence."""
     return column.take(chosen) if isinstance(column, Column) else tuple(column[n] for n in chosen)

@@ -17,14 +17,13 @@ from vidssl.commands.check import Options, check
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import (
     Loader,
-    StepSampler,
     collate,
     eval_loader,
-    keys_of_step,
     to_device,
     train_loader,
 )
 from vidssl.data.samplers import Random, Uniform
+from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.video_list import read_list, write_lists
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -179,7 +178,9 @@ def test_the_memory_of_the_loader_is_logged_once(workers, caplog):
     loader = Loader(Zeros(), [[(0, 0), (0, 1)], [(0, 2), (0, 3)]], workers, prefetch=2)
     with caplog.at_level(logging.INFO):
         assert len(list(loader)) == 2
-    line = "the loader holds up to 6 MB in each process: 3 data.workers x 2 data.prefetch x 0.9 MB a batch"
+    line = (
+        "prefetched batches use up to 6 MB per process: 3 data.workers x 2 data.prefetch x 0.9 MB per batch"
+    )
     assert caplog.messages == ([line] if workers else [])
 
 
@@ -515,7 +516,7 @@ def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled,
     message = str(caught.value)
     assert sum(f"{n:02d}.mp4: " in message for n in range(0, 40, 3)) == message.count(said) == 3
     assert (
-        "3 of 40 videos hung or ended a worker; the limit is 2: correct the list or raise data.max_broken"
+        "3 of 40 videos made a worker hang or crash; the limit is 2: correct the list or raise data.max_broken"
         in message
     )
     assert "\n" not in message and not multiprocessing.active_children()

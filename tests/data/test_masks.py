@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, eval_loader, to_device, train_loader
+from vidssl.data.loader import eval_loader, to_device, train_loader
 from vidssl.data.masks import read_mask
 from vidssl.data.samplers import Center, Random
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import Row, copy_list, read_list, write_lists
 from vidssl.errors import DataError
 from vidssl.randomness import generator

@@ -15,8 +15,9 @@ from vidssl.atomic import replacing
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.loader import Loader, StepSampler, train_loader
+from vidssl.data.loader import Loader, train_loader
 from vidssl.data.samplers import SAMPLERS, ClipSettings
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, choose, read_list
 from vidssl.engine.accumulate import accumulate

@@ -4,6 +4,7 @@ Python objects hold their reference count, so a forked worker copies each memory
 (https://github.com/pytorch/pytorch/issues/13246). Strings and records are created on access instead.
 """
 
+import math
 import operator
 from abc import abstractmethod
 from array import array
@@ -85,68 +86,51 @@ class Strings(Column[str]):
 
 
 class Records(Column[VideoRecord]):
-    """Records whose paths are relative to one folder.
+    """Records whose paths are relative to one folder."""
 
-    Args:
-        root: The folder.
-        names: Paths of the videos.
-        labels: (N,)
-        numbers: (N, 3) start, end and fps; NaN where missing; None: all are missing.
-        masks: Paths of the masks; None: there are none.
-    """
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.names, self._masks = Strings(), Strings()  # no masks, or one in each row
+        self._labels = array("q")
+        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
 
-    def __init__(
-        self,
-        root: Path,
-        names: Strings,
-        labels: NDArray[np.int64],
-        numbers: NDArray[np.float64] | None,
-        masks: Strings | None,
-    ) -> None:
-        self.root, self.labels = root, labels
-        self._names, self._numbers, self._masks = names, numbers, masks
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) label of each row."""
+        return np.frombuffer(self._labels, np.int64) if self._labels else np.zeros(0, np.int64)
+
+    def append(self, record: VideoRecord) -> None:
+        """Add a row, with paths as in the list."""
+        numbers = [math.nan if x is None else x for x in (record.start, record.end, record.fps)]
+        if self._numbers or not all(map(math.isnan, numbers)):
+            before = 3 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
+            self._numbers.extend([math.nan] * before + numbers)
+        self.names.append(record.path)
+        self._labels.append(record.label)
+        if record.mask is not None:
+            self._masks.append(record.mask)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.names)
 
     def item(self, number: int) -> VideoRecord:
         """Create a record, with full paths."""
-        path, label = full_path(self.root, self._names.item(number)), int(self.labels[number])
-        mask = None if self._masks is None else full_path(self.root, self._masks.item(number))
-        if self._numbers is None:
+        path, label = full_path(self.root, self.names.item(number)), self._labels[number]
+        mask = full_path(self.root, self._masks.item(number)) if len(self._masks) else None
+        if not self._numbers:
             return VideoRecord(path, label, mask=mask)
-        start, end, fps = (None if x != x else x for x in self._numbers[number].tolist())
+        start, end, fps = (None if x != x else x for x in self._numbers[3 * number : 3 * number + 3])
         return VideoRecord(path, label, start, end, fps, mask)
 
     def take(self, chosen: Sequence[int]) -> "Records":
         """Select rows."""
-        numbers = None if self._numbers is None else self._numbers[list(chosen)]
-        masks = None if self._masks is None else self._masks.take(chosen)
-        return Records(self.root, self._names.take(chosen), self.labels[list(chosen)], numbers, masks)
-
-
-class RecordsBuilder:
-    """Collects the rows of a list whose paths are relative to `root`."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._names, self._masks = Strings(), Strings()
-        self._labels, self._numbers = array("q"), array("d")
-
-    def add(self, record: VideoRecord) -> None:
-        """Add a row, with paths as in the list."""
-        self._names.append(record.path)
-        self._labels.append(record.label)
-        self._numbers.extend(np.nan if x is None else x for x in (record.start, record.end, record.fps))
-        if record.mask is not None:
-            self._masks.append(record.mask)
-
-    def build(self) -> tuple[Strings, Records]:
-        """Return names and records."""
-        numbers = np.array(self._numbers).reshape(-1, 3)
-        given = None if np.isnan(numbers).all() else numbers
-        masks = self._masks if len(self._masks) else None
-        return self._names, Records(self._root, self._names, np.array(self._labels), given, masks)
+        taken = Records(self.root)
+        taken.names = self.names.take(chosen)
+        taken._masks = self._masks.take(chosen) if len(self._masks) else Strings()
+        taken._labels = array("q", (self._labels[n] for n in chosen))
+        for n in chosen:
+            taken._numbers.extend(self._numbers[3 * n : 3 * n + 3])
+        return taken
 
 
 def take(column: Sequence[Any], chosen: Sequence[int]) -> Sequence[Any]:

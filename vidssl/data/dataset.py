@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,41 +25,24 @@ _MAX_REPLACED = 1000  # consecutive broken videos
 _REASONS = 5  # in one message
 
 
+@dataclass(frozen=True)
 class ClipDataset:
-    """Clips of the videos of a list.
+    """Clips of the videos of a list."""
 
-    Args:
-        videos: The list.
-        sampler: Chooses the clips of a video.
-        recipes: One for each view, or one for all clips.
-        seed: Every random choice of a sample is a function of (seed, epoch, index, view).
-        replace: How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a
-            broken video is an error.
-        reading: How videos are decoded.
-        skip: Instead of an error, a broken video gives a sample without views; `replaced` names it.
-        tracks: Folder of the videos' tracks, for samplers that need them and for the boxes of samples. A missing file
-            is an error whatever `replace` is: a run must not leave out thousands of videos.
-    """
-
-    def __init__(
-        self,
-        videos: VideoList,
-        sampler: Sampler,
-        recipes: Sequence[Recipe],
-        seed: int = 0,
-        replace: int = 0,
-        reading: DecodeSettings | None = None,
-        skip: bool = False,
-        tracks: Path | None = None,
-    ) -> None:
-        self.videos = videos
-        self.replace = replace
-        self.skip = skip
-        self._sampler = sampler
-        self._recipes = list(recipes)
-        self._seed = seed
-        self._reading = reading or DecodeSettings()
-        self._tracks = tracks
+    videos: VideoList
+    sampler: Sampler
+    recipes: Sequence[Recipe]  # one for each view, or one for all clips
+    seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
+    # How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a broken video
+    # is an error.
+    replace: int = 0
+    reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
+    skip: bool = (
+        False  # instead of an error, a broken video gives a sample without views; `replaced` names it
+    )
+    # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
+    # `replace` is: a run must not leave out thousands of videos.
+    tracks: Path | None = None
 
     def __len__(self) -> int:
         return len(self.videos.records)
@@ -105,18 +89,18 @@ class ClipDataset:
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
         record = self.videos.records[index]
-        generators = [generator(self._seed, epoch, index, view) for view in range(len(self._recipes))]
-        with self._reading.open(record) as video:
+        generators = [generator(self.seed, epoch, index, view) for view in range(len(self.recipes))]
+        with self.reading.open(record) as video:
             offset, meta = resolve_span(video.meta, record)
-            if self._tracks is not None:
-                meta = dataclasses.replace(meta, tracks=self._read_tracks(self._tracks, index))
-            made = make_views(video, offset, meta, self._sampler, self._recipes, generators)
+            if self.tracks is not None:
+                meta = dataclasses.replace(meta, tracks=self._read_tracks(self.tracks, index))
+            made = make_views(video, offset, meta, self.sampler, self.recipes, generators)
         boxes = mask = None
         if (tracks := meta.tracks) is not None:
             _check_tracks(tracks, meta.num_frames, made, record.path)
             windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
             sizes = [view.frames.shape[-1] for view in made.views]
-            last = generator(self._seed, epoch, index, len(self._recipes))  # independent of the views'
+            last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
             boxes = sample_track(tracks, made.middle_frames, windows, sizes, last)
         if record.mask is not None:
             whole = read_mask(record.mask, made.height, made.width)
@@ -133,7 +117,7 @@ class ClipDataset:
     def _window(self, views: Sequence[View], number: int, what: str) -> Window:
         window = views[number].window
         if window is None:
-            recipe = type(self._recipes[min(number, len(self._recipes) - 1)]).__name__
+            recipe = type(self.recipes[min(number, len(self.recipes) - 1)]).__name__
             raise ConfigError(
                 f"{what} cannot follow into view {number}, which its recipe {recipe} rotates and shears: set geometry: "
                 f"false or operations: 0 there, or train without {what}"

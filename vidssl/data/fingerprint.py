@@ -8,6 +8,7 @@ from array import array
 from pathlib import Path
 
 from vidssl.config import Tree
+from vidssl.data.paths import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 
@@ -31,8 +32,7 @@ def identify(videos: VideoList) -> Tree:
         DataError: The settings of shrunk copies cannot be read.
     """
     # Strings instead of Path objects: there may be a million.
-    here = os.path.realpath("")
-    resolved, copies_in, folders = _ResolvedFolders(), _CopySettings(), set[str]()
+    real_path, copies_in, folders = RealPath(), _CopySettings(), set[str]()
     sizes, seen, rates = array("q"), set[str](), set[float]()
     total = missing = 0
     for record in videos.records:
@@ -42,13 +42,8 @@ def identify(videos: VideoList) -> Tree:
             if path is None or path in seen:
                 continue
             seen.add(path)
-            path = path if path.startswith("/") else f"{here}/{path}"
             try:
-                status = os.lstat(path)
-                if stat.S_ISLNK(status.st_mode):
-                    status = os.stat(path)
-                    while stat.S_ISLNK(os.lstat(path).st_mode):  # `stat` succeeded, so the links form no loop
-                        path = str(Path(path).parent / Path(path).readlink())
+                status = os.stat(path)
                 if stat.S_ISDIR(status.st_mode):
                     count, measured = _measure_folder(path)
                     sizes.extend((_FOLDER, count))
@@ -60,7 +55,7 @@ def identify(videos: VideoList) -> Tree:
                 continue
             sizes.extend(measured)
             total += sum(measured)
-            folders.add(resolved[path.rpartition("/")[0]])
+            folders.add((real_path(path) or path).rpartition("/")[0])
     kinds = [json.loads(kind) for kind in sorted({copies_in[folder] for folder in folders})]
     return {
         "root": os.path.realpath(videos.root),
@@ -104,19 +99,6 @@ def _kind(files: Tree) -> str:
         return "originals and shrunk copies together, or copies of several settings"
     settings = ", ".join(f"{name} {value}" for name, value in copies.items() if value is not None)
     return f"shrunk copies ({settings})"
-
-
-class _ResolvedFolders(dict[str, str]):
-    """Absolute folders with links resolved; `realpath` would resolve all parts again for every file."""
-
-    def __missing__(self, folder: str) -> str:
-        """Resolve a folder from its resolved parent; the empty string is `/`."""
-        above, _, name = folder.rpartition("/")
-        real = f"{self[above]}/{name}" if folder else ""
-        if name in (".", "..") or (folder and stat.S_ISLNK(os.lstat(real).st_mode)):
-            real = os.path.realpath(real)
-        self[folder] = real
-        return real
 
 
 class _CopySettings(dict[str, str]):

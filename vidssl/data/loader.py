@@ -4,7 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -54,31 +54,19 @@ def eval_loader(
     return Loader(dataset, chunks, workers, timeout, len(dataset) if dataset.skip else 0, prefetch)
 
 
+@dataclass
 class Loader:
-    """Batches, made by worker processes; a video that makes its worker hang or crash counts as broken.
+    """Batches, made by worker processes; a video that makes its worker hang or crash counts as broken."""
 
-    Args:
-        dataset: Makes the samples.
-        batches: The keys of each batch.
-        workers: Processes; with 0 this process makes the batches, and a hang or crash is not caught.
-        timeout: Seconds for one video; after that its worker is stopped and it counts as broken.
-        max_lost: Videos that may make their worker hang or crash; one more is an error.
-        prefetch: Batches that each worker prefetches; their order does not depend on it.
-    """
-
-    def __init__(
-        self,
-        dataset: ClipDataset,
-        batches: StepSampler | Sequence[list[Key]],
-        workers: int,
-        timeout: float | None = None,
-        max_lost: int = 0,
-        prefetch: int = 2,
-    ) -> None:
-        self.batches = batches
-        self.workers, self.prefetch = workers, prefetch
-        self._dataset, self._timeout, self._max_lost = dataset, timeout, max_lost
-        self._logged = False
+    dataset: ClipDataset
+    batches: StepSampler | Sequence[list[Key]]  # the keys of each batch
+    workers: int  # processes; with 0 this process makes the batches, and a hang or crash is not caught
+    timeout: float | None = (
+        None  # seconds for one video; after that its worker is stopped and it counts as broken
+    )
+    max_lost: int = 0  # videos that may make their worker hang or crash; one more is an error
+    prefetch: int = 2  # batches that each worker prefetches; their order does not depend on it
+    _logged: bool = field(default=False, init=False)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -93,15 +81,15 @@ class Loader:
                 yield batch
 
         def on_loss(item: int, reason: str) -> None:
-            num_records = len(self._dataset)
-            lost.append(f"{self._dataset.videos.records[item].path}: {reason}")
+            num_records = len(self.dataset)
+            lost.append(f"{self.dataset.videos.records[item].path}: {reason}")
             # The batch has this record, or one shortly before it that this one replaces.
             batch = min(begun, key=lambda keys: min((item - index) % num_records for _, index in keys))
             _log.warning("%s; it was read for the batch of the records %s", lost[-1], [n for _, n in batch])
-            if len(lost) > self._max_lost:
+            if len(lost) > self.max_lost:
                 raise DataError(
                     f"{first_few(lost)}; {len(lost)} of {num_records} videos made a worker hang or crash; the limit is "
-                    f"{self._max_lost}: correct the list or raise data.max_broken (evaluation: --allow-missing)"
+                    f"{self.max_lost}: correct the list or raise data.max_broken (evaluation: --allow-missing)"
                 )
 
         # No local variable refers to a batch, so that the consumer can free its memory.
@@ -111,7 +99,7 @@ class Loader:
                 self._make,
                 keys(),
                 self.workers,
-                timeout=self._timeout,
+                timeout=self.timeout,
                 ahead=self.prefetch,
                 on_loss=on_loss,
             ),
@@ -120,7 +108,7 @@ class Loader:
     def _make(self, keys: list[Key], guard: ItemGuard) -> "_Stacked":
         if self.workers:
             torch.set_num_threads(1)  # workers share the cores already
-        return _stack([self._dataset.sample(key, guard) for key in keys])
+        return _stack([self.dataset.sample(key, guard) for key in keys])
 
     def _counted(self, stacked: "_Stacked") -> Batch:
         """Make a batch; with the first one, log the memory of all prefetched batches."""

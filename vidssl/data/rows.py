@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.columns import Records, Strings
+from vidssl.data.columns import Records
 from vidssl.data.paths import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
@@ -104,9 +104,7 @@ def row_key(root: Path, record: VideoRecord) -> RowKey:
     return full_path(root, record.path), record.start or 0.0, record.end, record.fps, mask
 
 
-def check_duplicates(
-    path: Path, lines: NDArray[np.int64], keys: NDArray[np.int64], names: Strings, records: Records
-) -> None:
+def check_duplicates(path: Path, lines: NDArray[np.int64], keys: NDArray[np.int64], records: Records) -> None:
     """Check that no row repeats an earlier one; `keys` are hashes, so that a million rows need no dict.
 
     Raises:
@@ -123,7 +121,7 @@ def check_duplicates(
         place, there = f"{path}:{lines[row]}", lines[earlier]
         if record.label != records[earlier].label:
             raise DataError(
-                f"{place}: {names[row]!r} has label {record.label}, and label {records[earlier].label} in line "
+                f"{place}: {records.names[row]!r} has label {record.label}, and label {records[earlier].label} in line "
                 f"{there}: delete one of the rows; two kinds of labels are two lists"
             )
         raise DataError(f"{place}: duplicate of line {there}: delete one")

@@ -1,6 +1,7 @@
 """The order of the batches of a run: a function of the step alone, whatever the number of workers and processes."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -27,54 +28,41 @@ def _permutation(seed: int, epoch: int, num_records: int) -> NDArray[np.int64]:
     return generator(seed, epoch).permutation(num_records)
 
 
+@dataclass(frozen=True)
 class StepSampler:
-    """The micro-batches of one process for the steps start … stop - 1.
-
-    Args:
-        num_records: Length of the dataset.
-        batch_size: Global batch size.
-        micro_batch_size: Of one process.
-        start: First step.
-        stop: End of the steps, exclusive.
-        seed: Seed of the run.
-        rank: This process takes the rank-th slice of each global batch.
-        world: Number of processes.
+    """The micro-batches of one process for the steps start … stop - 1: a batch sampler.
 
     Raises:
         ConfigError: The batch sizes do not divide, or exceed the dataset.
     """
 
-    def __init__(
-        self,
-        num_records: int,
-        batch_size: int,
-        micro_batch_size: int,
-        start: int,
-        stop: int,
-        seed: int,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        if batch_size > num_records:
+    num_records: int
+    batch_size: int  # global
+    micro_batch_size: int  # of one process
+    start: int
+    stop: int
+    seed: int
+    rank: int = 0  # takes the rank-th slice of each global batch
+    world: int = 1  # number of processes
+
+    def __post_init__(self) -> None:
+        size, world, micro = self.batch_size, self.world, self.micro_batch_size
+        if size > self.num_records:
             raise ConfigError(
-                f"batch_size {batch_size} is more than the {num_records} records of the list: lower it"
+                f"batch_size {size} is more than the {self.num_records} records of the list: lower it"
             )
-        if batch_size % world:
-            raise ConfigError(f"batch_size {batch_size} is not a multiple of {world} processes")
-        if batch_size % (world * micro_batch_size):
+        if size % (world * micro):
             raise ConfigError(
-                f"batch_size {batch_size} is not a multiple of {world} processes x micro_batch_size {micro_batch_size}"
+                f"batch_size {size} is not a multiple of {world} processes x micro_batch_size {micro}"
             )
-        self._num_records, self._batch_size, self._micro = num_records, batch_size, micro_batch_size
-        self._steps, self._seed, self._rank, self._world = range(start, stop), seed, rank, world
 
     def __len__(self) -> int:
-        return len(self._steps) * (self._batch_size // self._world // self._micro)
+        return (self.stop - self.start) * (self.batch_size // self.world // self.micro_batch_size)
 
     def __iter__(self) -> Iterator[list[Key]]:
-        local = self._batch_size // self._world
-        for step in self._steps:
-            keys = keys_of_step(step, self._batch_size, self._num_records, self._seed)
-            mine = keys[self._rank * local : (self._rank + 1) * local]
-            for first in range(0, local, self._micro):
-                yield mine[first : first + self._micro]
+        local = self.batch_size // self.world
+        for step in range(self.start, self.stop):
+            keys = keys_of_step(step, self.batch_size, self.num_records, self.seed)
+            mine = keys[self.rank * local : (self.rank + 1) * local]
+            for first in range(0, local, self.micro_batch_size):
+                yield mine[first : first + self.micro_batch_size]

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from vidssl.atomic import replacing
 from vidssl.config import Settings
-from vidssl.data.columns import Records, RecordsBuilder, take
+from vidssl.data.columns import Records, take
 from vidssl.data.paths import PathRule
 from vidssl.data.rows import COLUMNS, check_duplicates, check_header, parse_row, read_rows, row_key
 from vidssl.errors import DataError
@@ -131,7 +131,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     line, header = next(rows, (1, []))
     columns = check_header(f"{path}:{line}", header)
     rule = PathRule(root, allow_external)
-    builder = RecordsBuilder(root)
+    records = Records(root)
     lines, keys = array("q"), array("q")
     for line, row in rows:
         place = f"{path}:{line}"
@@ -140,14 +140,13 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
                 f"{place}: {len(row)} fields, the header has {len(columns)}; quote names with commas"
             )
         record = parse_row(dict(zip(columns, row, strict=True)), place, rule, len(classes))
-        builder.add(record)
+        records.append(record)
         lines.append(line)
         keys.append(hash(row_key(root, record)))
     if not lines:
         raise DataError(f"list {path} has no rows")
-    names, records = builder.build()
-    check_duplicates(path, np.array(lines), np.array(keys), names, records)
-    return VideoList(path, root, names, records, classes)
+    check_duplicates(path, np.array(lines), np.array(keys), records)
+    return VideoList(path, root, records.names, records, classes)
 
 
 def _read_classes(path: Path) -> tuple[str, ...]:

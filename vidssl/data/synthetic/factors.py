@@ -48,27 +48,19 @@ class Factors:
 
 def draw_factors(motion: str, digit: int, images: Sequence[int], rng: np.random.Generator) -> Factors:
     """Draw every factor for every motion, so that none of them reveals the motion."""
-    heading, phase, tilt, swell, start_x, start_y, pan, sway, view_x, view_y = (
-        float(x) for x in rng.uniform(size=10)
-    )
+    names = ("heading", "phase", "tilt", "swell", "start_x", "start_y", "pan", "sway", "view_x", "view_y")
+    uniform = dict(zip(names, rng.uniform(size=10).tolist(), strict=True))
+    uniform["view_x"] *= TEXTURE_EDGE
+    uniform["view_y"] *= TEXTURE_EDGE
     return Factors(
-        motion=motion,
-        digit=digit,
+        motion,
+        digit,
         digit_image=images[int(rng.integers(len(images)))],
         texture=int(rng.integers(TEXTURES)),
         colour=list(COLOURS)[rng.integers(len(COLOURS))],
-        heading=heading,
         turn=int(rng.choice([-1, 1])),
         period=float(rng.uniform(12, 18)),
-        phase=phase,
-        tilt=tilt,
-        swell=swell,
-        start_x=start_x,
-        start_y=start_y,
-        pan=pan,
-        sway=sway,
-        view_x=view_x * TEXTURE_EDGE,
-        view_y=view_y * TEXTURE_EDGE,
+        **uniform,
     )
 
 

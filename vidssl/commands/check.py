@@ -9,33 +9,34 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
-from vidssl.data.views import part_of
+from vidssl.data.dataset import resolve_span
+from vidssl.data.rows import row_key
+from vidssl.data.video_list import copy_list, place_of_copy, read_list
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
-from vidssl.video.integrity import Fault, examine
+from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
 from vidssl.workers import ItemGuard, ordered
 
 # What can be found; a file of which no more is found than what is kept stays in the list.
-KEPT = frozenset(("mis-cased", "lying header", "time jump"))
+KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))
 FINDINGS = (
     "missing",
-    "mis-cased",
+    "wrong case",
     "duplicate",
     "empty",
     "not a video",
     "no video stream",
     "oversized",
     "truncated",
-    "garbled",
+    "decode error",
     "several sizes",
     "hangs or crashes",
     "too short",
-    "outside",
-    "lying header",
-    "time jump",
+    "span out of range",
+    "header mismatch",
+    "timestamp gap",
 )
 
 _EXAMPLES = 3  # of each finding, in what is printed
@@ -172,9 +173,9 @@ def _of_row(meta: VideoMeta | None, record: VideoRecord, options: Options) -> li
     if meta is None:
         return []
     try:
-        part = part_of(meta, record)[1]
+        part = resolve_span(meta, record)[1]
     except DataError as error:
-        return [("outside", str(error).removeprefix(f"{record.path}: "))]
+        return [("span out of range", str(error).removeprefix(f"{record.path}: "))]
     frames, seconds = part.num_frames, part.duration
     if options.min_frames is not None and frames < options.min_frames:
         return [("too short", f"{frames} frames, at least {options.min_frames} are asked for")]
@@ -211,12 +212,12 @@ def _examine(task: _Task, guard: ItemGuard, root: Path, options: Options) -> _St
                 reason = f"there are {' and '.join(others)}" if others else _why_missing(root / name)
                 return _State(name, None, (("missing", reason),))
             name = others[0]
-            found.append(("mis-cased", f"the file is called {name}"))
+            found.append(("wrong case", f"the file is called {name}"))
         # Where no seconds are in play, any rate will do for a folder of images.
-        meta, faults = examine(root / name, fps or 1.0, options.max_pixels, lambda: guard.at(number))
+        meta, faults = check_video(root / name, fps or 1.0, options.max_pixels, lambda: guard.at(number))
         found += faults
     except Exception as error:  # decoders raise what they like; one file must not end the check of all
-        found.append(("garbled", f"{type(error).__name__}: {error}"))
+        found.append(("decode error", f"{type(error).__name__}: {error}"))
     return _State(name, meta, tuple((kind, reason.replace("\n", " ")) for kind, reason in found))
 
 

@@ -29,7 +29,6 @@ def examine() -> list[Part]:
         _tried(
             "decoding with pyav", lambda: f"av {av.__version__}, FFmpeg's libavcodec {_version_of_ffmpeg()}"
         ),
-        _tried("decoding with opencv", lambda: f"opencv {cv2.__version__}"),
         _tried("decoding with decord", lambda: f"decord {decord_package().__version__}"),
         _tried(
             "decoding with torchcodec",

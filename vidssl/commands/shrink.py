@@ -23,9 +23,9 @@ from vidssl.data.video_list import VideoList, copy_list, place_of_copy, read_lis
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
+from vidssl.video.container import open_container, video_packets
 from vidssl.video.decode import Image
 from vidssl.video.frame_folder import is_image
-from vidssl.video.index import open_container, packets_left
 from vidssl.video.reader import MAX_PIXELS, Video, open_video
 from vidssl.workers import ItemGuard, ordered
 
@@ -239,7 +239,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
         return regular
     with open_container(path, max_pixels) as container:
         base = container.streams.video[0].time_base
-        shown = (packet for packet in packets_left(container, path) if not packet.is_discard)
+        shown = (packet for packet in video_packets(container, path) if not packet.is_discard)
         stamps = sorted({packet.pts for packet in shown if packet.pts is not None})
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
     base /= finer

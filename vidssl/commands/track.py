@@ -9,9 +9,9 @@ from vidssl.atomic import check_folder
 from vidssl.commands.extract import shard_of
 from vidssl.commands.load import Options, load_subject
 from vidssl.config import Tree, bind, override
+from vidssl.data.dataset import resolve_span
 from vidssl.data.tracks import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.data.views import part_of
 from vidssl.errors import ConfigError
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, TrackerSettings, track_list
@@ -113,7 +113,7 @@ def _draw(
 
 def _write(target: Path, record: VideoRecord, tracks: Tracks, reading: DecodeSettings) -> None:
     with reading.open(record) as video:
-        offset, part = part_of(video.meta, record)
+        offset, part = resolve_span(video.meta, record)
         if len(tracks.frames) == 2 * len(np.unique(tracks.track)):  # sums know no way between two frames
             write_mp4(target, _pairs(video, offset, tracks), _PAIRS_A_SECOND)
         else:

@@ -4,7 +4,7 @@
 
 Each config is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
 may stand in --lists too. Beside them stands the network that the trainings start from. A study that was stopped goes on
-where it was. At the end a table is printed; `results.json` of each config lies in OUT/NAME, for `tools/report.py`.
+where it was. At the end a table is printed; `results.json` of each config lies in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse

@@ -9,24 +9,19 @@ from vidssl.viz.page import (
     preview,
     write_compare_page,
     write_retrieval_page,
-    write_tables_page,
 )
 from vidssl.viz.part_maps import PartCrop, parts_picture
 from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
-from vidssl.viz.tables import Row, Table, markdown
 
 __all__ = [
     "Hit",
     "PartCrop",
     "Preview",
     "QueryRow",
-    "Row",
     "Shot",
-    "Table",
     "confusion_picture",
     "contact_sheet",
     "curves_figure",
-    "markdown",
     "parts_picture",
     "preview",
     "retrieval_sheet",
@@ -34,5 +29,4 @@ __all__ = [
     "write_compare_page",
     "write_png",
     "write_retrieval_page",
-    "write_tables_page",
 ]

@@ -11,7 +11,6 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from vidssl.types import Frames
-from vidssl.viz.tables import Table, link
 
 WIDTH, HEIGHT = 160, 96  # pixels: larger frames are shrunk to fit
 GROWN = 128  # pixels: smaller frames are shown at the largest whole multiple that is not higher than this
@@ -202,25 +201,6 @@ def write_compare_page(
         strip=[(caption, sprites[clip]) for caption, clip in strip],
         sprites=sprites,
         details=details,
-    )
-    _write(path, page)
-
-
-def write_tables_page(path: Path, *, title: str, summary: str, tables: Sequence[Table]) -> None:
-    """Writes the page of tables of results.
-
-    Args:
-        path: of the HTML file; its folder exists.
-        title: of the page.
-        summary: one paragraph: how the tables are to be read.
-        tables: in their order.
-    """
-    page = _ENVIRONMENT.get_template("tables.html").render(
-        title=title,
-        summary=summary,
-        tables=tables,
-        link=lambda file: link(file, path.parent),
-        sprites={},
     )
     _write(path, page)
 

@@ -1,14 +1,14 @@
 """The one dataset: (epoch, index) to a sample, and what happens when a video is broken."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.masks import read_mask
 from vidssl.data.samplers import Sampler
 from vidssl.data.tracks import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
@@ -46,6 +46,10 @@ class ClipDataset:
         tracks: Folder of the videos' tracks. With it the sampler knows them, and samples have boxes. A video without
             a file there is an error whatever `replace` says: a run must not leave out thousands.
     """
+
+    # Reads the files of a list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one
+    # masks are not read.
+    read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
 
     def __init__(
         self,
@@ -131,7 +135,7 @@ class ClipDataset:
             last = generator(self._seed, epoch, index, len(self._recipes))  # no view's own
             boxes = self._boxes(meta, made, record.path, last)
         mask = None
-        if record.mask is not None:
+        if record.mask is not None and (read_mask := ClipDataset.read_mask) is not None:
             picture = read_mask(record.mask, made.height, made.width)
             mask = self._window(made.views, 0, "masks").cut(picture, made.views[0].frames.shape[-1])
         return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)

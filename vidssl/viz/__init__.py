@@ -10,19 +10,16 @@ from vidssl.viz.page import (
     write_compare_page,
     write_retrieval_page,
 )
-from vidssl.viz.part_maps import PartCrop, parts_picture
 from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
 
 __all__ = [
     "Hit",
-    "PartCrop",
     "Preview",
     "QueryRow",
     "Shot",
     "confusion_picture",
     "contact_sheet",
     "curves_figure",
-    "parts_picture",
     "preview",
     "retrieval_sheet",
     "training_curves",

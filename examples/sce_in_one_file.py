@@ -3,8 +3,7 @@
     python examples/sce_in_one_file.py     # trains on rendered moving digits, on a CPU; prints R@1
 
 Two random clips of a video are two views of it; the network learns to recognise one from the other, without labels.
-vidssl decodes the videos and brings the backbone and image operations. `vidssl train` adds what long runs need:
-resuming, several GPUs, broken videos, other methods; a test compares its losses with those of this file.
+Decoding, backbone and image operations come from vidssl. A test compares the losses with those of `vidssl train`.
 """
 
 import argparse
@@ -21,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl import build_backbone, open_video, transforms
+from vidssl import transforms
 from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.models import build_backbone
 from vidssl.randomness import generator
-from vidssl.video import Video
+from vidssl.video import Video, open_video
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Pictures for people: pages for a browser, tables, training curves, and sheets of frames."""
+"""Pages for a browser, charts, and images of videos."""
 
 from vidssl.viz.confusion import confusion_picture
 from vidssl.viz.curves import curves_figure, training_curves
@@ -10,7 +10,7 @@ from vidssl.viz.page import (
     write_compare_page,
     write_retrieval_page,
 )
-from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
+from vidssl.viz.sheets import Shot, retrieval_sheet
 
 __all__ = [
     "Hit",
@@ -18,12 +18,10 @@ __all__ = [
     "QueryRow",
     "Shot",
     "confusion_picture",
-    "contact_sheet",
     "curves_figure",
     "preview",
     "retrieval_sheet",
     "training_curves",
     "write_compare_page",
-    "write_png",
     "write_retrieval_page",
 ]

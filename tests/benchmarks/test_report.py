@@ -16,8 +16,9 @@ from vidssl.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]
 sys.path.insert(0, str(TOP / "benchmarks"))
+from comparison import make_table  # noqa: E402
 from references import read_references  # noqa: E402
-from report import make_table, renewed, report  # noqa: E402
+from report import renewed, report  # noqa: E402
 from results import data_set_of, read_results  # noqa: E402
 
 sys.path.pop(0)

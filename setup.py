@@ -21,7 +21,6 @@ setup(
     packages=find_packages(include=["vidssl", "vidssl.*"]),
     package_data={
         "vidssl": ["py.typed"],
-        "vidssl.commands": ["references.yaml"],
         "vidssl.viz": ["templates/*.html"],
     },
     entry_points={"console_scripts": ["vidssl = vidssl.commands.cli:main"]},

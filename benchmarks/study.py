@@ -1,10 +1,10 @@
-"""Train and test all configs of a folder on one set, over seeds: what is done is not done again.
+"""Train and test all configs of a folder on one data set, over several seeds.
 
     python benchmarks/study.py configs/studies/methods --lists data/digits/colour --out output/studies/methods/digits
 
 Each config is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
-may stand in --lists too. Beside them stands the network that the trainings start from. A study that was stopped goes on
-where it was. At the end a table is printed; `results.json` of each config lies in OUT/NAME, for `tools/report.py`.
+may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
+stopped. At the end a table is printed; `results.json` of each config is in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse
@@ -24,28 +24,26 @@ COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity loss": ("unifor
 
 
 def main() -> None:
-    """Parse, run, report."""
+    """Run all configs and print a table."""
     parser = argparse.ArgumentParser(
-        description="Train and test all configs of a folder on one set, over seeds."
+        description="Train and test all configs of a folder, over several seeds."
     )
     parser.add_argument("configs", type=Path, help="folder of configs")
     parser.add_argument(
-        "--lists", required=True, help="folder with train.csv and test.csv; {split}: that of each split"
+        "--lists", required=True, help="folder with train.csv and test.csv; may contain {split}"
     )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--splits", default="1,2,3")
-    parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
+    parser.add_argument("--jobs", type=int, default=1, help="configs that run in parallel, one core each")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all configs")
     parsed = parser.parse_intermixed_args()
     configs = sorted(parsed.configs.glob("*.yaml"))
     if not configs:
-        sys.exit(f"{parsed.configs} holds no configs: name a folder of YAML files")
+        sys.exit(f"no YAML files in {parsed.configs}")
     if "untrained" in {config.stem for config in configs}:
-        sys.exit(
-            f"{parsed.configs}/untrained.yaml has the name of the network without training: give it another"
-        )
+        sys.exit(f"rename {parsed.configs}/untrained.yaml: that name is taken by the network before training")
     if parsed.jobs < 1:
-        sys.exit(f"--jobs {parsed.jobs}: 1 is the fewest")
+        sys.exit(f"--jobs must be at least 1, got {parsed.jobs}")
     commands = {"untrained": untrained(configs[0], parsed.lists, parsed.out, parsed.splits, parsed.overrides)}
     for config in configs:
         commands[config.stem] = trained(config, parsed.lists, parsed.out, parsed.splits, parsed.overrides)
@@ -59,9 +57,9 @@ def main() -> None:
             ]
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            print("stopping when what runs is saved; the same command goes on", file=sys.stderr, flush=True)
+            print("saving and stopping; the same command continues", file=sys.stderr, flush=True)
             for process in RUNNING:
-                os.kill(process, signal.SIGTERM)  # after Ctrl-C, which they got too, it changes nothing
+                os.kill(process, signal.SIGTERM)  # after Ctrl-C, which they received too, it has no effect
             sys.exit(130)
     print(summary(parsed.out, [name for name in commands if name not in failed]))
     if failed:
@@ -69,13 +67,13 @@ def main() -> None:
 
 
 def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
-    """Write the command that trains and tests a config."""
+    """Command that trains and tests a config."""
     where = [
         f"data.train={lists}/train.csv",
         f"evaluate.gallery={lists}/train.csv",
         f"evaluate.query={lists}/test.csv",
     ]
-    told = [
+    options = [
         "--cfg",
         str(config),
         "--splits",
@@ -83,13 +81,13 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
         "seed={split}",
         *where,
         f"output={out / config.stem}",
-        *overrides,
     ]
-    return [sys.executable, str(TOOLS / "train_net.py"), *told]
+    return [sys.executable, str(TOOLS / "train_net.py"), *options, *overrides]
 
 
 def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
-    """Write the command that tests the network which trainings start from."""
+    """Command that tests the network before training."""
+    network = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
     where = [
         "--list",
         f"{lists}/test.csv",
@@ -98,20 +96,19 @@ def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[
         "--out",
         str(out / "untrained"),
     ]
-    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", splits]
-    told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
-    return [sys.executable, str(TOOLS / "test_net.py"), *told, *where, *asked]
+    protocols = ["--protocol", "retrieval", "knn", "uniformity", "--splits", splits]
+    return [sys.executable, str(TOOLS / "test_net.py"), *network, *where, *protocols]
 
 
 def run(out: Path, command: list[str]) -> str | None:
-    """Run a command unless its results are there; keep its log and its CPU seconds. Gives its name if it failed."""
-    told = {"command": command[2:], "config": Path(command[command.index("--cfg") + 1]).read_text()}
+    """Run a command unless its results exist; keeps its log and CPU seconds. Returns its name if it failed."""
+    request = {"command": command[2:], "config": Path(command[command.index("--cfg") + 1]).read_text()}
     kept = out / "seconds.json"
     before = json.loads(kept.read_text()) if kept.exists() else {}
-    other = any(before.get(key, value) != value for key, value in told.items())
+    other = any(before.get(key, value) != value for key, value in request.items())
     if (out / "results.json").exists():
         if other:
-            print(f"{out} holds results of another command or config: choose another --out", file=sys.stderr)
+            print(f"{out} has results of another command or config: choose another --out", file=sys.stderr)
         return out.name if other else None
     out.mkdir(parents=True, exist_ok=True)
     with (out / "log.txt").open("a") as log:
@@ -119,11 +116,11 @@ def run(out: Path, command: list[str]) -> str | None:
             command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
         )
         RUNNING.add(process.pid)
-        # CPU time: what the machine does besides is no cost of a run.
+        # CPU time does not depend on what else the machine does.
         _, status, used = os.wait4(process.pid, 0)
         RUNNING.remove(process.pid)
     cpu = (0.0 if other else before.get("cpu", 0.0)) + used.ru_utime + used.ru_stime
-    kept.write_text(json.dumps({"cpu": cpu, **told}) + "\n")
+    kept.write_text(json.dumps({"cpu": cpu, **request}) + "\n")
     if status:
         return out.name
     print(f"{out.name}: {cpu:.0f} s", flush=True)
@@ -131,7 +128,7 @@ def run(out: Path, command: list[str]) -> str | None:
 
 
 def summary(out: Path, names: list[str]) -> str:
-    """Write the table of all results, and what they cost."""
+    """Table of all results and their CPU time."""
     rows, total = [], 0.0
     for name in names:
         results = json.loads((out / name / "results.json").read_text())

@@ -1,4 +1,4 @@
-"""The programs of docs/extend.md, as they stand there: written to the files that the page names, and run as it says."""
+"""The programs of docs/extend.md: written to the files that the page names, and run by its commands."""
 
 import json
 import os
@@ -12,11 +12,14 @@ import pytest
 
 import vidssl
 from vidssl.commands import cli
-from vidssl.commands.references import References, read_references
 from vidssl.config import bind, read
 from vidssl.models.checkpoint_layouts import Layout
 
 TOP = Path(__file__).parents[1]
+sys.path.insert(0, str(TOP / "benchmarks"))
+from references import References, read_references  # noqa: E402
+
+sys.path.pop(0)
 PAGE = (TOP / "docs" / "extend.md").read_text(encoding="utf-8")
 # (section, name of the file that the text before it ends with, or "", language, content)
 BLOCKS = [
@@ -27,7 +30,7 @@ BLOCKS = [
 ]
 FILES = {name: text for _, name, _, text in BLOCKS if name}
 COMMANDS = {section: text for section, _, language, text in BLOCKS if language == "sh"}
-# Shorter than on the page, and without workers: what is shown is that the programs run.
+# Shorter than on the page, and without workers: the test is that the programs run.
 SHORTER = {
     "train": ["steps=2", "data.workers=0", "device=cpu"],
     "test": ["--workers", "0", "--device", "cpu"],
@@ -35,7 +38,7 @@ SHORTER = {
 
 
 def run_block(section, folder):
-    """Run the commands below a heading; give the lines that the runs logged, by folder."""
+    """Run the commands below a heading; returns what the runs logged, by folder."""
     os.chdir(folder)
     sys.path.insert(0, "")
     words = shlex.split(COMMANDS[section].replace("\\\n", ""))
@@ -82,7 +85,7 @@ def test_the_page_has_its_programs():
         "samplers",
         "backbones",
     )
-    assert set(FILES) == {"simsiam_toy.yaml", *(f"my_{name}.py" for name in modules)}
+    assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in modules)}
     assert (
         len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2
     )  # the last two are checked below

@@ -76,7 +76,7 @@ def test_imports_point_down(path):
         ("data", "import vidssl.methods.base"),
         ("config", "from vidssl.schedule import Schedule"),
         ("types", "from vidssl.config import Settings"),
-        ("engine", "from vidssl.commands import report"),
+        ("engine", "from vidssl.commands import test"),
         ("tools", "import vidssl.benchmarks"),
     ],
 )

@@ -8,13 +8,13 @@ import multiprocessing
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
-from vidssl.data.masks import read_mask
 from vidssl.data.synthetic import moving_digits
 from vidssl.data.synthetic.digits import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
 from vidssl.data.synthetic.factors import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
@@ -335,7 +335,7 @@ def test_crops_show_the_digit_of_the_middle_frame(masked):
         left, top, side = square_around(box, 32)
         with open_video(crop.path) as video:
             pixels = video.frames([0])[0].transpose(1, 2, 0)
-        mask = read_mask(crop.mask, side, side)
+        mask = cv2.imread(crop.mask, cv2.IMREAD_UNCHANGED)
         assert pixels.shape == (side, side, 3) and set(np.unique(mask)) == {0, 1, 2}
         rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
         found = (left + columns[0], top + rows[0], left + columns[-1] + 1, top + rows[-1] + 1)

@@ -256,7 +256,7 @@ def test_compare(retrieved, trained, digits, monkeypatch, capsys):
 
 def test_help_and_schema(monkeypatch, capsys):
     out = vidssl_command(monkeypatch, capsys, "--help")
-    assert all(name in out for name in ("train", "retrieval", "extract", "report", "schema"))
+    assert all(name in out for name in ("train", "retrieval", "extract", "schema"))
     assert vidssl_command(monkeypatch, capsys, "--version").strip() == vidssl.__version__
     installed = Path(sys.executable).with_name("vidssl")
     if installed.exists():  # the same as what `pip install` puts on the path

@@ -35,10 +35,10 @@ def test_bars_have_the_heights_that_were_given():
     assert axes.containers[1][0].get_x() >= axes.containers[0][0].get_x() + axes.containers[0][0].get_width()
 
 
-def test_a_level_far_above_is_told():
+def test_a_level_far_above_is_written_as_text():
     axes = bars_figure(GROUPS, SERIES, levels={"chance": 1.0, "perfect\nunits": 101.0}, **TOLD).axes[0]
     assert len(axes.lines) == 1 and axes.get_ylim()[1] < 4
-    assert "perfect units: 101, above the picture" in [text.get_text() for text in axes.texts]
+    assert "perfect units: 101, above the chart" in [text.get_text() for text in axes.texts]
     near = bars_figure(GROUPS, SERIES, levels={"perfect": 4.0}, **TOLD).axes[0]
     assert len(near.lines) == 1 and near.get_ylim()[1] > 4
 
@@ -52,7 +52,7 @@ def test_the_picture():
 
 
 def test_nothing_to_draw():
-    with pytest.raises(DataError, match="no number to draw"):
+    with pytest.raises(DataError, match="no values to draw"):
         bars_figure(["a"], {"b": [None]}, title="", unit="")
     axes = bars_figure(["a"], {"b": [0.0]}, title="", unit="").axes[0]
     assert axes.get_ylim()[1] > 0

@@ -62,25 +62,4 @@ def invariance(arguments: Sequence[str], prog: str) -> None:
         print(parsed.out / "invariance.png")
 
 
-def parts(arguments: Sequence[str], prog: str) -> None:
-    """Measure a decoder of object parts: the pixels of crops that it gives the right part.
-
-    The checkpoint is that of a run of `part_segmentation`; the list has a column `mask`.
-    """
-    parser = argparse.ArgumentParser(prog=prog, description=parts.__doc__)
-    add_options(parser)
-    parser.add_argument("--list", type=Path, required=True, help="list of object crops, with masks")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for results.json, per_class.csv and parts.png"
-    )
-    parsed = parse(parser, arguments)
-    from vidssl import distributed
-    from vidssl.commands import parts as measuring
-
-    found = measuring.segment_parts(options_of(parsed), parsed.list, parsed.out)
-    if distributed.is_main():
-        print(measuring.table(found))
-        print(parsed.out / "parts.png")
-
-
-ANALYSES: dict[str, Callable[[Sequence[str], str], None]] = {"invariance": invariance, "parts": parts}
+ANALYSES: dict[str, Callable[[Sequence[str], str], None]] = {"invariance": invariance}

@@ -320,22 +320,6 @@ def compare(arguments: Sequence[str] | None = None, prog: str | None = None) -> 
     print(parsed.folder / "index.html")
 
 
-def report(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Set results beside the published reference numbers: one table for each data set."""
-    parser = argparse.ArgumentParser(prog=prog, description=report.__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="searched for results.json")
-    place = parser.add_mutually_exclusive_group()
-    place.add_argument("--out", type=Path, help="folder for report.md and report.html")
-    place.add_argument("--into", type=Path, metavar="PAGE", help="Markdown page whose tables are made anew")
-    parsed = parser.parse_args(arguments)
-    from vidssl.commands import report as reporting
-
-    if parsed.into is not None:
-        print(reporting.update(parsed.into, parsed.folders))
-    else:
-        print(reporting.report(parsed.folders, parsed.out))
-
-
 def schema(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Print the JSON schema of a config file, for editors that complete YAML."""
     argparse.ArgumentParser(prog=prog, description=schema.__doc__).parse_args(arguments)
@@ -363,7 +347,6 @@ _COMMANDS = {
     "shrink": shrink,
     "track": track,
     "compare": compare,
-    "report": report,
     "doctor": doctor,
     "schema": schema,
 }

@@ -1,16 +1,15 @@
 """The dataset: (epoch, index) to a sample. Ask the sampler for frames, decode them once, apply the recipes."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.masks import read_mask
 from vidssl.data.samplers import Clip, Sampler
 from vidssl.data.tracks import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
@@ -43,6 +42,9 @@ class ClipDataset:
     # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
     # `replace` is: a run must not leave out thousands of videos.
     tracks: Path | None = None
+    # Reads a file of the list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one,
+    # masks are not read.
+    read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
 
     def __len__(self) -> int:
         return len(self.videos.records)
@@ -102,7 +104,7 @@ class ClipDataset:
             sizes = [view.frames.shape[-1] for view in made.views]
             last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
             boxes = sample_track(tracks, made.middle_frames, windows, sizes, last)
-        if record.mask is not None:
+        if record.mask is not None and (read_mask := ClipDataset.read_mask) is not None:
             whole = read_mask(record.mask, made.height, made.width)
             mask = self._window(made.views, 0, "masks").cut(whole, made.views[0].frames.shape[-1])
         return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)

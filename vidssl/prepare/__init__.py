@@ -6,7 +6,6 @@ from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
 from vidssl.prepare.match import Counts, Report
 from vidssl.prepare.other_projects import FORMS, prepare_list
-from vidssl.prepare.pascal_parts import prepare_pascal_parts
 from vidssl.prepare.ssv2 import prepare_ssv2
 from vidssl.prepare.torchvision_sets import prepare_torchvision
 from vidssl.prepare.trackingnet import prepare_trackingnet
@@ -21,7 +20,6 @@ __all__ = [
     "prepare_hmdb51",
     "prepare_kinetics",
     "prepare_list",
-    "prepare_pascal_parts",
     "prepare_ssv2",
     "prepare_torchvision",
     "prepare_trackingnet",

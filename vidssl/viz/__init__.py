@@ -1,4 +1,4 @@
-"""Pictures for people: pages for a browser, tables, training curves, and sheets of frames."""
+"""Pages for a browser, charts, and images of videos."""
 
 from vidssl.viz.confusion import confusion_picture
 from vidssl.viz.curves import curves_figure, training_curves
@@ -9,30 +9,19 @@ from vidssl.viz.page import (
     preview,
     write_compare_page,
     write_retrieval_page,
-    write_tables_page,
 )
-from vidssl.viz.part_maps import PartCrop, parts_picture
-from vidssl.viz.sheets import Shot, contact_sheet, retrieval_sheet, write_png
-from vidssl.viz.tables import Row, Table, markdown
+from vidssl.viz.sheets import Shot, retrieval_sheet
 
 __all__ = [
     "Hit",
-    "PartCrop",
     "Preview",
     "QueryRow",
-    "Row",
     "Shot",
-    "Table",
     "confusion_picture",
-    "contact_sheet",
     "curves_figure",
-    "markdown",
-    "parts_picture",
     "preview",
     "retrieval_sheet",
     "training_curves",
     "write_compare_page",
-    "write_png",
     "write_retrieval_page",
-    "write_tables_page",
 ]

@@ -1,74 +1,62 @@
-"""Who is taken for what: a confusion matrix as a picture."""
+"""Confusion matrices as images."""
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.viz.figure import INK, PALE, new_figure, png, shortened, without_math
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_INK = "#33373d"
-_NAMED = 110  # classes at most that are named at the sides
-_COUNTED = 15  # classes at most whose counts are written into the cells
+_MAX_NAMES = 110  # with more classes the axes have no names
+_MAX_COUNTS = 15  # with more classes the cells have no counts
 
 
 def confusion_picture(counts: NDArray[np.int64], names: Sequence[str], *, dpi: int = 120) -> bytes:
-    """Draw counts by class (rows) and predicted class (columns); each row is coloured by its shares.
+    """Draw counts by class (rows) and predicted class (columns), coloured by fraction of the row; returns a PNG file.
 
     Args:
-        counts: (C, C + 1); the last column, for videos without a prediction, is drawn where one is counted.
+        counts: (C, C + 1); the last column counts videos without a prediction and is drawn unless it is empty.
         names: Of the classes.
-        dpi: Pixels for each inch.
-
-    Returns:
-        A PNG file.
+        dpi: Pixels per inch.
     """
-    png = io.BytesIO()
-    confusion_figure(counts, names).savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return png.getvalue()
+    return png(confusion_figure(counts, names), dpi)
 
 
 def confusion_figure(counts: NDArray[np.int64], names: Sequence[str]) -> "Figure":
-    """Make the figure that `confusion_picture` writes; its first axes hold the matrix."""
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
+    """Make the figure of `confusion_picture`; its first axes hold the matrix."""
     if not counts[:, -1].any():
         counts = counts[:, :-1]
     columns = [*names, "none"][: counts.shape[1]]
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    named = len(names) <= _NAMED
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     font = float(np.clip(230 / max(len(names), 1), 4.5, 10))
     side = float(np.clip(0.11 * len(names), 3.2, 12.0)) + 1.6
-    figure = Figure(figsize=(side + 0.8, side), layout=ConstrainedLayoutEngine(), facecolor="white")
+    figure = new_figure(side + 0.8, side)
     axes = figure.add_subplot()
-    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-    for axis, words in ((axes.xaxis, columns), (axes.yaxis, names)):
-        axis.set_ticks(range(len(words)) if named else [], [_short(word) for word in words] if named else [])
-    axes.tick_params(labelsize=font, colors=_INK, length=0)
+    image = axes.imshow(fractions, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    if len(names) <= _MAX_NAMES:
+        for axis, words in ((axes.xaxis, columns), (axes.yaxis, names)):
+            axis.set_ticks(range(len(words)), [without_math(shortened(word, 24)) for word in words])
+    else:
+        axes.set(xticks=[], yticks=[])
+    axes.tick_params(labelsize=font, colors=INK, length=0)
     axes.tick_params(axis="x", rotation=90 if len(names) > 5 else 0)
-    axes.set_xlabel("predicted", fontsize=10, color=_INK)
-    axes.set_ylabel("class", fontsize=10, color=_INK)
+    axes.set_xlabel("predicted", fontsize=10, color=INK)
+    axes.set_ylabel("class", fontsize=10, color=INK)
     for spine in axes.spines.values():
-        spine.set_color("#b9bdc3")
-    if len(names) <= _COUNTED:
+        spine.set_color(PALE)
+    if len(names) <= _MAX_COUNTS:
         for row, column in np.ndindex(*counts.shape):
             if counts[row, column]:
-                color = "white" if shares[row, column] > 0.55 else _INK
+                color = "white" if fractions[row, column] > 0.55 else INK
                 axes.text(
                     column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=10
                 )
-    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda share, _: f"{100 * share:.0f} %")
-    bar.set_label("share of the class's videos", fontsize=9, color=_INK)
-    bar.ax.tick_params(labelsize=8.5, colors=_INK, length=2)
+    bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda fraction, _: f"{100 * fraction:.0f} %")
+    bar.set_label("fraction of the class's videos", fontsize=9, color=INK)
+    bar.ax.tick_params(labelsize=8.5, colors=INK, length=2)
     bar.outline.set_visible(False)
     return figure
-
-
-def _short(name: str, limit: int = 24) -> str:
-    # A name is data, no formula: matplotlib would set what stands between two dollars.
-    name = name.replace("$", r"\$")
-    return name if len(name) <= limit else f"{name[: limit - 1]}…"

@@ -1,6 +1,5 @@
-"""The course of a training as small panels in one picture."""
+"""Training curves: small panels in one image."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vidssl.errors import DataError
+from vidssl.viz.figure import COLORS, INK, new_figure, png, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,7 @@ class _Panel:
     lines: tuple[_Line, ...]
 
 
-_BLUE, _ORANGE, _INK = "#2a5bc7", "#c2570c", "#33373d"
+_BLUE, _ORANGE = COLORS[:2]
 _PANELS = (
     _Panel("Loss", "loss", (_Line("loss", "loss", _BLUE),)),
     _Panel(
@@ -45,7 +45,7 @@ _PANELS = (
     _Panel("Learning rate", "learning rate", (_Line("lr", "lr", _BLUE),)),
     _Panel(
         "Retrieval while training",
-        "right answers (%)",
+        "accuracy (%)",
         (_Line("knn", "kNN", _BLUE, scale=100.0), _Line("R@1", "R@1", _ORANGE, scale=100.0)),
     ),
     _Panel("Uniformity loss", "nats (lower: more uniform)", (_Line("uniformity_loss", "loss", _BLUE),)),
@@ -53,44 +53,28 @@ _PANELS = (
 
 
 def training_curves(metrics: Sequence[Mapping[str, float]], *, dpi: int = 150) -> bytes:
-    """Draws the lines of metrics.jsonl.
+    """Draw the lines of metrics.jsonl; returns a PNG file.
 
     Args:
-        metrics: each with "step", and any of "loss", "positive_similarity", "negative_similarity",
-            "negative_spread", "key_rank", "lr", "knn", "R@1" (fractions), "uniformity_loss". A panel without data
-            is left out. Of two lines with one step the later counts: a resumed run writes some steps twice.
-        dpi: pixels for each inch; the picture is up to 11 inches wide.
-
-    Returns:
-        A PNG file.
+        metrics: Each with "step", and any of "loss", "positive_similarity", "negative_similarity",
+            "negative_spread", "key_rank", "lr", "knn", "R@1" (fractions), "uniformity_loss". A panel without data is
+            left out. Of two lines with one step the later counts: a resumed run writes some steps twice.
+        dpi: Pixels per inch; the image is up to 11 inches wide.
 
     Raises:
-        DataError: when no line has anything to draw.
+        DataError: No line has a value to draw.
     """
-    png = io.BytesIO()
-    curves_figure(metrics).savefig(png, format="png", dpi=dpi, metadata={"Software": None})
-    return png.getvalue()
+    return png(curves_figure(metrics), dpi)
 
 
 def curves_figure(metrics: Sequence[Mapping[str, float]]) -> "Figure":
-    """The figure that `training_curves` writes; its axes are the panels.
-
-    Raises:
-        DataError: when no line has anything to draw.
-    """
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
+    """Make the figure of `training_curves`; its axes are the panels."""
     panels = [panel for panel in _PANELS if any(_series(metrics, line.key) for line in panel.lines)]
     if not panels:
-        raise DataError(
-            f"{len(metrics)} lines of metrics hold no loss or other quantity to draw; train first"
-        )
+        raise DataError(f"no loss or other quantity to draw in {len(metrics)} lines of metrics")
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    # A Figure of its own, not pyplot's: nothing is left behind in a process that draws many.
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12)
-    figure = Figure(figsize=(11 * columns / 3, 2.75 * rows), layout=layout, facecolor="white")
+    figure = new_figure(11 * columns / 3, 2.75 * rows, padding=0.12)
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         _draw(axes, panel, metrics)
@@ -100,7 +84,7 @@ def curves_figure(metrics: Sequence[Mapping[str, float]]) -> "Figure":
 
 
 def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, float]:
-    """Step -> value, in the order of the steps."""
+    """Step -> value, sorted by step."""
     found = {line["step"]: line[key] for line in metrics if "step" in line and line.get(key) is not None}
     return dict(sorted(found.items()))
 
@@ -113,34 +97,22 @@ def _draw(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -
         steps, values = np.array(list(series)), line.scale * np.array(list(series.values()))
         if not series:
             continue
-        few = len(series) <= 12  # a handful of evaluations: each of them is worth a dot
+        marker = "o" if len(series) <= 12 else ""
         axes.plot(
-            steps,
-            values,
-            color=line.color,
-            linewidth=1.5,
-            label=line.name,
-            marker="o" if few else "",
-            markersize=4,
+            steps, values, color=line.color, linewidth=1.5, label=line.name, marker=marker, markersize=4
         )
         if spreads := _series(metrics, line.spread):
             spread = line.scale * np.array([spreads.get(step, np.nan) for step in series])
             axes.fill_between(
                 steps, values - spread, values + spread, color=line.color, alpha=0.18, linewidth=0
             )
-    axes.set_title(panel.title, loc="left", fontsize=10.5, color=_INK, fontweight="bold", pad=8)
-    axes.set_xlabel("step", fontsize=9, color=_INK)
-    axes.set_ylabel(panel.unit, fontsize=9, color=_INK)
-    axes.tick_params(labelsize=8.5, colors=_INK, length=3)
+    style(axes, panel.title, panel.unit, pad=8)
+    axes.set_xlabel("step", fontsize=9, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
-    axes.grid(axis="y", color="#e6e7e9", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color("#b9bdc3")
     if len(axes.lines) > 1:
         low, high = axes.get_ylim()
-        axes.set_ylim(low, high + 0.2 * (high - low))  # room for the legend above the lines
-        axes.legend(fontsize=8.5, frameon=False, labelcolor=_INK, loc="upper left", ncol=2)
+        axes.set_ylim(low, high + 0.2 * (high - low))  # for the legend above the lines
+        axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, loc="upper left", ncol=2)

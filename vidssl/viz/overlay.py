@@ -1,7 +1,6 @@
-"""Tracks drawn over the frames of a video, as a video to look at."""
+"""Videos and images with tracks drawn over the frames."""
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import temporary_for
+from vidssl.atomic import replacing
 from vidssl.errors import DataError
 from vidssl.types import Frames, Tracks
 
@@ -26,98 +25,91 @@ COLOURS = (
     (93, 226, 214),
     (190, 200, 212),
 )
-_SHADE = (18, 20, 24)  # under every line: bright colours stay visible on bright frames
-_SIDE = 360  # pixels, about: a shorter frame is enlarged by a whole number
-_LONGEST = 1920  # pixels that the longer side may have then: H.264 has a limit, and so has a screen
-_TRAIL = 12  # frames for which the way of a track stays visible
+_SHADE = (18, 20, 24)  # outline of every line, so that it is visible on bright frames
+_SIDE = 360  # pixels; smaller frames are enlarged by a whole number to about this short side
+_LONGEST = 1920  # pixels; limit of the longer side after that, for H.264 and screens
+_TRAIL = 12  # frames for which the path of a track stays visible
 
 
 def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: int = 5) -> list[Image]:
-    """Draw the best tracks: a box in each frame that a track has one in, its score, and where it came from.
+    """Draw the boxes of the best tracks, with their scores and recent paths.
 
     Args:
         frames: (T, 3, H, W).
-        numbers: Of the frames, as `tracks` counts them.
-        tracks: Boxes are pixels of the frames.
-        shown: Tracks in each frame, those of the highest scores.
+        numbers: Of the frames, as in `tracks`.
+        tracks: Boxes in pixels of the frames.
+        shown: Tracks drawn in each frame, those with the highest scores.
 
     Returns:
-        T pictures (H', W', 3), small frames enlarged, with even sides.
+        T images (H', W', 3) with even sides; small frames are enlarged.
     """
     scale, line = _sizes(frames)
-    pictures = []
-    for image, number in zip(frames.transpose(0, 2, 3, 1), numbers, strict=True):
-        picture = _enlarged(image, scale)
+    images = []
+    for frame, number in zip(frames.transpose(0, 2, 3, 1), numbers, strict=True):
+        image = _enlarged(frame, scale)
         here = np.flatnonzero(tracks.frames == number)
         best = here[np.argsort(-tracks.scores[here], kind="stable")][:shown]
         for row in best[::-1]:  # the best one on top
             track = int(tracks.track[row])
             colour = COLOURS[track % len(COLOURS)]
             recent = (tracks.track == track) & (tracks.frames <= number) & (tracks.frames > number - _TRAIL)
-            _way(picture, tracks.boxes[recent] * scale, colour, line)
-            _box(picture, tracks.boxes[row] * scale, colour, line, f"{tracks.scores[row]:.2f}")
-        pictures.append(picture)
-    return pictures
+            _path(image, tracks.boxes[recent] * scale, colour, line)
+            _box(image, tracks.boxes[row] * scale, colour, line, f"{tracks.scores[row]:.2f}")
+        images.append(image)
+    return images
 
 
 def draw_pairs(
     frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32], shown: int = 5
 ) -> Image:
-    """Draw patch pairs: two frames side by side, in which boxes of one colour are one thing.
+    """Draw patch pairs: two frames side by side, in which boxes of one colour belong together.
 
     Args:
         frames: (2, 3, H, W).
-        boxes: (N, 2, 4), pixels of the frames.
+        boxes: (N, 2, 4) xyxy, pixels of the frames.
         scores: (N,).
-        shown: Pairs, those of the highest scores.
+        shown: Pairs drawn, those with the highest scores.
 
     Returns:
-        (H', W', 3), small frames enlarged, with even sides.
+        (H', W', 3) with even sides; small frames are enlarged.
     """
     scale, line = _sizes(frames)
     order = np.argsort(-scores, kind="stable")[:shown]
     halves = []
-    for side, image in enumerate(frames.transpose(0, 2, 3, 1)):
-        picture = _enlarged(image, scale)
+    for side, frame in enumerate(frames.transpose(0, 2, 3, 1)):
+        image = _enlarged(frame, scale)
         for rank in reversed(range(len(order))):
             box, colour = boxes[order[rank], side] * scale, COLOURS[rank % len(COLOURS)]
-            _box(picture, box, colour, line, f"{scores[order[rank]]:.2f}")
-        halves.append(picture)
+            _box(image, box, colour, line, f"{scores[order[rank]]:.2f}")
+        halves.append(image)
     between = np.full((halves[0].shape[0], 4 * line // 2 * 2, 3), 255, np.uint8)
     return np.concatenate([halves[0], between, halves[1]], axis=1)
 
 
-def write_mp4(path: Path, pictures: Iterable[Image], fps: float) -> None:
-    """Write pictures (H, W, 3) of one size, with even sides, as H.264 in MP4, whole or not at all.
+def write_mp4(path: Path, images: Iterable[Image], fps: float) -> None:
+    """Write images (H, W, 3) of one size, with even sides, as H.264 in MP4; atomic.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: The file cannot be written.
     """
-    part = temporary_for(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with av.open(f"file:{part}", "w", format="mp4") as container:
+        with replacing(path) as file, av.open(file, "w", format="mp4") as container:
             rate = Fraction(fps).limit_denominator(1001)
             stream = container.add_stream("libx264", rate=rate, options={"crf": "20", "preset": "veryfast"})
             stream.pix_fmt = "yuv420p"
             stream.codec_context.thread_count = 1
-            for number, picture in enumerate(pictures):
+            for number, image in enumerate(images):
                 if number == 0:
-                    stream.height, stream.width = picture.shape[:2]
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+                    stream.height, stream.width = image.shape[:2]
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="rgb24")))
             container.mux(stream.encode())
-        part.replace(path)
     except (OSError, av.FFmpegError) as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror or error}; make room, or name another folder"
-        ) from None
-    finally:
-        with suppress(OSError):
-            part.unlink()
+        raise DataError(f"cannot write {path}: {error.strerror or error}; name another folder") from None
 
 
 def _sizes(frames: Frames) -> tuple[int, int]:
-    """How many times a frame is enlarged, and how thick lines are in it, pixels."""
+    """Factor by which a frame is enlarged, and width of lines in pixels."""
     short, long = sorted(frames.shape[2:])
     scale = max(1, min(round(_SIDE / short), _LONGEST // long))
     return scale, max(1, round(short * scale / 240))
@@ -132,22 +124,20 @@ def _enlarged(image: Image, scale: int) -> Image:
     return np.ascontiguousarray(large[: max(height, 2), : max(width, 2)], np.uint8)
 
 
-def _way(picture: Image, boxes: NDArray[np.float32], colour: tuple[int, int, int], line: int) -> None:
+def _path(image: Image, boxes: NDArray[np.float32], colour: tuple[int, int, int], line: int) -> None:
     middles = ((boxes[:, :2] + boxes[:, 2:]) / 2).round().astype(np.int32)
     for shade, thick in ((_SHADE, line + 2), (colour, line)):
-        cv2.polylines(picture, [middles[:, None]], False, shade, thick, cv2.LINE_AA)
+        cv2.polylines(image, [middles[:, None]], False, shade, thick, cv2.LINE_AA)
 
 
-def _box(
-    picture: Image, box: NDArray[np.float32], colour: tuple[int, int, int], line: int, text: str
-) -> None:
+def _box(image: Image, box: NDArray[np.float32], colour: tuple[int, int, int], line: int, text: str) -> None:
     x1, y1, x2, y2 = (round(float(value)) for value in box)
     far = x2 - 1, y2 - 1
-    cv2.rectangle(picture, (x1, y1), far, _SHADE, 2 * line + 2, cv2.LINE_AA)
-    cv2.rectangle(picture, (x1, y1), far, colour, 2 * line, cv2.LINE_AA)
+    cv2.rectangle(image, (x1, y1), far, _SHADE, 2 * line + 2, cv2.LINE_AA)
+    cv2.rectangle(image, (x1, y1), far, colour, 2 * line, cv2.LINE_AA)
     font, size = cv2.FONT_HERSHEY_SIMPLEX, 0.32 + 0.08 * line
     (wide, high), below = cv2.getTextSize(text, font, size, 1)
     top = max(y1 - high - below - 2, 0)
-    left = min(max(x1 - line, 0), max(picture.shape[1] - wide - 6, 0))
-    cv2.rectangle(picture, (left, top), (left + wide + 5, top + high + below + 2), colour, cv2.FILLED)
-    cv2.putText(picture, text, (left + 3, top + high + 2), font, size, _SHADE, 1, cv2.LINE_AA)
+    left = min(max(x1 - line, 0), max(image.shape[1] - wide - 6, 0))
+    cv2.rectangle(image, (left, top), (left + wide + 5, top + high + below + 2), colour, cv2.FILLED)
+    cv2.putText(image, text, (left + 3, top + high + 2), font, size, _SHADE, 1, cv2.LINE_AA)

@@ -1,4 +1,4 @@
-"""Pages that a browser shows without a server: of a retrieval, of runs that are compared, of tables of results."""
+"""HTML pages without a server: retrieval results, and the comparison of runs."""
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,16 +10,16 @@ import cv2
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from vidssl.atomic import write_whole
 from vidssl.types import Frames
-from vidssl.viz.tables import Table, link
 
-WIDTH, HEIGHT = 160, 96  # pixels: larger frames are shrunk to fit
-GROWN = 128  # pixels: smaller frames are shown at the largest whole multiple that is not higher than this
+WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
+GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
 
 
 @dataclass(frozen=True)
 class Preview:
-    """One video as a strip of small frames, side by side in one JPEG, which the page plays."""
+    """A video as one JPEG with small frames side by side, which the page plays."""
 
     jpeg: bytes
     count: int  # frames in the strip
@@ -28,31 +28,31 @@ class Preview:
 
     @property
     def base64(self) -> str:
-        """The strip as it stands in a data URI."""
+        """The JPEG for a data URI."""
         return base64.b64encode(self.jpeg).decode("ascii")
 
     @property
     def zoom(self) -> int:
-        """How many screen pixels a pixel of the strip is wide: whole, so that tiny videos stay crisp."""
+        """Screen pixels for each pixel; whole, so that tiny videos stay sharp."""
         return max(1, min(GROWN // self.height, WIDTH // self.width))
 
     @property
     def shown_width(self) -> int:
-        """Screen pixels."""
+        """Size on the page, screen pixels."""
         return self.width * self.zoom
 
     @property
     def shown_height(self) -> int:
-        """Screen pixels."""
+        """Size on the page, screen pixels."""
         return self.height * self.zoom
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One answer to a query."""
+    """One video found for a query."""
 
     video: str  # key of its preview
-    name: str  # shown to the reader, mostly the path in the list
+    name: str  # such as the path in the list
     label: int  # -1: unknown
     similarity: float  # to the query
 
@@ -68,34 +68,28 @@ class QueryRow:
 
 
 def preview(frames: Frames, *, count: int = 8, quality: int = 75) -> Preview:
-    """Makes the small playing picture of one video.
+    """Make the preview of one video.
 
     Args:
         frames: (T, 3, H, W) uint8 RGB, T >= 1.
-        count: at most so many frames are kept, evenly spaced.
-        quality: of the JPEG, 1 to 100.
+        count: Maximum number of frames, evenly spaced.
+        quality: Of the JPEG, 1 to 100.
 
     Raises:
-        ValueError: when the frames have another shape or type, or `count` is less than 1.
+        ValueError: The frames have another shape or type.
     """
     if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1] != 3 or frames.size == 0:
         raise ValueError(f"frames are (T, 3, H, W) uint8, got {frames.shape} {frames.dtype}")
-    if count < 1:
-        raise ValueError(f"count {count} < 1")
     total, _, height, width = frames.shape
     scale = min(1.0, HEIGHT / height, WIDTH / width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     kept = frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)].transpose(0, 2, 3, 1)
     small = [cv2.resize(np.ascontiguousarray(frame), size, interpolation=cv2.INTER_AREA) for frame in kept]
     strip = cv2.cvtColor(np.concatenate(small, axis=1), cv2.COLOR_RGB2BGR)
-    # Full colour resolution: with halved chroma, colours of neighbouring frames run into each other at the
-    # seams.
+    # Full colour resolution: subsampled chroma would mix colours of neighbouring frames at the seams.
     how = [cv2.IMWRITE_JPEG_QUALITY, quality]
     how += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
-    done, jpeg = cv2.imencode(".jpg", strip, how)
-    if not done:
-        raise ValueError(f"OpenCV cannot write a JPEG of {strip.shape[1]}x{strip.shape[0]} pixels")
-    return Preview(jpeg.tobytes(), len(small), *size)
+    return Preview(cv2.imencode(".jpg", strip, how)[1].tobytes(), len(small), *size)
 
 
 def write_retrieval_page(
@@ -109,21 +103,21 @@ def write_retrieval_page(
     details: Sequence[tuple[str, str]] = (),
     total_queries: int | None = None,
 ) -> None:
-    """Writes the page that shows queries and their nearest videos, playing.
+    """Write a page with queries and their nearest videos, playing.
 
     Args:
-        path: of the HTML file; its folder exists.
-        title: of the page.
-        results: as in results.json: fractions "R@k", "knn", "chance"; "num_queries", "num_gallery",
-            "centered". Keys that are missing are not shown; other keys are ignored.
-        queries: in the order in which they are shown.
-        previews: by the `video` of a query or hit. Each one that is used is embedded once.
-        class_names: by label; without a name, label 3 is shown as "class 3".
-        details: further (name, value) pairs, such as the checkpoint and the protocol.
-        total_queries: when more were searched than are shown: their number, which the page then states.
+        path: The HTML file.
+        title: Of the page.
+        results: As in results.json: fractions "R@k", "knn", "chance"; "num_queries", "num_gallery", "centered". All
+            are optional; other keys are ignored.
+        queries: In their order on the page.
+        previews: By the `video` of a query or hit; each is embedded once.
+        class_names: By label; without a name label 3 is "class 3".
+        details: Further (name, value) pairs, such as the checkpoint.
+        total_queries: Number of queries searched, if the page has only some of them.
 
     Raises:
-        ValueError: when a video has no preview.
+        ValueError: A video has no preview.
     """
     shown = [row.video for row in queries] + [hit.video for row in queries for hit in row.hits]
     if missing := sorted(set(shown) - previews.keys()):
@@ -161,19 +155,19 @@ def write_compare_page(
     strip: Sequence[tuple[str, Preview]] = (),
     details: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Writes the page that compares runs, such as a random backbone with the trained one.
+    """Write a page that compares runs, such as a random with the trained backbone.
 
     Args:
-        path: of the HTML file; its folder exists.
-        title: of the page.
-        summary: one paragraph: what was done.
-        runs: name of the run -> name of the label set -> results as in results.json (fractions "R@1", "R@5",
-            "R@10", "knn", "chance"). One table for each label set, one row for each run; with two or more
-            runs a last row gives the last minus the first, in percentage points.
-        curves: a PNG picture of the training.
+        path: The HTML file.
+        title: Of the page.
+        summary: One paragraph: what was done.
+        runs: Run -> label set -> results as in results.json (fractions "R@1", "R@5", "R@10", "knn", "chance"). One
+            table for each label set with a row for each run; with several runs the last row is the last minus the
+            first, in percentage points.
+        curves: Training curves, a PNG file.
         links: (text, file name relative to the page) of further pages.
         strip: (caption, preview) of some training videos.
-        details: (name, value) pairs at the end: commands, seconds, versions.
+        details: (name, value) pairs at the end, such as commands, seconds, versions.
     """
     tables = []
     for label_set in dict.fromkeys(name for run in runs.values() for name in run):
@@ -197,7 +191,7 @@ def write_compare_page(
         summary=summary,
         tables=tables,
         curves=None if curves is None else base64.b64encode(curves).decode("ascii"),
-        # Quoted, colon included: a file name with ? or # stays a file name, and no link has a scheme.
+        # Quoted, colon included: ? and # in file names keep their meaning, and no link has a scheme.
         links=[(text, quote(target, safe="/")) for text, target in links],
         strip=[(caption, sprites[clip]) for caption, clip in strip],
         sprites=sprites,
@@ -206,36 +200,17 @@ def write_compare_page(
     _write(path, page)
 
 
-def write_tables_page(path: Path, *, title: str, summary: str, tables: Sequence[Table]) -> None:
-    """Writes the page of tables of results.
-
-    Args:
-        path: of the HTML file; its folder exists.
-        title: of the page.
-        summary: one paragraph: how the tables are to be read.
-        tables: in their order.
-    """
-    page = _ENVIRONMENT.get_template("tables.html").render(
-        title=title,
-        summary=summary,
-        tables=tables,
-        link=lambda file: link(file, path.parent),
-        sprites={},
-    )
-    _write(path, page)
-
-
 _METRIC_NAMES = {"knn": "kNN", "chance": "Chance"}
 
 
 def _rates(results: Mapping[str, float]) -> list[str]:
-    """The keys of results that are fractions of right answers, in the order of the table."""
+    """Keys of accuracies, in the order of the table."""
     recalls = sorted((key for key in results if key.startswith("R@")), key=lambda key: int(key[2:]))
     return recalls + [key for key in ("knn", "chance") if key in results]
 
 
 def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
-    """What was measured on, in words."""
+    """Numbers of videos, and whether features are centred."""
     counts = [("num_queries", "Queries"), ("num_gallery", "Gallery")]
     pairs = [(name, f"{int(results[key]):,} videos") for key, name in counts if key in results]
     if "centered" in results:
@@ -244,7 +219,7 @@ def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
 
 
 def _number(previews: Iterable[Preview]) -> dict[Preview, int]:
-    """Each distinct preview once, with the number that its CSS class has."""
+    """Number each distinct preview, for its CSS class."""
     return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}
 
 
@@ -255,12 +230,12 @@ def _class_name(label: int, class_names: Sequence[str]) -> str:
 
 
 def _verdict(query: int, hit: int) -> bool | None:
-    """Whether the hit is of the query's class; None when that is not known."""
+    """Whether the hit has the query's class; None if unknown."""
     return None if query < 0 or hit < 0 else query == hit
 
 
 def _short(name: str, limit: int = 22) -> str:
-    """The file's own name, its middle left out when it is long: beginnings and ends tell videos apart."""
+    """File name, with its middle left out if it is long: videos often differ at the start or end."""
     own = name.rstrip("/").rsplit("/", 1)[-1] or name
     if len(own) <= limit:
         return own
@@ -273,25 +248,20 @@ def _percent(fraction: float | None) -> str:
 
 
 def _points(difference: float | None) -> str:
-    """A difference of fractions in percentage points, with its sign: a true minus, and none before zero."""
+    """Difference of fractions in percentage points, with its sign; 0 is +0.0."""
     return "–" if difference is None else f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "−")
 
 
 def _write(path: Path, page: str) -> None:
-    # File names on Linux may hold bytes that are no UTF-8; such a character is shown as "?", not an error.
-    path.write_bytes(page.encode("utf-8", errors="replace"))
+    # File names on Linux may hold bytes that are not UTF-8: they become "?".
+    write_whole(path, page.encode("utf-8", errors="replace"))
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=PackageLoader("vidssl.viz"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(percent=_percent, points=_points, short=_short)
-    return environment
-
-
-_ENVIRONMENT = _environment()
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("vidssl.viz"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters.update(percent=_percent, points=_points, short=_short)

@@ -1,4 +1,4 @@
-"""Crops beside their parts: the colours say what the numbers say, and the legend what the colours mean."""
+"""Part maps: colours follow the labels, and the legend names them."""
 
 import io
 
@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from vidssl.viz import PartCrop, parts_picture
-from vidssl.viz.part_maps import parts_figure
+
+@pytest.fixture(scope="module", autouse=True)
+def names(plug_in):
+    """What the tests use of the example."""
+    global PartCrop, draw_parts, parts_figure
+    maps = plug_in("part_maps")
+    PartCrop, draw_parts, parts_figure = maps.PartCrop, maps.draw_parts, maps.parts_figure
 
 
 def crop(truth, predicted, caption="bus"):
@@ -59,11 +64,6 @@ def test_pictures_of_any_number(crops, parts):
     square = np.resize(numbers, (12, 12))
     names = [f"left lower front wheel {n}" for n in range(parts)]
     names[1] = "pay $5 \\frac{"
-    png = parts_picture([crop(square, square, "$x$ a caption that is long")] * crops, names)
+    png = draw_parts([crop(square, square, "$x$ a caption that is long")] * crops, names)
     image = imread(io.BytesIO(png))
     assert png.startswith(b"\x89PNG") and 300 < image.shape[0] < 3000 and image.shape[1] < 3000
-
-
-def test_no_crop_is_no_picture():
-    with pytest.raises(ValueError, match="at least one crop"):
-        parts_picture([], ["background"])

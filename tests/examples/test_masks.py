@@ -1,4 +1,4 @@
-"""Masks: the list column, what is refused, and that a mask lies over its view, on any number of workers."""
+"""Masks: the list column, files that are refused, and alignment with the view on any number of workers."""
 
 import re
 import struct
@@ -12,7 +12,6 @@ from PIL import Image
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import eval_loader, to_device, train_loader
-from vidssl.data.masks import read_mask
 from vidssl.data.samplers import Center, Random
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import Row, copy_list, read_list, write_lists
@@ -21,6 +20,13 @@ from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 
 HEIGHT, WIDTH = 40, 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def names(plug_in):
+    """What the tests use of the example."""
+    global read_mask
+    read_mask = plug_in("part_segmentation").read_mask
 
 
 def parts(number):
@@ -127,9 +133,9 @@ def spoil(masked, tmp_path, picture=None, content=None):
     ("make", "reason"),
     [
         (lambda: {}, "No such file"),
-        (lambda: {"content": b""}, "no PNG"),
-        (lambda: {"content": b"GIF89a" + bytes(50)}, "no PNG"),
-        (lambda: {"picture": Image.new("L", (HEIGHT, WIDTH))}, "is 40x60, the frames are 60x40"),
+        (lambda: {"content": b""}, "not a PNG"),
+        (lambda: {"content": b"GIF89a" + bytes(50)}, "not a PNG"),
+        (lambda: {"picture": Image.new("L", (HEIGHT, WIDTH))}, "is 40x60, the frame is 60x40"),
         (lambda: {"picture": Image.new("RGB", (WIDTH, HEIGHT))}, "mode RGB"),
         (lambda: {"picture": Image.new("I;16", (WIDTH, HEIGHT))}, "mode I;16"),
     ],
@@ -150,7 +156,7 @@ def test_a_mask_that_is_cut_off(masked, tmp_path):
     noise = generator(0).integers(0, 3, (HEIGHT, WIDTH), dtype=np.uint8)
     path, mask = spoil(masked, tmp_path, Image.fromarray(noise))
     mask.write_bytes(mask.read_bytes()[:200])
-    with pytest.raises(DataError, match="no PNG, or damaged"):
+    with pytest.raises(DataError, match="not a PNG, or damaged"):
         masked_set(path)[0, 0]
 
 
@@ -166,7 +172,7 @@ def test_gray_of_fewer_bits_is_refused(tmp_path, bits):
     header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, bits, 0, 0, 0, 0)
     content = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(row * HEIGHT)) + chunk(b"IEND", b"")
     (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + content)
-    with pytest.raises(DataError, match="fewer than 8 bits: write one channel of 8 bits"):
+    with pytest.raises(DataError, match="not one channel of 8 bits"):
         read_mask(str(tmp_path / "a.png"), HEIGHT, WIDTH)
 
 
@@ -187,7 +193,7 @@ def test_a_header_that_promises_a_huge_mask_is_all_that_is_read(tmp_path, side):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with pytest.raises(
-            DataError, match=r"large\.png (is \d+x\d+, the frames are 60x40|.*decompression bomb)"
+            DataError, match=r"large\.png (is \d+x\d+, the frame is 60x40|.*decompression bomb)"
         ):
             read_mask(str(tmp_path / "large.png"), HEIGHT, WIDTH)
 
@@ -230,6 +236,11 @@ def test_a_copy_of_a_list_keeps_its_masks_or_is_refused(masked, tmp_path):
     ]
     with pytest.raises(DataError, match=r"masks are not copied: .* use a list without"):
         copy_list(listed, tmp_path / "other", tmp_path / "other", listed.names)
+
+
+def test_without_a_reader_masks_are_not_read(masked, monkeypatch):
+    monkeypatch.setattr(ClipDataset, "read_mask", None)
+    assert masked_set(masked)[0, 0].mask is None
 
 
 def test_masks_of_uniform_crops_are_those_of_the_first(masked):

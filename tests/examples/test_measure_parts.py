@@ -1,7 +1,9 @@
-"""Pixel accuracy of object parts: against a plain count, its floors, what is written, what is refused."""
+"""measure.py: pixel accuracy and its baselines against plain counts, files written, and errors."""
 
 import csv
 import json
+import runpy
+import sys
 from pathlib import Path
 
 import cv2
@@ -10,22 +12,27 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands import cli
 from vidssl.commands.load import Options
-from vidssl.commands.parts import _Counts, segment_parts, table
-from vidssl.data.masks import read_mask
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
-from vidssl.methods.part_segmentation import PartSegmentation
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 from vidssl.video.reader import open_video
 
-TOY = Path(__file__).parents[2] / "configs" / "toy"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "part_segmentation"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def names(plug_in):
+    """What the tests use of the example."""
+    global Counts, segment_parts, table, PartSegmentation, read_mask
+    method, measure = plug_in("part_segmentation"), plug_in("measure")
+    PartSegmentation, read_mask = method.PartSegmentation, method.read_mask
+    Counts, segment_parts, table = measure.Counts, measure.segment_parts, measure.table
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def digits32(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def run(digits32, tmp_path_factory):
+def run(names, digits32, tmp_path_factory):
     """A decoder that was trained for seconds, on a frozen network that never was."""
     told = [
         "data.moving_digits=null",
@@ -52,7 +59,7 @@ def run(digits32, tmp_path_factory):
         "checkpoint.every=100",
         f"output={tmp_path_factory.mktemp('run')}/run",
     ]
-    return train(load_run(TOY / "part_segmentation.yaml", told))
+    return train(load_run(EXAMPLE / "toy.yaml", told))
 
 
 def options(run, **told):
@@ -61,6 +68,9 @@ def options(run, **told):
 
 def measured(run, crops, out):
     """What each of several processes does."""
+    sys.path.insert(0, str(EXAMPLE))
+    from measure import segment_parts
+
     return segment_parts(options(run), crops, out)
 
 
@@ -120,7 +130,7 @@ def test_numbers_are_those_of_a_plain_count(run, digits32, found):
 
 def test_counts_against_loops():
     source = generator(0)
-    counts, parts, size = _Counts.none(4, 5), 4, 5
+    counts, parts, size = Counts.zeros(4, 5), 4, 5
     truths, saids, kept = [], [], []
     for _ in range(6):
         truth, said = source.integers(0, parts, (2, size, size))
@@ -239,10 +249,8 @@ def test_two_processes_count_what_one_does(run, digits32, found, run_world, tmp_
 
 def test_the_command(run, digits32, tmp_path, monkeypatch, capsys):
     where = ["--list", str(digits32 / "parts/test.csv"), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(
-        "sys.argv", ["analyze.py", "parts", "--checkpoint", str(run), "--workers", "0", *where]
-    )
-    cli.guarded(cli.analyze)
+    monkeypatch.setattr("sys.argv", ["measure.py", "--checkpoint", str(run), "--workers", "0", *where])
+    runpy.run_path(str(EXAMPLE / "measure.py"), run_name="__main__")
     said = capsys.readouterr().out
     assert "mean" in said and str(tmp_path / "out/parts.png") in said
 
@@ -251,15 +259,15 @@ def test_what_is_refused(run, digits32, tmp_path):
     crops = digits32 / "parts/test.csv"
     with pytest.raises(ConfigError, match="has no column 'mask'"):
         segment_parts(options(run), digits32 / "digit/test.csv", tmp_path / "a")
-    with pytest.raises(ConfigError, match="leave --clips and --crops out"):
+    with pytest.raises(ConfigError, match="omit --clips and --crops"):
         segment_parts(options(run, clips=3), crops, tmp_path / "a")
-    random = options("random", cfg=TOY / "part_segmentation.yaml", overrides=("data.moving_digits=null",))
+    random = options("random", cfg=EXAMPLE / "toy.yaml", overrides=("data.moving_digits=null",))
     with pytest.raises(ConfigError, match="random has no decoder of parts"):
         segment_parts(random, crops, tmp_path / "a")
     more = relabelled(digits32, tmp_path / "more", lambda n, mask: mask + np.uint8(2 * (n == 7)))
-    with pytest.raises(ConfigError, match=r"a mask holds part 4, from 0, and method\.parts is 3"):
+    with pytest.raises(ConfigError, match=r"a mask holds part 4, method\.parts is 3"):
         segment_parts(options(run), more, tmp_path / "a")
     (tmp_path / "more/parts.txt").write_text("background\nhead\n")
-    with pytest.raises(DataError, match="names 2 parts, the decoder knows 3"):
+    with pytest.raises(DataError, match="names 2 parts, the decoder has 3"):
         segment_parts(options(run), more, tmp_path / "a")
     assert not (tmp_path / "a/results.json").exists()

@@ -1,4 +1,4 @@
-"""`benchmarks/study.py`: what is done is not done again, nothing else is taken for it, and signals reach what runs."""
+"""benchmarks/study.py: finished runs are not repeated or confused, and signals reach running ones."""
 
 import json
 import os
@@ -115,9 +115,13 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
 
 @pytest.mark.parametrize(
     ("told", "reason"),
-    [(["none"], "holds no configs"), (["configs", "--jobs", "0"], "--jobs 0"), (["named"], "untrained.yaml")],
+    [
+        (["none"], "no YAML files"),
+        (["configs", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["named"], "untrained.yaml"),
+    ],
 )
-def test_what_is_no_study_is_told_in_one_line(study, tmp_path, monkeypatch, told, reason):
+def test_errors_are_one_line(study, tmp_path, monkeypatch, told, reason):
     (tmp_path / "named").mkdir()
     (tmp_path / "named" / "untrained.yaml").touch()
     folder, *more = told

@@ -1,27 +1,27 @@
-"""The published numbers and the rows that are expected: what `references.yaml` may say."""
+"""Schema of `references.yaml`: published numbers, the settings they were measured with, and expected results."""
 
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, model_validator
+from results import TITLES, Kind, column_order
 
-from vidssl.commands.results import TITLES, Kind, column
 from vidssl.config import Settings, bind, read
 
 REFERENCES = Path(__file__).with_name("references.yaml")
 
 
-class Published(Settings):
-    """A published protocol: the settings that a result is compared with, by their path in results.json."""
+class PublishedProtocol(Settings):
+    """Settings of a published protocol, by their dotted path in results.json."""
 
     title: str
     kinds: tuple[Kind, ...]
-    numbers: tuple[str, ...]  # it is about these
+    numbers: tuple[str, ...]  # the protocol applies to rows that have one of these
     settings: dict[str, Any]
 
 
 class Entry(Settings):
-    """A row that is expected or was published; None fits every result."""
+    """An expected or published row; a field that is None matches every result."""
 
     kind: Kind
     method: str | None = None
@@ -31,8 +31,8 @@ class Entry(Settings):
     test_size: int | None = None
     pretrained: str | None = None  # key of a data set
     subset: dict[str, Any] | None = None  # of the labels
-    config: str | None = None  # what reproduces it
-    measures: tuple[str, ...] = ()  # numbers that it gives, where they are not those that were published
+    config: str | None = None  # reproduces the row
+    measures: tuple[str, ...] = ()  # numbers that the config yields, where they differ from `published`
     published: dict[str, float | str] = Field(default_factory=dict)  # in percent
     source: str | None = None
     note: str | None = None
@@ -42,17 +42,17 @@ class DataSet(Settings):
     """A section of the report."""
 
     title: str
-    names: tuple[str, ...] = ()  # other names of the folder of its lists
+    names: tuple[str, ...] = ()  # other folder names of its lists
     protocols: tuple[str, ...] = ()
-    columns: tuple[str, ...] | None = None  # None: every number that a row has
-    tested: tuple[int, ...] = ()  # videos of the official test lists
+    columns: tuple[str, ...] | None = None  # None: all numbers that any row has
+    tested: tuple[int, ...] = ()  # videos in the official test lists
     entries: tuple[Entry, ...] = ()
 
 
 class References(Settings):
-    """All that `references.yaml` holds."""
+    """The content of `references.yaml`."""
 
-    protocols: dict[str, Published]
+    protocols: dict[str, PublishedProtocol]
     data_sets: dict[str, DataSet]
 
     @model_validator(mode="after")
@@ -60,27 +60,23 @@ class References(Settings):
         for key, data_set in self.data_sets.items():
             for name in data_set.protocols:
                 if name not in self.protocols:
-                    raise ValueError(f"{key}: no protocol '{name}'; there are: {', '.join(self.protocols)}")
+                    raise ValueError(f"{key}: unknown protocol '{name}'; known: {', '.join(self.protocols)}")
             for entry in data_set.entries:
                 if entry.pretrained is not None and entry.pretrained not in self.data_sets:
-                    raise ValueError(f"{key}: pretrained is no data set of this file: '{entry.pretrained}'")
+                    raise ValueError(f"{key}: unknown data set in pretrained: '{entry.pretrained}'")
                 if bool(entry.published) != bool(entry.source):
                     raise ValueError(f"{key}: published numbers and their source go together")
                 for name in (*entry.published, *entry.measures):
-                    if column(name) is None:
-                        raise ValueError(f"{key}: no number '{name}'; there are: {', '.join(TITLES)}")
+                    if column_order(name) is None:
+                        raise ValueError(f"{key}: unknown number '{name}'; known: {', '.join(TITLES)}")
         return self
 
     def key(self, name: str) -> str:
-        """Find the key of a data set by any of its names; another name is its own key."""
+        """Key of the data set that has this name; an unknown name is its own key."""
         keys = (key for key, data_set in self.data_sets.items() if name.lower() in (key, *data_set.names))
         return next(keys, name)
 
 
 def read_references(path: Path = REFERENCES) -> References:
-    """Read the published numbers and the rows that are expected.
-
-    Raises:
-        ConfigError: All mistakes of the file at once.
-    """
+    """Read and validate the file; a `ConfigError` lists all its errors."""
     return bind(References, read(path), str(path))

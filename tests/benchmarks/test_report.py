@@ -1,22 +1,27 @@
-"""Results beside published numbers: what a row says, what a note says, what was not run, and pages made anew."""
+"""benchmarks/report.py: measured rows, notes about differences, rows that were not run, and renewed pages."""
 
 import json
 import re
+import runpy
+import sys
 from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
-from vidssl.commands.references import read_references
-from vidssl.commands.report import fill, make_table, report, update
-from vidssl.commands.results import data_set_of, read_results
 from vidssl.commands.test import over_splits
 from vidssl.engine.monitor import evaluation_clips
 from vidssl.engine.run_config import load_run
 from vidssl.errors import ConfigError, DataError
-from vidssl.viz import markdown
 
 TOP = Path(__file__).parents[2]
+sys.path.insert(0, str(TOP / "benchmarks"))
+from comparison import make_table  # noqa: E402
+from references import read_references  # noqa: E402
+from report import renewed, report  # noqa: E402
+from results import data_set_of, read_results  # noqa: E402
+
+sys.path.pop(0)
 REFERENCES = read_references()
 
 
@@ -128,7 +133,7 @@ def test_a_row_says_what_was_measured(put, finetuned):
         ({"config.method.name": "moco"}, "features, moco", "UCF101"),
         (
             {"checkpoint": {"path": "zoo/slow.pyth", "matched": "100 of 100"}},
-            "features, weights of others",
+            "features, third-party weights",
             "slow",
         ),
     ],
@@ -352,7 +357,7 @@ def test_equal_notes_are_one(put, finetuned):
 def test_of_weights_of_others_the_config_says_nothing(put, searched):
     content = changed(searched, "checkpoint", {"path": "zoo.pyth", "matched": "all"})
     _, notes = own(put("a", changed(changed(content, "config.epochs", 3), "protocol.clips", 1)))
-    assert "clips 1" in notes[0] and "epochs" not in notes[0] and "not known here" in notes[0]
+    assert "clips 1" in notes[0] and "epochs" not in notes[0] and "training settings unknown" in notes[0]
 
 
 def test_a_published_row_stands_below_the_last_result_of_its_config(put, finetuned, searched):
@@ -441,15 +446,15 @@ def test_the_published_numbers_are_those_of_the_papers(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ("protocols: [sce_linear]", "protocols: [sce_liner]", "no protocol 'sce_liner'"),
+        ("protocols: [sce_linear]", "protocols: [sce_liner]", "unknown protocol 'sce_liner'"),
         ("pretrained: kinetics-200", "pretrained: kinetics-20", "'kinetics-20'"),
-        ("published: {top1: 66.0}", "published: {top_1: 66.0}", "no number 'top_1'"),
+        ("published: {top1: 66.0}", "published: {top_1: 66.0}", "unknown number 'top_1'"),
         ("published: {top1: 66.0}", "published: {}", "go together"),
         ("kind: untrained", "kind: untraind", "untraind"),
     ],
 )
 def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
-    text = (TOP / "vidssl/commands/references.yaml").read_text()
+    text = (TOP / "benchmarks/references.yaml").read_text()
     assert old in text
     (tmp_path / "r.yaml").write_text(text.replace(old, new, 1))
     with pytest.raises(ConfigError, match=re.escape(told)):
@@ -462,7 +467,7 @@ def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("{", "is not JSON"),
+        ("{", "not JSON"),
         ("[]", "names no tested list"),
         ('{"top1": 0.5}', "names no tested list"),
         ('{"list": "a/test.csv", "top1": "0.5"}', 'top1 is "0.5", not a number'),
@@ -474,57 +479,85 @@ def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
 def test_a_file_that_is_no_result_is_named(tmp_path, text, told):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(DataError, match=re.escape(told)) as caught:
-        report([tmp_path])
+        report([tmp_path], tmp_path)
     assert str(tmp_path / "results.json") in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_folders_without_results_are_told(tmp_path):
-    with pytest.raises(DataError, match=r"no results\.json in .*run tools/test_net"):
-        report([tmp_path])
+    with pytest.raises(DataError, match=r"no results\.json in .*run vidssl test"):
+        report([tmp_path], tmp_path)
     with pytest.raises(DataError, match="none is not a folder"):
-        report([tmp_path / "none"])
+        report([tmp_path / "none"], tmp_path)
 
 
-def test_pages_are_written_beside_links_that_lead_to_the_results(put, finetuned, tmp_path, monkeypatch):
+@pytest.fixture
+def command(tmp_path, monkeypatch, capsys):
+    """Run benchmarks/report.py in tmp_path; returns the exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(TOP / "benchmarks"))
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["report.py", *map(str, arguments)])
+        status = 0
+        try:
+            runpy.run_path(str(TOP / "benchmarks" / "report.py"), run_name="__main__")
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_tables_are_printed_and_written_with_links_to_the_results(command, put, finetuned, tmp_path):
     put("output/a b", finetuned)
     put("output/other", {"list": "mine/test.csv", "knn": 0.5})
-    told = report([Path("output")], Path("page/here"))
-    assert told.index("## UCF101") < told.index("## mine") and "## HMDB51" not in told
-    assert "[a b](output/a%20b/results.json)" in told
+    status, text, _ = command("output")
+    assert not status and text.index("## UCF101") < text.index("## mine") and "## HMDB51" not in text
+    assert "[a b](output/a%20b/results.json)" in text
+    assert command("output", "--out", "page/here/report.md")[:2] == (0, "")
     text = (tmp_path / "page/here/report.md").read_text()
     assert "[a b](../../output/a%20b/results.json)" in text and "| 90.0 ± 1.0 |" in text
-    page = (tmp_path / "page/here/report.html").read_text()
-    assert 'href="../../output/a%20b/results.json"' in page and "90.0 ± 1.0" in page
-    (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot write to file"):
-        report([Path("output")], Path("file"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none"], "error: none is not a folder"),
+        (["."], "error: no results.json in ."),
+        ([".", "--into", "none.md"], "none.md"),
+        ([".", "--into", "a", "--out", "b"], "not allowed with"),
+        ([], "required"),
+    ],
+)
+def test_errors_of_the_command_are_one_line(command, arguments, message):
+    status, out, err = command(*arguments)
+    assert status and not out and message in f"{status} {err}" and "Traceback" not in err
 
 
 BLOCK = "<!-- report: hmdb51 -->\nold\n<!-- end of report -->\n"
 
 
-def test_a_page_keeps_all_but_its_tables(put, finetuned, tmp_path):
+def test_a_page_keeps_all_but_its_tables(command, put, finetuned, tmp_path):
     folder = put("results/a", finetuned)
     page = tmp_path / "page.md"
     page.write_text(f"# Title\n\n{BLOCK}\nbetween | <b>\n\n{BLOCK.replace('hmdb51', 'ucf101')}end\n")
-    assert update(page, [folder / "results"]) == str(page)
+    assert command(folder / "results", "--into", page)[0] == 0
     text = page.read_text()
     assert "old" not in text and text.startswith("# Title\n\n<!-- report: hmdb51 -->\n\n| what")
     assert "\n<!-- end of report -->\n\nbetween | <b>\n\n<!-- report: ucf101 -->\n" in text
     assert text.endswith("<!-- end of report -->\nend\n") and "[a](results/a/results.json)" in text
-    assert fill(page, [folder / "results"]) == text
+    assert renewed(page, [folder / "results"]) == text
     table = make_table("ucf101", REFERENCES, read_results([folder / "results"]))
-    assert markdown(table, tmp_path) in text
+    assert table.markdown(tmp_path) in text
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("nothing\n", "has no table"),
-        (BLOCK.replace("hmdb51", "hmdb"), ":1: no data set 'hmdb'; there are: "),
-        ("\n<!-- report: hmdb51 -->\n", ":2: no '<!-- end of report -->' after"),
-        ("<!-- report: hmdb51 -->\n" + BLOCK, ":1: no '<!-- end of report -->' after"),
+        (BLOCK.replace("hmdb51", "hmdb"), ":1: unknown data set 'hmdb'; known: "),
+        ("\n<!-- report: hmdb51 -->\n", ":2: '<!-- report: NAME -->' without '<!-- end of report -->'"),
+        ("<!-- report: hmdb51 -->\n" + BLOCK, ":1: '<!-- report: NAME -->' without '<!-- end of report -->'"),
         (BLOCK + "<!-- end of report -->\n", ":4: '<!-- end of report -->' without"),
     ],
 )
@@ -532,17 +565,15 @@ def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, told):
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(DataError, match=re.escape(told)) as caught:
-        update(page, [tmp_path])
+        renewed(page, [tmp_path])
     assert str(page) in str(caught.value) and "\n" not in str(caught.value)
     assert page.read_text() == text and [*tmp_path.iterdir()] == [page]
-    with pytest.raises(DataError, match="cannot read"):
-        update(tmp_path / "none.md", [tmp_path])
 
 
 def test_reproduce_is_what_the_tool_makes_of_the_results():
     page = TOP / "docs" / "reproduce.md"
-    told = "it is stale: python tools/report.py docs/results --into docs/reproduce.md"
-    assert fill(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), told
+    told = "it is stale: python benchmarks/report.py docs/results --into docs/reproduce.md"
+    assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), told
 
 
 def test_kept_results_name_no_place_of_a_machine():

@@ -1,0 +1,277 @@
+r"""Measure a decoder of object parts: pixel accuracy of a checkpoint of `part_segmentation` on a list with masks.
+
+    python examples/part_segmentation/measure.py --checkpoint output/parts/digits/checkpoints/last.pt \
+        --list output/parts/data/parts/test.csv --out output/parts/digits/measured
+
+Writes `results.json`, `per_class.csv` and `parts.png`. Pixels of 255 are not counted. Two baselines that ignore the
+image are reported, both fitted to the tested list: the most frequent part everywhere (`most_frequent`), and at each
+position of the crop the part that is most frequent there (`layout`).
+"""
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from part_maps import PartCrop, draw_parts
+from part_segmentation import PartSegmentation, counted_pixels
+from torch import Tensor
+
+from vidssl import distributed
+from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.commands.arguments import add_options, options_of, parse
+from vidssl.commands.load import Options, Subject, load_method, load_subject
+from vidssl.data.loader import eval_loader, to_device
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.resume import only_run_in
+from vidssl.engine.run_config import choose_device
+from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.models.weights import read_anything
+from vidssl.progress import progress
+
+Results = dict[str, Any]
+NUM_DRAWN = 10  # crops in parts.png
+NUMBERS = ("pixel_accuracy", "layout", "most_frequent")
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_options(parser)
+    parser.add_argument("--list", type=Path, required=True, help="list of object crops with masks")
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
+    parsed = parse(parser, None)
+    try:
+        results = segment_parts(options_of(parsed), parsed.list, parsed.out)
+    except (VidsslError, OSError) as error:
+        sys.exit(f"error: {error}")
+    if distributed.is_main():
+        print(table(results), parsed.out / "parts.png", sep="\n")
+
+
+def segment_parts(options: Options, videos: Path, out: Path) -> Results:
+    """Measure a checkpoint on the center crop of each item of a list.
+
+    Returns:
+        The content of `results.json`, on every process; only the main one writes.
+
+    Raises:
+        ConfigError: The checkpoint has no decoder of parts, or the list has no masks.
+        DataError: The list, a crop or a mask cannot be read.
+    """
+    check_folder(out)
+    if options.clips not in (None, 1) or options.crops not in (None, 1):
+        raise ConfigError("parts are measured on one clip and its center crop: omit --clips and --crops")
+    with distributed.joined(choose_device(options.device)):
+        crops = read_list(videos, options.root, options.allow_external)
+        if crops.records[0].mask is None:  # either all rows have a mask, or none has
+            raise ConfigError(f"{videos} has no column 'mask'")
+        subject = load_subject(options)
+        subject = replace(subject, test=subject.test.model_copy(update={"clips": 1, "crops": 1}))
+        method = _load_decoder(subject, options)
+        with only_run_in(out):
+            names = _part_names(videos, method.config.parts)
+            found = _gather(method, subject, crops)
+            results = _results(found, crops, names, subject, videos)
+            distributed.on_main(lambda: _write(out, results, found, crops, names))
+    return results
+
+
+def table(results: Results) -> str:
+    """Format the numbers for a terminal."""
+    lines = [
+        f"{results['num_videos']} crops, {results['num_pixels']} pixels, percent",
+        f"{'class':<14} {'pixel accuracy':>14} {'layout':>8} {'most frequent':>14}",
+    ]
+    mean = {name: results[f"{name}_mean_class"] for name in NUMBERS}
+    rows = [(row["class"], row) for row in results["per_class"]]
+    for title, row in [*rows, ("mean", mean), ("all pixels", results)]:
+        accuracy, layout, frequent = (f"{100 * row[name]:.1f}" for name in NUMBERS)
+        lines.append(f"{title[:14]:<14} {accuracy:>14} {layout:>8} {frequent:>14}")
+    return "\n".join(lines)
+
+
+@dataclass
+class Counts:
+    """Pixel counts over crops."""
+
+    confusion: Tensor  # (parts, parts) int64: pixels by true and predicted part
+    positions: Tensor  # (parts, S, S) int64: crops by true part at each position
+    crops: int = 0
+
+    @classmethod
+    def zeros(cls, parts: int, size: int) -> "Counts":
+        """Counts over no crop."""
+        confusion = torch.zeros(parts, parts, dtype=torch.int64)
+        return cls(confusion, torch.zeros(parts, size, size, dtype=torch.int64))
+
+    def add(self, truth: Tensor, predicted: Tensor, counted: Tensor) -> None:
+        """Count one crop; all three are (S, S)."""
+        parts = len(self.confusion)
+        pairs = truth[counted] * parts + predicted[counted]
+        self.confusion += torch.bincount(pairs, minlength=parts * parts).view(parts, parts)
+        self.positions.scatter_add_(0, (truth * counted)[None], counted.long()[None])
+        self.crops += 1
+
+    def merge(self, other: "Counts") -> None:
+        """Add the counts of other crops."""
+        self.confusion += other.confusion
+        self.positions += other.positions
+        self.crops += other.crops
+
+    def numbers(self) -> dict[str, float]:
+        """The accuracy and the two baselines."""
+        pixels = max(int(self.confusion.sum()), 1)
+        return {
+            "pixel_accuracy": int(self.confusion.trace()) / pixels,
+            "layout": int(self.positions.amax(dim=0).sum()) / pixels,
+            "most_frequent": int(self.confusion.sum(dim=1).max()) / pixels,
+        }
+
+
+@dataclass
+class Found:
+    """Counts, crops to draw and missing items of a list."""
+
+    counts: dict[int, Counts] = field(default_factory=dict)  # by label
+    # By index: image (S, S, 3) uint8, true and predicted parts (S, S).
+    drawn: dict[int, tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
+    missing: list[tuple[str, str]] = field(default_factory=list)
+
+
+def _load_decoder(subject: Subject, options: Options) -> PartSegmentation:
+    name = subject.run.method.name
+    if name != "part_segmentation" or "step" not in subject.origin:
+        raise ConfigError(
+            f"--checkpoint {options.checkpoint} has no decoder of parts (method: {name}); use a checkpoint of a "
+            "part_segmentation run"
+        )
+    content = read_anything(Path(options.checkpoint), options.trust_checkpoint)
+    method = load_method(subject.run, subject.backbone, content, options.checkpoint)
+    assert isinstance(method, PartSegmentation)
+    return method.to(subject.device).eval()
+
+
+def _gather(method: PartSegmentation, subject: Subject, crops: VideoList) -> Found:
+    """Count on all processes and merge."""
+    every = distributed.gather_outcomes(lambda: _count(method, subject, crops))
+    merged = Found(missing=sorted(pair for found in every for pair in found.missing))
+    for found in every:
+        for label, counts in found.counts.items():
+            merged.counts.setdefault(label, Counts.zeros(*counts.positions.shape[:2])).merge(counts)
+        merged.drawn.update(found.drawn)
+    if not merged.counts:
+        raise DataError(f"none of the {len(merged.missing)} crops can be read; first: {merged.missing[0][1]}")
+    return merged
+
+
+@torch.no_grad()
+def _count(method: PartSegmentation, subject: Subject, crops: VideoList) -> Found:
+    """Count the crops of this process."""
+    test, found = subject.test, Found()
+    chosen = _evenly_chosen([record.label for record in crops.records])
+    loader = eval_loader(
+        test.dataset(crops),
+        test.batch_size,
+        test.workers,
+        distributed.rank(),
+        distributed.world(),
+        test.timeout,
+        test.prefetch,
+    )
+    bar = {"title": "parts", "unit": "batch", "disable": not distributed.is_main(), "leave": False}
+    with closing(iter(loader)) as batches:
+        for raw in progress(batches, total=len(loader), **bar):
+            found.missing += raw.replaced
+            if not len(raw.index):
+                continue
+            batch = to_device(raw, subject.device, test.mean, test.std)
+            counted = counted_pixels(batch.mask, method.config.parts).cpu()
+            with torch.autocast(subject.device.type, torch.bfloat16, enabled=test.precision == "bfloat16"):
+                logits = method.segment(batch.views[0], test.size)
+            predicted, truth = logits.argmax(dim=1).cpu(), batch.mask.cpu()
+            for n, (label, index) in enumerate(zip(raw.label.tolist(), raw.index.tolist(), strict=True)):
+                counts = found.counts.setdefault(label, Counts.zeros(method.config.parts, test.size))
+                counts.add(truth[n], predicted[n], counted[n])
+                if index in chosen:
+                    clip = raw.views[0][n]  # (T, C, S, S)
+                    image = clip[len(clip) // 2].permute(1, 2, 0).clone()
+                    found.drawn[index] = image, truth[n], predicted[n]
+    return found
+
+
+def _evenly_chosen(labels: Sequence[int]) -> set[int]:
+    """Indices of the crops to draw: equally many of each class, evenly spaced in the list."""
+    classes = sorted(set(labels))[:NUM_DRAWN]
+    rows = [[n for n, other in enumerate(labels) if other == label] for label in classes]
+    each = NUM_DRAWN // len(classes)
+    return {own[int(n)] for own in rows for n in np.linspace(0, len(own) - 1, each).round()}
+
+
+def _part_names(videos: Path, parts: int) -> list[str]:
+    """Read `parts.txt` beside the list, if there is one: line n names part n."""
+    beside = videos.parent / "parts.txt"
+    if not beside.exists():
+        return [f"part {n}" for n in range(parts)]
+    names = beside.read_text(encoding="utf-8").rstrip().split("\n")
+    if len(names) != parts:
+        raise DataError(f"{beside} names {len(names)} parts, the decoder has {parts}")
+    return names
+
+
+def _results(found: Found, crops: VideoList, names: Sequence[str], subject: Subject, videos: Path) -> Results:
+    whole = Counts.zeros(len(names), subject.test.size)
+    per_class: list[dict[str, Any]] = []
+    for label, counts in sorted(found.counts.items()):
+        whole.merge(counts)
+        pixels = int(counts.confusion.sum())
+        row = {"class": crops.class_name(label), "crops": counts.crops, "pixels": pixels}
+        per_class.append({**row, **counts.numbers()})
+    pixels_of_part = whole.confusion.sum(dim=1).tolist()
+    counted = [row for row in per_class if row["pixels"]]
+    if not counted:
+        raise DataError(f"all pixels of the masks of {videos} are 255: nothing to count")
+    return {
+        **whole.numbers(),
+        **{f"{name}_mean_class": sum(row[name] for row in counted) / len(counted) for name in NUMBERS},
+        "per_class": per_class,
+        "per_part": {
+            name: int(whole.confusion[n, n]) / pixels_of_part[n]
+            for n, name in enumerate(names)
+            if pixels_of_part[n]
+        },
+        "num_videos": whole.crops,
+        "num_pixels": sum(pixels_of_part),
+        "missing": [{"path": path, "reason": reason} for path, reason in found.missing],
+        "list": str(videos),
+        **subject.describe(),
+    }
+
+
+def _write(out: Path, results: Results, found: Found, crops: VideoList, names: Sequence[str]) -> None:
+    (out / "results.json").unlink(missing_ok=True)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, ["class", "crops", "pixels", *NUMBERS], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(results["per_class"])
+    write_whole(out / "per_class.csv", text.getvalue().encode())
+    drawn = [
+        PartCrop(*(tensor.numpy() for tensor in crop), crops.class_name(crops.records[index].label))
+        for index, crop in sorted(found.drawn.items())
+    ]
+    if drawn:
+        write_whole(out / "parts.png", draw_parts(drawn, names))
+    write_json(out / "results.json", results)  # written last: marks a complete measurement
+
+
+if __name__ == "__main__":
+    main()

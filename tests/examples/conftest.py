@@ -1,0 +1,41 @@
+"""Loads the plug-in examples/part_segmentation for a test module, and removes it from vidssl afterwards."""
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.methods import METHODS
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "part_segmentation"
+MODULES = ("part_segmentation", "part_maps", "measure", "prepare_pascal_parts")
+
+
+def remove():
+    for name in MODULES:
+        sys.modules.pop(name, None)  # benchmarks/ has a module `measure` too
+    METHODS._entries.pop("part_segmentation", None)
+    ClipDataset.read_mask = None
+
+
+@pytest.fixture(scope="module")
+def plug_in():
+    """Import a module of the example: `plug_in("measure")`."""
+    remove()
+    len(METHODS)  # the methods of vidssl first
+    sys.path.insert(0, str(EXAMPLE))
+    importlib.import_module("part_segmentation")
+    yield importlib.import_module
+    sys.path.remove(str(EXAMPLE))
+    remove()
+
+
+@pytest.fixture(scope="session")
+def digit_parts(tmp_path_factory):
+    """The set of the toy config, with masks."""
+    out = tmp_path_factory.mktemp("digit_parts") / "set"
+    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
+    return out

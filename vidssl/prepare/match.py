@@ -124,7 +124,7 @@ def write_found(
             for row, path in pairs
         ]
         places[name] = {path: row.place for row, path in pairs}
-    _check_apart(places)
+    _check_disjoint(places)
     for path in sorted({row.path for kept in rows.values() for row in kept}):
         check_name(path)
     write_lists(out, root, rows, classes)
@@ -244,7 +244,7 @@ def _check_shared(pairs: Sequence[tuple[Listed, str]]) -> None:
             )
 
 
-def _check_apart(places: Mapping[str, Mapping[str, str]]) -> None:
+def _check_disjoint(places: Mapping[str, Mapping[str, str]]) -> None:
     for name, train in places.items():
         test = places.get(name.replace("train", "test", 1), {}) if name.startswith("train") else {}
         for path in train:

@@ -23,7 +23,7 @@ import torch
 from measure import finish, one_thread, paired, table
 
 from vidssl.commands.cli import guarded
-from vidssl.commands.load import Options as Subjects
+from vidssl.commands.load import LoadOptions as Subjects
 from vidssl.commands.load import Subject, load_subject
 from vidssl.commands.shrink import Options, Settings, resized, shrink
 from vidssl.data import VideoList, read_list

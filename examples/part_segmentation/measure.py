@@ -27,7 +27,7 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import add_options, options_of, parse
-from vidssl.commands.load import Options, Subject, load_method, load_subject
+from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject
 from vidssl.data.loader import eval_loader, to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.resume import only_run_in
@@ -58,7 +58,7 @@ def main() -> None:
         print(table(results), parsed.out / "parts.png", sep="\n")
 
 
-def segment_parts(options: Options, videos: Path, out: Path) -> Results:
+def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
     """Measure a checkpoint on the center crop of each item of a list.
 
     Returns:
@@ -148,7 +148,7 @@ class Found:
     missing: list[tuple[str, str]] = field(default_factory=list)
 
 
-def _load_decoder(subject: Subject, options: Options) -> PartSegmentation:
+def _load_decoder(subject: Subject, options: LoadOptions) -> PartSegmentation:
     name = subject.run.method.name
     if name != "part_segmentation" or "step" not in subject.origin:
         raise ConfigError(

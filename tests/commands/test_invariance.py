@@ -13,7 +13,8 @@ from torch import nn
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.commands.invariance import Measure, invariance, invariance_splits
 from vidssl.commands.invariance_chart import summary
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.track import settings, track
 from vidssl.data import read_list
 from vidssl.data.tracks import read_tracks, tracks_file

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions as Options
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run

@@ -11,7 +11,7 @@ from vidssl.workers import usable_cpus
 
 # What a command works with is imported once its arguments are read: --help and a mistyped option need no torch.
 if TYPE_CHECKING:
-    from vidssl.commands.load import Options
+    from vidssl.commands.load import LoadOptions
     from vidssl.config import Tree
 
 
@@ -151,12 +151,12 @@ def _is_setting(word: str) -> bool:
     return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
 
 
-def options_of(arguments: argparse.Namespace) -> "Options":
+def options_of(arguments: argparse.Namespace) -> "LoadOptions":
     """Collect the arguments of `add_options`."""
-    from vidssl.commands.load import Options
+    from vidssl.commands.load import LoadOptions
 
-    fields = Options.__dataclass_fields__
-    return Options(**{name: value for name, value in vars(arguments).items() if name in fields})
+    fields = LoadOptions.__dataclass_fields__
+    return LoadOptions(**{name: value for name, value in vars(arguments).items() if name in fields})
 
 
 def splits(text: str) -> tuple[int, ...]:

@@ -22,8 +22,10 @@ from vidssl.analysis.trajectories import (
 )
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.invariance_chart import chart
-from vidssl.commands.load import Options, Subject, load_subject, of
-from vidssl.commands.test import Results, class_hash, over_splits, results_there
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import Subject, class_hash, load_subject
+from vidssl.commands.load import fill_split as of
+from vidssl.commands.test import Results, over_splits, results_there
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list

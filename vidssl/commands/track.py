@@ -7,7 +7,8 @@ import numpy as np
 
 from vidssl.atomic import check_folder
 from vidssl.commands.extract import shard_of
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import load_subject
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.tracks import read_tracks, tracks_name

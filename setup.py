@@ -24,7 +24,7 @@ setup(
         "vidssl.commands": ["references.yaml"],
         "vidssl.viz": ["templates/*.html"],
     },
-    entry_points={"console_scripts": ["vidssl = vidssl.commands.cli:main"]},
+    entry_points={"console_scripts": ["vidssl = vidssl.commands:main"]},
     install_requires=[
         "torch>=2.6",
         "torchvision",

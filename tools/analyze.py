@@ -9,7 +9,7 @@ python tools/analyze.py parts --checkpoint output/parts/digits/checkpoints/last.
         --list output/parts/data/parts/test.csv --out output/parts/digits/measured
 """
 
-from vidssl.commands.cli import analyze, guarded
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(analyze)
+    main("analyze")

@@ -5,7 +5,7 @@ python tools/check_videos.py lists/mine/train.csv --out lists/mine_checked/train
 Exit status: 0 every row was kept, 1 rows were left out, 2 the check could not be made.
 """
 
-from vidssl.commands.cli import check, guarded
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(check)
+    main("check")

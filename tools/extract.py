@@ -9,7 +9,7 @@ python tools/extract.py --checkpoint last.pt --list kinetics/train.csv --out fea
 python tools/extract.py --merge --out features.npz
 """
 
-from vidssl.commands.cli import extract, guarded
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(extract)
+    main("extract")

@@ -11,7 +11,7 @@ python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery.np
 python tools/retrieval.py --checkpoint last.pt --index gallery.npz --query new.mp4 --out DIR
 """
 
-from vidssl.commands.cli import guarded, retrieval
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(retrieval)
+    main("retrieval")

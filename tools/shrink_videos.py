@@ -6,7 +6,7 @@ Every list of these videos then works with `--root /data/actions_128` or `data.r
 Exit status: 0 all is copied, 1 something cannot be decoded and was left out, 2 the copies could not be made.
 """
 
-from vidssl.commands.cli import guarded, shrink
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(shrink)
+    main("shrink")

@@ -9,7 +9,7 @@ python tools/test_net.py --checkpoint 'output/mine/split{split}/checkpoints/last
         --out output/mine/test
 """
 
-from vidssl.commands.cli import guarded, test
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(test)
+    main("test")

@@ -8,7 +8,7 @@ Exit status: 0 all is tracked, 1 some videos cannot be read and were left out (0
 be done.
 """
 
-from vidssl.commands.cli import guarded, track
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(track)
+    main("track")

@@ -5,7 +5,7 @@ python tools/train_net.py --cfg configs/pretrain/sce_small.yaml output=output/mi
 torchrun --nproc-per-node 8 tools/train_net.py --cfg configs/pretrain/sce_r3d50_k400.yaml
 """
 
-from vidssl.commands.cli import guarded, train
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(train)
+    main("train")

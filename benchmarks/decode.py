@@ -22,7 +22,8 @@ from measure import finish, kinetics_like, one_thread, paired, ratio, table, wit
 from vidssl.data.samplers import Random
 from vidssl.randomness import generator
 from vidssl.video import open_video
-from vidssl.video.index import Packets, frame_packets, open_container, read_packets
+from vidssl.video.container import frame_packets, open_container
+from vidssl.video.index import Packets, read_packets
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))
 MAX_PIXELS = 1 << 26
@@ -65,8 +66,8 @@ def decoded(windows: Windows, wanted: np.ndarray, skip: bool) -> Iterator[Any]:
             container.streams.video[0].codec_context,
             enumerate(frame_packets(container, windows.path)),
         )
-        if start > 0 and packets.stamps is not None:
-            stamp = int(packets.stamps[np.searchsorted(packets.keys, start)])
+        if start > 0 and packets.key_times is not None:
+            stamp = int(packets.key_times[np.searchsorted(packets.keys, start)])
             container.seek(stamp, stream=container.streams.video[0])
             feed = enumerate(frame_packets(container, windows.path), int(start))
         for place, packet in feed:

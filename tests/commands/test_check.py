@@ -23,7 +23,7 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.video import decode
-from vidssl.video.extent import lacks
+from vidssl.video.integrity import missing_bytes
 from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def checked(folder, rows, header="path,label", **options):
     found = {}
     for row in report:
         assert row["kept"] == (
-            "yes" if row["finding"] in ("mis-cased", "lying header", "time jump") else "no"
+            "yes" if row["finding"] in ("wrong case", "header mismatch", "timestamp gap") else "no"
         )
         assert "\n" not in row["reason"] and str(folder) not in row["reason"]
         found.setdefault(row["path"], []).append(row["finding"])
@@ -89,7 +89,8 @@ def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noi
     for name in ("fine.mp4", "front.mp4", "fine.mkv", "fine.webm", "fine.avi"):
         content = (tmp_path / name).read_bytes()
         (tmp_path / f"half_{name}").write_bytes(content[: len(content) // 2])
-        assert lacks(tmp_path / name) is None and "bytes, it has" in lacks(tmp_path / f"half_{name}")
+        assert missing_bytes(tmp_path / name) is None
+        assert "bytes, it has" in missing_bytes(tmp_path / f"half_{name}")
     with av.open(str(front)) as container:  # between two frames: nothing is left that cannot be decoded
         end = [packet.pos + packet.size for packet in container.demux(video=0) if packet.size][19]
     (tmp_path / "clean_cut.mp4").write_bytes(front.read_bytes()[:end])
@@ -126,10 +127,10 @@ def test_1_a_cut_file_of_a_kind_that_promises_nothing(tmp_path, write_video, noi
     found, kept, _ = checked(tmp_path, [[f"fine.{suffix}", 0], [f"cut.{suffix}", 0]])
     assert kept[0] == f"fine.{suffix}" and f"fine.{suffix}" not in found
     if suffix != "mpg":  # whose decoder may take what there is of the last frame for all of it
-        assert found[f"cut.{suffix}"] == ["garbled" if suffix == "ts" else "truncated"]
+        assert found[f"cut.{suffix}"] == ["decode error" if suffix == "ts" else "truncated"]
 
 
-def test_2_check_names_garbled_files(tmp_path, write_video, noisy, real):
+def test_2_check_names_files_that_cannot_be_decoded(tmp_path, write_video, noisy, real):
     content = bytearray(write_video(tmp_path / "fine.mp4", noisy(40), gop=8).read_bytes())
     with av.open(str(tmp_path / "fine.mp4")) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
@@ -142,7 +143,7 @@ def test_2_check_names_garbled_files(tmp_path, write_video, noisy, real):
     found, kept, _ = checked(
         tmp_path, [[name, 0] for name in ("garbled19.mp4", "fine.mp4", "garbled39.mp4", "real.mp4")]
     )
-    assert found == {name: ["garbled"] for name in ("garbled19.mp4", "garbled39.mp4", "real.mp4")}
+    assert found == {name: ["decode error"] for name in ("garbled19.mp4", "garbled39.mp4", "real.mp4")}
     assert kept == ["fine.mp4"]
 
 
@@ -175,9 +176,9 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
     ]
     found, kept, result = checked(tmp_path, rows)
     assert found == {
-        "handstand/v_Handstand.mp4": ["mis-cased"],
-        "fine.mp4": ["mis-cased", "duplicate"],
-        "FINE.mp4": ["mis-cased", "duplicate"],
+        "handstand/v_Handstand.mp4": ["wrong case"],
+        "fine.mp4": ["wrong case", "duplicate"],
+        "FINE.mp4": ["wrong case", "duplicate"],
         "Twice/a.MP4": ["missing"],
         "Fime.mp4": ["missing"],
         "nowhere/x.mp4": ["missing"],
@@ -209,7 +210,7 @@ def test_5_links_that_leave_the_root_are_no_right_name(tmp_path, digits):
     found, kept, _ = checked(folder, [["link.mp4", 0], ["fine.mp4", 0]])
     assert found == {"link.mp4": ["missing"]} and kept == ["fine.mp4"]
     found, kept, _ = checked(folder, [["link.mp4", 0], ["gone.mp4", 1]], allow_external=True)
-    assert found == {"link.mp4": ["mis-cased"], "gone.mp4": ["missing"]} and kept == ["Link.mp4"]
+    assert found == {"link.mp4": ["wrong case"], "gone.mp4": ["missing"]} and kept == ["Link.mp4"]
 
 
 def test_6_awkward_names(tmp_path, digits):
@@ -231,7 +232,7 @@ def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_
     rows += [["fifty.mp4", 1, 0.4, 0.8], ["fifty.mp4", 1, 0, 1.9], ["fifty.mp4", 1, 2.5, ""]]
     header = "path,label,start,end"
     found, kept, _ = checked(tmp_path, rows, header)
-    assert found == {"sound.mp4": ["no video stream"], "fifty.mp4": ["outside"]}
+    assert found == {"sound.mp4": ["no video stream"], "fifty.mp4": ["span out of range"]}
     assert kept == ["one.mp4", "ten.mp4", *3 * ["fifty.mp4"]]
     found, kept, result = checked(tmp_path, rows, header, min_frames=11)
     assert found["one.mp4"] == found["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
@@ -277,7 +278,7 @@ def patched(source, path, at, offset, number):
     return path
 
 
-def test_9_headers_that_lie_are_named_and_kept(tmp_path, write_video, noisy, numbered):
+def test_9_wrong_headers_are_named_and_kept(tmp_path, write_video, noisy, numbered):
     mp4 = write_video(tmp_path / "fine.mp4", noisy(40))
     mkv = write_video(tmp_path / "fine.mkv", noisy(40))
     avi = write_video(tmp_path / "fine.avi", noisy(40), codec="mpeg4")
@@ -294,12 +295,12 @@ def test_9_headers_that_lie_are_named_and_kept(tmp_path, write_video, noisy, num
             out.mux(packet)
     names = ["fine.mp4", "fine.mkv", "fine.avi", "hours.mkv", "frames.avi", "frames.mp4", "jump.mp4"]
     found, kept, result = checked(tmp_path, [[name, 0] for name in names])
-    assert found == {name: ["lying header"] for name in names[3:6]} | {"jump.mp4": ["time jump"]}
+    assert found == {name: ["header mismatch"] for name in names[3:6]} | {"jump.mp4": ["timestamp gap"]}
     assert kept == names and len(read_list(result.list).records) == 7
     reasons = {each.path: each.reason for each in result.findings}
-    assert reasons["hours.mkv"] == "it says 36000.00 s, the file has 1.60 s"
-    assert reasons["frames.avi"] == "it says 90000 frames, 40 are there"
-    assert reasons["jump.mp4"].startswith("one frame stays for 3599")
+    assert reasons["hours.mkv"] == "the header states 36000.00 s, the file has 1.60 s"
+    assert reasons["frames.avi"] == "the header states 90000 frames, the file has 40"
+    assert reasons["jump.mp4"].startswith("one frame lasts 3599")
 
 
 def decode_slowly(monkeypatch, deed):
@@ -357,7 +358,7 @@ def test_a_decoder_that_raises_something_else(tmp_path, digits, monkeypatch):
 
     decode_slowly(monkeypatch, deed)
     found, kept, result = checked(tmp_path, copies(tmp_path, digits, ["odd.mp4", "a.mp4"]))
-    assert found == {"odd.mp4": ["garbled"]} and kept == ["a.mp4"]
+    assert found == {"odd.mp4": ["decode error"]} and kept == ["a.mp4"]
     assert "KeyError" in result.findings[0].reason
 
 
@@ -410,12 +411,12 @@ def test_frame_folders(tmp_path):
     names = ["fine", "cut", "mixed", "page", "bomb", "none", "Fine"]  # the first and the last get one label
     found, kept, result = checked(tmp_path, [[name, number % 2] for number, name in enumerate(names)])
     assert found == {
-        "cut": ["garbled"],
+        "cut": ["decode error"],
         "mixed": ["several sizes"],
-        "page": ["garbled"],
-        "bomb": ["garbled"],
+        "page": ["decode error"],
+        "bomb": ["decode error"],
         "none": ["not a video"],
-        "Fine": ["mis-cased", "duplicate"],
+        "Fine": ["wrong case", "duplicate"],
     }
     reasons = {each.path: each.reason for each in result.findings}
     assert reasons["page"] == "img_3.jpg: not an image, or damaged"
@@ -492,7 +493,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsy
     assert "0 is not above 0" in capsys.readouterr().err and not (tmp_path / "never").exists()
     write_list(tmp_path / "cased", [["A.mp4", 0], ["b.mp4", 1]])
     assert status("cased/all.csv", "--root", ".", "--out", "renamed") == 0  # every row was kept
-    assert "1 mis-cased (kept)" in capsys.readouterr().out
+    assert "1 wrong case (kept)" in capsys.readouterr().out
     (tmp_path / "b.mp4").write_bytes(b"")
     done = subprocess.run(
         [

@@ -408,7 +408,7 @@ def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_vid
     assert found.index.tolist() == [1, 2] and [reason for _, reason in found.replaced] == [reason]
     result = check(path, tmp_path / "clean", Options())
     assert [(each.finding, f"{tmp_path / each.path}: {each.reason}") for each in result.findings] == [
-        ("outside", reason)
+        ("span out of range", reason)
     ]
     assert [record.start for record in read_list(result.list).records] == [0.5, 1.5]
 

@@ -434,7 +434,7 @@ def test_a_run_that_collapses_says_so(collapsed, toy_run, caplog, monkeypatch):
 
 
 def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(index, "_remembered", type(index._remembered)())  # as in a new process
+    monkeypatch.setattr(index, "_cache", type(index._cache)())  # as in a new process
     cache = tmp_path / "cache"
     cached, plain = (
         state(train(toy_run("supervised", name, *more)))

@@ -339,7 +339,7 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
     ) as caught:
         prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
     assert "--" not in str(caught.value)
-    with pytest.raises(DecodeError, match="keep one kind in a folder"):
+    with pytest.raises(DecodeError, match="keep one kind per folder"):
         FrameFolder(root / level / "v0", 25.0, 10**6)
     for name in names:
         if "flow" in name and "/v0/" in f"/{name}":

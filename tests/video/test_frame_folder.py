@@ -1,4 +1,4 @@
-"""Folders of images as videos: any padding, numeric order, and a reason for every folder that is refused."""
+"""Folders of images as videos: any padding, numeric order, and an error with the reason otherwise."""
 
 import struct
 import zlib
@@ -12,7 +12,7 @@ from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError, DecodeError
 from vidssl.transforms import RECIPES
-from vidssl.video.integrity import examine
+from vidssl.video.integrity import check_video
 from vidssl.video.reader import DecodeSettings, open_video
 
 
@@ -50,7 +50,7 @@ def test_numeric_order(tmp_path, names):
         assert frames.shape == (4, 3, 32, 64) and frames.transpose(0, 2, 3, 1).flags.c_contiguous
         assert grays(frames) == [11, 0, 3, 3]
         assert grays(video.iter_frames()) == list(range(12))
-        with pytest.raises(DecodeError, match="frames 12-12 asked for, the video has frames 0-11"):
+        with pytest.raises(DecodeError, match="frames 12-12 requested, the video has frames 0-11"):
             video.frames([12])
 
 
@@ -61,9 +61,9 @@ def test_colours_are_rgb(tmp_path):
         assert video.frames([0])[0, :, 0, 0].tolist() == [255, 0, 0]
 
 
-def test_what_is_refused(tmp_path):
+def test_refused_folders(tmp_path):
     refused = {
-        "empty": ([], "a folder without numbered images"),
+        "empty": ([], "no numbered images in the folder"),
         "two kinds": (["img_1.jpg", "flow_x_1.jpg"], "images are named flow_x_N and img_N: keep one kind"),
         "twice": (["1.jpg", "01.jpg"], "are both frame 1"),
     }
@@ -71,7 +71,7 @@ def test_what_is_refused(tmp_path):
         with pytest.raises(DecodeError, match=reason):
             open_video(write(tmp_path / name, names), fps=25)
     whole = write(tmp_path / "whole", ["0.jpg", "1.jpg"])
-    with pytest.raises(DecodeError, match=r"give data\.fps, or a column fps"):
+    with pytest.raises(DecodeError, match=r"set data\.fps, or add a column fps"):
         open_video(whole)
     with pytest.raises(DecodeError, match="64x32 is more than 2047 pixels"):
         open_video(whole, fps=25, max_pixels=2047)
@@ -88,7 +88,7 @@ def test_what_is_refused(tmp_path):
                 video.frames([0, 1])
 
 
-def test_8_every_image_is_held_against_the_limit(tmp_path):
+def test_8_every_image_is_checked_against_the_limit(tmp_path):
     folder = write(tmp_path / "bomb", ["0.png"])
     cv2.imwrite(str(folder / "1.png"), np.zeros((64, 100, 3), np.uint8))
     with (
@@ -97,7 +97,7 @@ def test_8_every_image_is_held_against_the_limit(tmp_path):
     ):
         video.frames([1])
     header = bytearray((folder / "0.png").read_bytes())
-    header[16:24] = (40_000).to_bytes(4, "big") * 2  # what it says of its size
+    header[16:24] = (40_000).to_bytes(4, "big") * 2  # its size
     header[29:33] = zlib.crc32(header[12:29]).to_bytes(4, "big")
     (folder / "0.png").write_bytes(header)
     with pytest.raises(DecodeError, match=r"0\.png"):
@@ -116,12 +116,12 @@ def test_lists_of_folders(tmp_path):
     dataset = ClipDataset(videos, sampler, [recipe], reading=DecodeSettings(fps=5))
     assert grays(dataset[0, 0].views[0]) == [5, 9, 14]  # ten frames, from the sixth
     assert grays(dataset[0, 1].views[0]) == [7, 9, 11]  # five frames, from the eighth
-    with pytest.raises(DataError, match="a column fps in the list"):
+    with pytest.raises(DataError, match="add a column fps to the list"):
         ClipDataset(videos, sampler, [recipe])[0, 1]
 
 
 @pytest.mark.parametrize("fps", ["0", "-1", "inf", "nan", "x"])
-def test_14_fps_that_is_none(tmp_path, fps):
+def test_14_invalid_fps(tmp_path, fps):
     (tmp_path / "list.csv").write_text(f"path,fps\na,{fps}\n")
     with pytest.raises(DataError, match=r"list\.csv:2: .*fps"):
         read_list(tmp_path / "list.csv")
@@ -130,10 +130,10 @@ def test_14_fps_that_is_none(tmp_path, fps):
 # One image alone
 
 
-@pytest.mark.parametrize("name", ["0.png", "a picture.JPG", "c.jpeg", "d.bmp", "e.webp"])
+@pytest.mark.parametrize("name", ["0.png", "an image.JPG", "c.jpeg", "d.bmp", "e.webp"])
 def test_an_image_is_a_video_of_one_frame(tmp_path, name):
-    picture = np.full((24, 40, 3), (0, 0, 250), np.uint8)  # red, as OpenCV writes it
-    assert cv2.imwrite(str(tmp_path / name), picture)
+    image = np.full((24, 40, 3), (0, 0, 250), np.uint8)  # red, as OpenCV writes it
+    assert cv2.imwrite(str(tmp_path / name), image)
     with open_video(tmp_path / name) as video:
         meta = video.meta
         assert (meta.num_frames, meta.fps, meta.height, meta.width) == (1, 1.0, 24, 40)
@@ -141,9 +141,9 @@ def test_an_image_is_a_video_of_one_frame(tmp_path, name):
         assert frames.shape == (2, 3, 24, 40)
         assert frames[:, 0].min() > 230 and frames[:, 1:].max() < 20
         assert len(list(video.iter_frames())) == 1
-        with pytest.raises(DecodeError, match="frames 1-1 asked for, the video has frames 0-0"):
+        with pytest.raises(DecodeError, match="frames 1-1 requested, the video has frames 0-0"):
             video.frames([1])
-    assert open_video(tmp_path / name, "decord", fps=25).meta.fps == 25  # no backend is asked
+    assert open_video(tmp_path / name, "decord", fps=25).meta.fps == 25  # the backend is not used
 
 
 def test_lists_of_images(tmp_path):
@@ -170,8 +170,8 @@ def test_8_images_that_are_refused(tmp_path):
         "text.png": (b"<html>", "not an image, or damaged", "not a video"),
         "empty.png": (b"", "the file is empty", "empty"),
         "bomb.png": (bomb, "more than|bomb", "oversized"),
-        "cut.png": (whole["0.png"][:-20], "not an image, or damaged", "garbled"),
-        "cut.jpg": (whole["1.jpg"][:-60], "not an image, or damaged", "garbled"),
+        "cut.png": (whole["0.png"][:-20], "not an image, or damaged", "decode error"),
+        "cut.jpg": (whole["1.jpg"][:-60], "not an image, or damaged", "decode error"),
         "gif.png": (gif, "not an image, or damaged", "not a video"),  # another kind than the name says
         "tiff.jpg": (tiff, "not an image, or damaged", "not a video"),
         "list.png": (b"ffconcat version 1.0\nfile 0.png\n", "not an image, or damaged", "not a video"),
@@ -180,10 +180,10 @@ def test_8_images_that_are_refused(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DecodeError, match=reason), open_video(tmp_path / name) as video:
             video.frames([0])
-        faults = examine(tmp_path / name, 1.0, 10**7, lambda: None)[1]
+        faults = check_video(tmp_path / name, 1.0, 10**7, lambda: None)[1]
         assert [found for found, _ in faults] == [kind], name
         assert name not in faults[0][1]
     with pytest.raises(DecodeError, match=r"No such file; did you mean 0\.png"):
         open_video(tmp_path / "0.PNG")
-    meta, faults = examine(tmp_path / "0.png", 1.0, 10**7, lambda: None)
+    meta, faults = check_video(tmp_path / "0.png", 1.0, 10**7, lambda: None)
     assert meta is not None and meta.num_frames == 1 and faults == []

@@ -1,4 +1,4 @@
-"""What is remembered of a file: once a process, and with a folder once for all."""
+"""The cache of packet indices: in memory for a process, and in a folder for all processes."""
 
 import json
 import logging
@@ -21,8 +21,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Paths of the files whose packets were read, in a process that remembers nothing."""
-    monkeypatch.setattr(index, "_remembered", type(index._remembered)())
+    """Paths of the files whose packets were read, with an empty cache in memory."""
+    monkeypatch.setattr(index, "_cache", type(index._cache)())
     monkeypatch.setattr(index, "_warned", mmap.mmap(-1, 1), raising=False)
     read = []
     original = reader.read_packets
@@ -35,8 +35,8 @@ def passes(monkeypatch):
     return read
 
 
-def forget():
-    index._remembered.clear()
+def clear_cache():
+    index._cache.clear()
 
 
 @pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("avi", "mpeg4"), ("mpg", "mpeg2video")])
@@ -47,12 +47,12 @@ def test_packets_are_read_once(tmp_path, write_video, numbered, number_of, passe
         with open_video(path, cache=cache) as opened:
             assert number_of(opened.frames([4, 29])) == [4, 29]
     assert passes == [path.name]
-    forget()
+    clear_cache()
     with open_video(path, cache=cache) as opened:  # as another process would
         assert opened.meta.num_frames == 30 and number_of(opened.frames([4, 29])) == [4, 29]
     assert passes == [path.name]
     write_video(path, numbered(12), codec=codec)  # a changed file is read anew
-    forget()
+    clear_cache()
     with open_video(path, cache=cache) as opened:
         assert opened.meta.num_frames == 12
     assert passes == [path.name] * 2
@@ -73,7 +73,7 @@ def test_a_damaged_cache_is_made_again(tmp_path, write_video, numbered, number_o
     open_video(path, cache=cache).close()
     (file,) = cache.rglob("*.npz")
     file.write_bytes(damage(file.read_bytes()))
-    forget()
+    clear_cache()
     with open_video(path, cache=cache) as opened:
         assert number_of(opened.frames([8])) == [8]
     assert passes == ["a.mp4"] * 2
@@ -129,7 +129,7 @@ def test_other_users_may_read_a_cache_as_the_umask_says(tmp_path, write_video, n
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
 def test_a_cache_of_another_user(write_video, numbered, passes):
-    """What is there is used, what cannot be read or written is one warning, and all frames are right."""
+    """Readable files are used, others cause one warning, and all frames are right."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -140,8 +140,10 @@ def test_a_cache_of_another_user(write_video, numbered, passes):
         before = sorted(cache.rglob("*"))
         for path in videos[:2]:
             path.chmod(0o644)
-        next(index._file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(0o600)
-        forget()
+        next(index._cache_file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(
+            0o600
+        )
+        clear_cache()
         passes.clear()
         ends = os.pipe()
         child = os.fork()
@@ -172,9 +174,9 @@ def size_and_time(path):
 
 
 def test_memory_is_bounded(tmp_path, write_video, numbered, passes, monkeypatch):
-    monkeypatch.setattr(index, "_LIMIT", 3)
+    monkeypatch.setattr(index, "_CACHE_SIZE", 3)
     paths = [write_video(tmp_path / f"{n}.mp4", numbered(3)) for n in range(5)]
     for path in (*paths, paths[4], paths[0]):
         open_video(path).close()
     assert passes == ["0.mp4", "1.mp4", "2.mp4", "3.mp4", "4.mp4", "0.mp4"]
-    assert len(index._remembered) == 3
+    assert len(index._cache) == 3

@@ -20,23 +20,25 @@ if TYPE_CHECKING:
     from vidssl.types import VideoMeta, VideoRecord
     from vidssl.video.integrity import Fault
 
-KEPT = frozenset(("mis-cased", "lying header", "time jump"))  # a row with only these stays in the list
+KEPT = frozenset(
+    ("wrong case", "header mismatch", "timestamp gap")
+)  # a row with only these stays in the list
 FINDINGS = (
     "missing",
-    "mis-cased",
+    "wrong case",
     "duplicate",
     "empty",
     "not a video",
     "no video stream",
     "oversized",
     "truncated",
-    "garbled",
+    "decode error",
     "several sizes",
     "hangs or crashes",
     "too short",
-    "outside",
-    "lying header",
-    "time jump",
+    "span out of range",
+    "header mismatch",
+    "timestamp gap",
 )
 _EXAMPLES = 3  # of each finding, in the printed report
 
@@ -180,7 +182,7 @@ def _row_faults(meta: "VideoMeta | None", record: "VideoRecord", options: CheckO
     try:
         part = part_of(meta, record)[1]
     except DataError as error:
-        return [("outside", str(error).removeprefix(f"{record.path}: "))]
+        return [("span out of range", str(error).removeprefix(f"{record.path}: "))]
     frames, seconds = part.num_frames, part.duration
     if options.min_frames is not None and frames < options.min_frames:
         return [("too short", f"{frames} frames, the minimum is {options.min_frames}")]
@@ -208,7 +210,7 @@ def _examine_all(
 def _examine(
     number: int, name: str, fps: float | None, guard: ItemGuard, root: Path, options: CheckOptions
 ) -> _FileState:
-    from vidssl.video.integrity import examine
+    from vidssl.video.integrity import check_video
     from vidssl.video.reader import MAX_PIXELS
 
     if number in guard.lost:
@@ -223,13 +225,13 @@ def _examine(
                 reason = f"there are {' and '.join(others)}" if others else _why_missing(root / name)
                 return _FileState(name, None, (("missing", reason),))
             name = others[0]
-            found.append(("mis-cased", f"the file is called {name}"))
+            found.append(("wrong case", f"the file is called {name}"))
         # Without limits in seconds any frame rate will do for an image folder.
         pixels = options.max_pixels or MAX_PIXELS
-        meta, faults = examine(root / name, fps or 1.0, pixels, lambda: guard.at(number))
+        meta, faults = check_video(root / name, fps or 1.0, pixels, lambda: guard.at(number))
         found += faults
     except Exception as error:  # decoders raise anything; one file must not end the whole check
-        found.append(("garbled", f"{type(error).__name__}: {error}"))
+        found.append(("decode error", f"{type(error).__name__}: {error}"))
     return _FileState(name, meta, tuple((kind, reason.replace("\n", " ")) for kind, reason in found))
 
 

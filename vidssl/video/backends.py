@@ -1,4 +1,4 @@
-"""Decoders of other packages, held to what the packets tell: the same frames as ours, or a refusal with the reason."""
+"""Optional decoders of other packages: they return the same frames as PyAV, or refuse the file with the reason."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-import cv2
 import numpy as np
 
 from vidssl.errors import ConfigError, DecodeError, VidsslError
@@ -17,14 +16,14 @@ T = TypeVar("T")
 _Read = Callable[[list[int]], list[Image]]
 
 
-class Borrowed:
-    """A reader of another package, held to what the packets tell: it gives their frames or refuses the file.
+class ExternalDecoder:
+    """A decoder of another package, checked against the packet index.
 
     Args:
-        name: Of the backend.
-        path: Of the file.
-        packets: What the file holds.
-        make: Opens the file and gives a function from frame numbers, which ascend, to their images in order.
+        name: Backend, for messages.
+        path: Video file.
+        packets: Packet index of the file.
+        make: Opens the file and returns a function from ascending frame numbers to their images.
     """
 
     def __init__(self, name: str, path: Path, packets: Packets, make: Callable[[], _Read]) -> None:
@@ -32,27 +31,27 @@ class Borrowed:
         self._read = self._guarded(make)
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Give (number, image) of the wanted frames.
+        """Yield (number, image) of the wanted frames.
 
         Raises:
-            DecodeError: The reader fails, or shows frames of another size: those of another stream.
+            DecodeError: The decoder fails, or returns frames of another size, which belong to another stream.
         """
         meta = self._packets.meta
         numbers = iter(wanted)
         for image in self._guarded(lambda: self._read(list(wanted))):
-            if {*image.shape[:2]} != {meta.height, meta.width}:  # upright or turned
+            if {*image.shape[:2]} != {meta.height, meta.width}:  # upright or rotated by 90 degrees
                 raise self._refusal(f"its frames are {image.shape[1]}x{image.shape[0]}")
             yield next(numbers), image
 
     def iter_frames(self) -> Iterator[Image]:
-        """Give all frames, some at a time."""
+        """Yield all frames in order, decoded 64 at a time."""
         count = self._packets.meta.num_frames
         for start in range(0, count, 64):
             for _, image in self.fetch(range(start, min(start + 64, count))):
                 yield image
 
     def close(self) -> None:
-        """Close the file: what reads it holds it open."""
+        """Close the file: the reader holds it open."""
         del self._read
 
     def _guarded(self, action: Callable[[], T]) -> T:
@@ -60,13 +59,13 @@ class Borrowed:
             return action()
         except VidsslError:
             raise
-        except Exception as error:  # each package has its own
+        except Exception as error:  # each package raises its own classes
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise self._refusal(reason) from None
 
     def _refusal(self, reason: str) -> DecodeError:
         return DecodeError(
-            f"{self._path}: {self._name} does not give the frames of this file ({reason}); use pyav"
+            f"{self._path}: {self._name} cannot return exact frames for this file: {reason}; use data.backend=pyav"
         )
 
 
@@ -77,14 +76,14 @@ def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder
     container.close()
 
     def make() -> _Read:
-        _named_by_time(name, packets)
+        _check_timestamps(name, packets)
         if streams > 1:
-            raise ValueError("it may take another of its video streams")
+            raise ValueError("it has several video streams, and decord may choose another one")
         reader = decord.VideoReader(str(path.absolute()), ctx=decord.cpu(0), num_threads=1)
-        _same_number(len(reader), packets)
+        _check_count(len(reader), packets)
         return lambda wanted: list(reader.get_batch(wanted).asnumpy())
 
-    return Borrowed("decord", path, packets, make)
+    return ExternalDecoder("decord", path, packets, make)
 
 
 def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
@@ -94,59 +93,36 @@ def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Dec
     container.close()
 
     def make() -> _Read:
-        _named_by_time(name, packets)
+        _check_timestamps(name, packets)
         reader = decoders.VideoDecoder(
             str(path.absolute()), stream_index=stream, dimension_order="NHWC", num_ffmpeg_threads=1
         )
-        _same_number(len(reader), packets)
+        _check_count(len(reader), packets)
         return lambda wanted: list(reader.get_frames_at(wanted).data.numpy())
 
-    return Borrowed("torchcodec", path, packets, make)
+    return ExternalDecoder("torchcodec", path, packets, make)
 
 
-def open_opencv(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
-    """Open a file with OpenCV. Its seeks are not exact: it reads from the first frame each time."""
-    container.close()
-
-    def read(wanted: list[int]) -> list[Image]:
-        capture = cv2.VideoCapture(str(path.absolute()), cv2.CAP_FFMPEG)
-        try:
-            if not capture.isOpened():
-                raise ValueError("it cannot open it")
-            images, asked = [], set(wanted)
-            for number in range(wanted[-1] + 1):
-                if not capture.grab():
-                    raise ValueError(f"it ends at frame {number} of {packets.meta.num_frames}")
-                if number in asked:
-                    image = cv2.cvtColor(capture.retrieve()[1], cv2.COLOR_BGR2RGB)
-                    images.append(np.asarray(image, np.uint8))
-            return images
-        finally:
-            capture.release()
-
-    return Borrowed("opencv", path, packets, lambda: read)
-
-
-def _named_by_time(container: str, packets: Packets) -> None:
-    """Refuse files whose time stamps do not name their frames: there, such readers are known to give wrong ones."""
-    if packets.stamps is None or packets.frame_of is None:
-        raise ValueError("its time stamps do not name its frames")
+def _check_timestamps(container: str, packets: Packets) -> None:
+    """Refuse files with unreliable timestamps: both packages find frames by timestamp and return wrong ones there."""
+    if packets.key_times is None or packets.frame_of is None:
+        raise ValueError("its timestamps are unreliable")
     if container == "avi" and np.any(np.diff(packets.frame_of) < 0):
-        raise ValueError("an AVI file with B-frames: its time stamps do not name its frames")
+        raise ValueError("its timestamps are unreliable (AVI with B-frames)")
 
 
-def _same_number(count: int, packets: Packets) -> None:
+def _check_count(count: int, packets: Packets) -> None:
     if count != packets.meta.num_frames:
-        raise ValueError(f"it sees {count} frames of {packets.meta.num_frames}")
+        raise ValueError(f"it finds {count} frames of {packets.meta.num_frames}")
 
 
 def decord_package() -> Any:
-    """Import decord, or raise a ConfigError that says what to do."""
+    """Import decord, or raise a ConfigError with the command that installs it."""
     return _package("decord", "pip install decord (Linux on x86-64 only)")
 
 
 def torchcodec_package() -> Any:
-    """Import torchcodec's decoders, or raise a ConfigError that says what to do."""
+    """Import torchcodec's decoders, or raise a ConfigError with the command that installs them."""
     remedy = "pip install torchcodec, and install FFmpeg for its libraries (apt install ffmpeg)"
     decoders = _package("torchcodec.decoders", remedy)
     if not _finds_ffmpeg(decoders):
@@ -156,10 +132,10 @@ def torchcodec_package() -> Any:
 
 @cache
 def _finds_ffmpeg(decoders: Any) -> bool:
-    """Whether torchcodec finds FFmpeg's libraries. Releases of 2026 look for them at the first video only."""
+    """Whether torchcodec finds FFmpeg's libraries. Releases of 2026 load them with the first video only."""
     try:
         decoders.VideoDecoder(b"")
-    except Exception as error:  # no video: that is another error
+    except Exception as error:  # with FFmpeg: another error, that this is not a video
         return "libtorchcodec" not in str(error)
     return True
 

@@ -1,4 +1,4 @@
-"""What every decoder is, and ours: as little work as the wanted frames allow."""
+"""The decoder interface, and the default decoder: PyAV, decoding as few frames as the wanted ones allow."""
 
 import contextlib
 import itertools
@@ -12,119 +12,121 @@ from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from vidssl.errors import DecodeError
-from vidssl.video.index import Packets, frame_packets, open_container, packets_left
+from vidssl.video.container import frame_packets, open_container, video_packets
+from vidssl.video.index import Packets
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
 
-# Decoders that heed skip_frame packet by packet; dav1d, for one, goes by what was set when it was opened.
-_SKIPPING = frozenset(("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4", "vp8"))
+# Decoders that apply skip_frame to each packet; others (dav1d) read it only when they are opened.
+_CAN_SKIP = frozenset(("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4", "vp8"))
 
-_READ_ON = 100  # packets up to which reading on and dropping them is cheaper than a seek
+_MAX_READ_ON = 100  # packets; reading and dropping so many is cheaper than a seek
 
 
 class Decoder(Protocol):
-    """An open file."""
+    """An open video."""
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Give (number, image) of the wanted frames, which ascend, in one forward pass and in any order."""
+        """Yield (number, image) of the wanted frames, in any order; `wanted` ascends."""
         ...
 
     def iter_frames(self) -> Iterator[Image]:
-        """Give all frames in order, however many there are."""
+        """Yield all frames in order."""
         ...
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         ...
 
 
 class PyAV:
-    """Decodes as little as the wanted frames allow, with the FFmpeg that PyAV brings.
+    """Decodes with the FFmpeg that PyAV ships.
 
-    Decoding begins at the key frame before a wanted frame and ends with the packet of the last wanted frame
-    before the next key frame; between them, frames that nobody wants and no other frame refers to are skipped;
-    only wanted frames become RGB.
+    Decoding starts at the key frame before a wanted frame and stops at the last wanted frame before the next key
+    frame. In between, frames that are neither wanted nor referred to by others are skipped by the decoder, and only
+    wanted frames are converted to RGB.
     """
 
     def __init__(self, path: Path, packets: Packets, container: Any, max_pixels: int) -> None:
         self._path, self._packets, self._container, self._max_pixels = path, packets, container, max_pixels
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._container.close()
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Give (number, image) of the wanted frames.
+        """Yield (number, image) of the wanted frames.
 
         Raises:
             DecodeError: The file is damaged before the last of them.
         """
-        reformatter = VideoReformatter()  # one for the clip: a fresh one per frame costs 2-3 ms
+        reformatter = VideoReformatter()  # one for the clip: a new one for each frame costs 2-3 ms
         numbers, left = np.array(wanted), set(wanted)
         if self._packets.frame_of is None:
-            attempts = [self._counted(max(wanted))]
+            attempts = [self._decode_counting(max(wanted))]
         else:
-            # The second one leaves nothing out, in case that the first missed what it left out.
+            # The second attempt skips nothing, for streams in which a skipped frame was needed after all.
             whole = [(0, int(self._packets.packet_of[numbers].max()))]
             attempts = [
-                self._numbered(numbers, self._spans(numbers), True),
-                self._numbered(numbers, whole, False),
+                self._decode_spans(numbers, self._spans(numbers), True),
+                self._decode_spans(numbers, whole, False),
             ]
         while left and attempts:
             try:
                 for number, frame in attempts.pop(0):
                     if number in left:
                         left.discard(number)
-                        yield number, _image(frame, reformatter)
+                        yield number, _rgb(frame, reformatter)
             except DecodeError:
                 if not attempts:
                     raise
 
     def iter_frames(self) -> Iterator[Image]:
-        """Decode the whole file in one go.
+        """Decode the whole file in one pass.
 
         Raises:
-            DecodeError: It is damaged.
+            DecodeError: The file is damaged.
         """
         reformatter = VideoReformatter()
-        for _, frame in self._counted(self._packets.meta.num_frames):
-            yield _image(frame, reformatter)
+        for _, frame in self._decode_counting(self._packets.meta.num_frames):
+            yield _rgb(frame, reformatter)
 
-    def _counted(self, last: int) -> Iterator[tuple[int, Any]]:
-        """Decode from the first packet on and count: always right, and slow."""
+    def _decode_counting(self, last: int) -> Iterator[tuple[int, Any]]:
+        """Decode from the first packet to frame `last` and number the frames by counting: always right, but slow."""
         number = 0
-        self._rewind()
-        for packet in itertools.chain(packets_left(self._container, self._path), (None,)):
+        self._reopen()
+        for packet in itertools.chain(video_packets(self._container, self._path), (None,)):
             for frame in self._decode(packet):
                 yield number, frame
                 number += 1
             if number > last:
                 return
 
-    def _numbered(
+    def _decode_spans(
         self, wanted: NDArray[np.int64], spans: list[tuple[int, int]], skip: bool
     ) -> Iterator[tuple[int, Any]]:
-        """Feed spans of packets, each of which carries the number of its frame through the decoder."""
+        """Decode spans of packets (first, last). The frame number passes through the decoder in place of the pts."""
         frame_of = self._packets.frame_of
-        assert frame_of is not None  # or frames are counted
+        assert frame_of is not None
         asked = set(wanted.tolist())
         codec, set_mode = self._container.streams.video[0].codec_context, None
-        skipping = skip and codec.name in _SKIPPING
-        feed: Iterator[tuple[int, Any]] = iter(())  # numbered packets, from where the file stands
-        last = -_READ_ON - 1  # the packet that was read last
+        can_skip = skip and codec.name in _CAN_SKIP
+        feed: Iterator[tuple[int, Any]] = iter(())  # (number, packet) from the current position in the file
+        last = -_MAX_READ_ON - 1  # the packet that was read last
         for start, end in spans:
             codec.flush_buffers()
-            if start - last > _READ_ON:
+            if start - last > _MAX_READ_ON:
                 feed = self._packets_from(start)
                 codec, set_mode = self._container.streams.video[0].codec_context, None
             first, last = int(frame_of[start]), end
             for place, packet in feed:
                 number = int(frame_of[place])
-                # What comes after a key frame and is shown before it refers to frames that were not decoded.
+                # Frames stored after the key frame but shown before it refer to frames that were not decoded.
                 if place < start or (skip and 0 <= number < first):
                     continue
                 packet.pts = number if number >= 0 else None
-                mode = "NONREF" if skipping and number not in asked else "DEFAULT"
+                # NONREF: the decoder drops the frame if no other frame refers to it.
+                mode = "NONREF" if can_skip and number not in asked else "DEFAULT"
                 if mode != set_mode:
                     codec.skip_frame = set_mode = mode
                 for frame in self._decode(packet):
@@ -135,7 +137,7 @@ class PyAV:
                 yield frame.pts, frame
 
     def _spans(self, wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The runs of packets, first and last, that the wanted frames need; each begins with a key frame."""
+        """The spans of packets (first, last) that the wanted frames need; each starts with a key frame."""
         packets = self._packets
         assert packets.frame_of is not None and packets.keys is not None
         needed = packets.packet_of[wanted]
@@ -150,41 +152,41 @@ class PyAV:
         return spans
 
     def _packets_from(self, start: int) -> Iterator[tuple[int, Any]]:
-        """Go to the key frame `start`, or to one before it, and number the packets from there on."""
+        """Seek to the key frame `start`, or to one before it, and yield (number, packet) from there on."""
         packets, container = self._packets, self._container
-        if packets.keys is not None and packets.stamps is not None:
-            stamp = int(packets.stamps[np.searchsorted(packets.keys, start)])
-            places = dict(zip(packets.stamps.tolist(), packets.keys.tolist(), strict=True))
+        if packets.keys is not None and packets.key_times is not None:
+            target = int(packets.key_times[np.searchsorted(packets.keys, start)])
+            number_at = dict(zip(packets.key_times.tolist(), packets.keys.tolist(), strict=True))
             with contextlib.suppress(av.FFmpegError):
-                container.seek(stamp, stream=container.streams.video[0], backward=True, any_frame=False)
-                left = frame_packets(container, self._path)
-                for packet in left:
-                    place = places.get(packet.dts if container.format.name == "avi" else packet.pts)
-                    if packet.is_keyframe and place is not None:
-                        if place > start:
-                            break  # too far
-                        return itertools.chain(((place, packet),), enumerate(left, place + 1))
-        self._rewind()
+                container.seek(target, stream=container.streams.video[0], backward=True, any_frame=False)
+                rest = frame_packets(container, self._path)
+                for packet in rest:
+                    number = number_at.get(packet.dts if container.format.name == "avi" else packet.pts)
+                    if packet.is_keyframe and number is not None:
+                        if number > start:
+                            break  # the seek went too far
+                        return itertools.chain(((number, packet),), enumerate(rest, number + 1))
+        self._reopen()
         return enumerate(frame_packets(self._container, self._path))
 
-    def _rewind(self) -> None:
-        """Go to the first packet; a seek can fail, or land later where that is not marked as a key frame."""
+    def _reopen(self) -> None:
+        """Go to the first packet; a seek could land later, where the first packet is not marked as a key frame."""
         self._container.close()
         self._container = open_container(self._path, self._max_pixels)
 
     def _decode(self, packet: Any) -> list[Any]:
-        """Give the frames that a packet completes; those that are left, after the last one (None)."""
+        """Return the frames that a packet completes; None flushes the decoder."""
         codec = self._container.streams.video[0].codec_context
         try:
             frames = list(codec.decode(packet))
         except av.FFmpegError as error:
             raise DecodeError(f"{self._path}: cannot decode: {error.strerror}; the file is damaged") from None
         if any(frame.is_corrupt for frame in frames):
-            raise DecodeError(f"{self._path}: a frame is put together from damaged data; the file is damaged")
+            raise DecodeError(f"{self._path}: a frame was decoded from corrupt data; the file is damaged")
         return frames
 
 
-def _image(frame: Any, reformatter: VideoReformatter) -> Image:
+def _rgb(frame: Any, reformatter: VideoReformatter) -> Image:
     rgb = reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
     turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counter-clockwise, by the file's display matrix
     return np.rot90(rgb, turns) if turns else rgb

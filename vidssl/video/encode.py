@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from vidssl.errors import DataError, DecodeError
+from vidssl.video.container import open_container, video_packets
 from vidssl.video.decode import Image
-from vidssl.video.index import open_container, packets_left
 from vidssl.video.reader import Video
 
 
@@ -72,7 +72,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
         return regular
     with open_container(path, max_pixels) as container:
         base = container.streams.video[0].time_base
-        shown = (packet for packet in packets_left(container, path) if not packet.is_discard)
+        shown = (packet for packet in video_packets(container, path) if not packet.is_discard)
         stamps = sorted({packet.pts for packet in shown if packet.pts is not None})
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
     base /= finer

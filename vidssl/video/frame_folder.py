@@ -1,4 +1,4 @@
-"""Videos kept as images: a folder with one file a frame, as TrackingNet often is, or one picture alone."""
+"""Videos stored as images: a folder with one file per frame, as in TrackingNet, or a single image."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,21 +7,20 @@ from pathlib import Path
 import cv2
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image as header  # only headers are read with it
+from PIL import Image as header  # reads headers only
 
 from vidssl.errors import DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
-_NUMBERED = re.compile(r"(.*?)(\d+)")  # what stands before the number, and the number
+_NUMBERED = re.compile(r"(.*?)(\d+)")  # prefix and number
 
-
-# By their content: a file of another kind is not given to a decoder, whatever it is called.
+# Checked by content, so that a file of another kind never reaches a decoder, whatever its suffix.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
 
 
 def frame_number(name: str) -> tuple[str, int] | None:
-    """Split the name of an image into what stands before its number, and the number; None: it has no number."""
+    """Split the name of an image into prefix and frame number; None without a number."""
     stem, dot, suffix = name.rpartition(".")
     match = _NUMBERED.fullmatch(stem)
     if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or match is None or name.startswith("."):
@@ -30,7 +29,7 @@ def frame_number(name: str) -> tuple[str, int] | None:
 
 
 def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:
-    """Numbers of the images of a folder, by what stands before them; empty unless most images have a number."""
+    """Frame numbers of the images of a folder, by prefix; empty unless most images have a number."""
     numbers: dict[str, list[int]] = {}
     for image in images:
         found = frame_number(image)
@@ -40,12 +39,12 @@ def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:
 
 
 def is_sequence(numbers: Mapping[str, Sequence[int]]) -> bool:
-    """Whether these are the frames of one video: one name, and each number once."""
+    """Whether these are the frames of one video: one prefix, each number once."""
     return len(numbers) == 1 and all(len({*each}) == len(each) for each in numbers.values())
 
 
 def is_mixed(numbers: Mapping[str, Sequence[int]]) -> bool:
-    """Whether several names have the same numbers: `img_0001.jpg` and its flow `flow_x_0001.jpg`, `flow_y_0001.jpg`."""
+    """Whether several prefixes have the same numbers, as `img_0001.jpg` and its optical flow `flow_x_0001.jpg`."""
     if len(numbers) < 2:
         return False
     each = [{*found} for found in numbers.values()]
@@ -54,22 +53,20 @@ def is_mixed(numbers: Mapping[str, Sequence[int]]) -> bool:
 
 
 def is_image(path: Path) -> bool:
-    """Whether a path is called like an image, and so is a video of one frame."""
+    """Whether a path has the suffix of an image."""
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 class FrameFolder:
-    """The images of a folder in the order of the numbers that their names end in, however they are padded.
-
-    An image file instead of a folder is a video of one frame, at 1 frame per second unless something else is said.
+    """Decoder for a folder of images, sorted by the number at the end of their names, however padded.
 
     Args:
-        path: The folder, or the image.
-        fps: Frames per second; images do not say.
+        path: The folder; or an image, which is a video of one frame.
+        fps: Frames per second; 1 by default for a single image.
         max_pixels: Largest height x width of an image.
 
     Raises:
-        DecodeError: There are no images, their names do not give one order, they are too large, or no fps.
+        DecodeError: There are no images, their names give no unique order, they are too large, or fps is missing.
     """
 
     def __init__(self, path: Path, fps: float | None, max_pixels: int) -> None:
@@ -81,26 +78,25 @@ class FrameFolder:
         width, height = self._size(self._files[0])
         if fps is None:
             raise DecodeError(
-                f"{path}: a folder of images does not say how many frames make a second: "
-                "give data.fps, or a column fps in the list"
+                f"{path}: a folder of images has no frame rate: set data.fps, or add a column fps to the list"
             )
         self.meta = VideoMeta(len(self._files), fps, height, width)
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Give (number, image) of the wanted frames."""
+        """Yield (number, image) of the wanted frames."""
         for number in wanted:
             yield number, self._read(self._files[number])
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
-        """Give all images."""
+        """Yield all images."""
         for file in self._files:
             yield self._read(file)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no file is open."""
 
     def _size(self, file: Path) -> tuple[int, int]:
-        """Read width and height from the header of an image, and hold them against the limit."""
+        """Read width and height from the header of an image and check them against the limit."""
         try:
             with header.open(file, formats=_KINDS) as image:
                 width, height = image.size
@@ -116,14 +112,14 @@ class FrameFolder:
 
     def _read(self, file: Path) -> NDArray[np.uint8]:
         self._size(file)
-        # Not cv2.imread: it does not say why it failed.
+        # Not cv2.imread: it gives no reason for a failure.
         try:
             content = np.fromfile(file, np.uint8)
         except OSError as error:
             raise DecodeError(f"{file}: {error.strerror}") from None
         try:
             image = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB) if content.size else None
-        except cv2.error:  # by its header it has more pixels than OpenCV reads at all
+        except cv2.error:  # more pixels in its header than OpenCV reads at all
             image = None
         if image is None:
             raise DecodeError(f"{file}: not an image, or damaged")
@@ -132,19 +128,19 @@ class FrameFolder:
 
 def _in_order(path: Path) -> list[Path]:
     numbered: dict[int, Path] = {}
-    names: set[str] = set()
+    prefixes: set[str] = set()
     for file in path.iterdir():
         found = frame_number(file.name)
         if found is None:
             continue
-        name, number = found
-        names.add(name)
-        if len(names) > 1:
-            shown = " and ".join(f"{each}N" for each in sorted(names))
-            raise DecodeError(f"{path}: images are named {shown}: keep one kind in a folder")
+        prefix, number = found
+        prefixes.add(prefix)
+        if len(prefixes) > 1:
+            shown = " and ".join(f"{each}N" for each in sorted(prefixes))
+            raise DecodeError(f"{path}: images are named {shown}: keep one kind per folder")
         if number in numbered:
             raise DecodeError(f"{path}: {numbered[number].name} and {file.name} are both frame {number}")
         numbered[number] = file
     if not numbered:
-        raise DecodeError(f"{path}: a folder without numbered images ({', '.join(sorted(IMAGE_SUFFIXES))})")
+        raise DecodeError(f"{path}: no numbered images in the folder ({', '.join(sorted(IMAGE_SUFFIXES))})")
     return [numbered[number] for number in sorted(numbered)]

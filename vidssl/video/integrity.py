@@ -1,61 +1,66 @@
-"""What is wrong with a video file, told by reading it to its end.
+"""Integrity check: decode a file completely and classify its defects.
 
-How a file that was cut off is told from one whose header lies: MP4, MOV, AVI, Matroska and WebM say in their
-outermost header how many bytes there are. A file that has fewer, and fewer frames or less time than it says
-or a fault in decoding, is truncated. One that has all its bytes and decodes to its end, but not the frames or
-the time that it says, has a lying header. **Where the two cannot be told apart:** FLV says a time and no
-bytes, so one that is cut between two frames is called a lying header. Of MPEG, transport streams, ASF and GIF
-neither is learned: cut within a frame they are garbled, if their decoder notices; cut between two frames they
-are a shorter sound video, and nothing is found. The times in the headers of MP4 and MOV are not read by FFmpeg,
-which adds up those of the frames, so there only a wrong number of frames is found.
+A truncated file and one with a wrong header are told apart by the sizes that containers store: MP4, MOV, AVI, Matroska
+and WebM record in their outermost header how many bytes they have. A file with fewer bytes, and with fewer frames or
+seconds than its header states or a decoding error, is `truncated`. A file with all its bytes that decodes to its end,
+but has another number of frames or seconds, is a `header mismatch`.
+
+Limits: FLV stores a duration but no size, so a file cut between two frames is a `header mismatch`. MPEG, transport
+streams, ASF and GIF store neither: cut within a frame they are a `decode error`, if the decoder notices; cut between
+two frames they are valid shorter videos. FFmpeg derives the duration of MP4 and MOV from the frames, so only a wrong
+number of frames is found there.
 """
 
 import math
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import av
 
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.types import VideoMeta
-from vidssl.video.extent import lacks
+from vidssl.video.container import open_container
 from vidssl.video.frame_folder import is_image
-from vidssl.video.index import open_container
 from vidssl.video.reader import Video, open_video
 
-Fault = tuple[str, str]  # what it is, and the reason to say so
+Fault = tuple[str, str]  # its name and the reason
 
-# Their headers say no time; FFmpeg guesses one.
+# The headers of these formats store no duration; FFmpeg estimates one.
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
-_FAR = 0.1  # share by which a header may differ from the packets: trimmed phone videos hide a few frames
-_JUMP = 10.0  # seconds between two frames, where they are also half of the video
+_TOLERANCE = (
+    0.1  # fraction by which a header may differ from the packets: trimmed phone videos hide a few frames
+)
+_GAP = 10.0  # seconds between two frames that are a timestamp gap, if they are also half of the video
 
 
-def examine(
+def check_video(
     path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
-    """Read a video to its end, decoding every frame of it, and say what is wrong.
+    """Decode every frame of a video and classify its defects.
 
     Args:
         path: A file, or a folder of images.
         fps: Frames per second of images.
-        max_pixels: Largest height x width; a larger one is refused from the header.
-        alive: Called whenever there is progress.
+        max_pixels: Largest height x width; larger videos are refused from the header.
+        alive: Called after each packet and frame, for timeouts.
 
     Returns:
-        What is known of the video, None where it cannot be opened; and its faults: empty, not a video, no
-        video stream, oversized, truncated, garbled, several sizes, lying header, time jump.
+        The metadata, None where the video cannot be opened; and its faults: empty, not a video, no video stream,
+        oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
     """
     if not path.is_dir() and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]
-    look = _look_at_images if path.is_dir() or is_image(path) else _look_at_file
-    return look(path, fps, max_pixels, alive)
+    if path.is_dir() or is_image(path):
+        return _check_images(path, fps, max_pixels, alive)
+    return _check_file(path, max_pixels, alive)
 
 
-def _look_at_images(
+def _check_images(
     path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
     try:
@@ -64,17 +69,17 @@ def _look_at_images(
         kind = "oversized" if isinstance(error, TooLargeError) else "not a video"
         return None, [(kind, _reason(error, path))]
     failure, found = _decode(video, alive)
-    return video.meta, found if failure is None else [*found, ("garbled", failure)]
+    return video.meta, found if failure is None else [*found, ("decode error", failure)]
 
 
-def _look_at_file(
-    path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
+def _check_file(
+    path: Path, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
-    lack = lacks(path)
-    told, meta = _Told(), None
+    missing = missing_bytes(path)
+    contents, meta = _Contents(), None
     sizes: list[Fault] = []
     try:
-        told = _read(path, max_pixels, alive)
+        contents = _read(path, max_pixels, alive)
         video = open_video(path, max_pixels=max_pixels)
         meta = video.meta
         failure, sizes = _decode(video, alive)
@@ -84,16 +89,16 @@ def _look_at_file(
         return None, [("no video stream", _reason(error, path))]
     except DecodeError as error:
         failure = _reason(error, path)
-    if told.cut or (lack and (failure or not told.complete)):
-        reason = "; ".join(filter(None, (lack or "it ends within a packet", told.short, failure)))
+    if contents.cut or (missing and (failure or not contents.complete)):
+        reason = "; ".join(filter(None, (missing or "it ends within a packet", contents.shortfall, failure)))
         return meta, [*sizes, ("truncated", reason)]
     if failure:
-        return meta, [*sizes, ("garbled" if told.packets else "not a video", failure)]
-    return meta, [*sizes, *told.lies()]
+        return meta, [*sizes, ("decode error" if contents.packets else "not a video", failure)]
+    return meta, [*sizes, *contents.mismatches()]
 
 
 def _decode(video: Video, alive: Callable[[], None]) -> tuple[str | None, list[Fault]]:
-    """Decode a video to its end; give the reason if that fails, and what is wrong with its frames."""
+    """Decode all frames. Returns the reason of a failure, and a fault if the frames have several sizes."""
     shapes: dict[tuple[int, ...], None] = {}
     failure = None
     with video:
@@ -108,15 +113,15 @@ def _decode(video: Video, alive: Callable[[], None]) -> tuple[str | None, list[F
 
 
 @dataclass
-class _Told:
-    """What the header of a file says, and what its packets tell."""
+class _Contents:
+    """What the header of a file states, and what its packets contain."""
 
-    said_frames: int = 0  # 0: nothing
-    said_seconds: float | None = None
+    header_frames: int = 0  # 0: not stated
+    header_seconds: float | None = None
     packets: int = 0  # of the first video stream
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
-    stamps: list[float] = field(default_factory=list)  # seconds, of the first video stream
+    times: list[float] = field(default_factory=list)  # seconds, of the first video stream
     cut: bool = False  # the file ends within the last packet
 
     @property
@@ -125,70 +130,148 @@ class _Told:
 
     @property
     def complete(self) -> bool:
-        """All frames that the header says are there; False where it says nothing."""
-        if self.said_frames:
-            return self.packets >= self.said_frames
+        """Whether all frames that the header states are there; False if it states none."""
+        if self.header_frames:
+            return self.packets >= self.header_frames
         frame = self.seconds / max(self.packets, 1)
-        return self.said_seconds is not None and self.seconds >= self.said_seconds - 1.5 * frame
+        return self.header_seconds is not None and self.seconds >= self.header_seconds - 1.5 * frame
 
     @property
-    def short(self) -> str | None:
-        if self.said_frames > self.packets:
-            return f"{self.packets} of {self.said_frames} frames are there"
-        if self.said_seconds is not None and not self.complete:
-            return f"{self.seconds:.2f} of {self.said_seconds:.2f} s are there"
+    def shortfall(self) -> str | None:
+        if self.header_frames > self.packets:
+            return f"{self.packets} of {self.header_frames} frames are there"
+        if self.header_seconds is not None and not self.complete:
+            return f"{self.seconds:.2f} of {self.header_seconds:.2f} s are there"
         return None
 
-    def lies(self) -> list[Fault]:
-        """What a header says wrongly, and what its time stamps do that no camera does."""
+    def mismatches(self) -> list[Fault]:
+        """Compare the header with the packets, and find gaps in the timestamps."""
         found = []
-        if self.said_frames:
-            if abs(self.said_frames - self.packets) > max(2, _FAR * self.said_frames):
-                found.append(("lying header", f"it says {self.said_frames} frames, {self.packets} are there"))
-        elif self.said_seconds is not None and math.isfinite(self.end):
-            # Some count from zero on and some from the first frame.
-            off = min(abs(self.said_seconds - self.seconds), abs(self.said_seconds - self.end))
-            if off > max(1.0, _FAR * self.said_seconds):
-                found.append(
-                    ("lying header", f"it says {self.said_seconds:.2f} s, the file has {self.seconds:.2f} s")
-                )
-        steps = [after - before for before, after in pairwise(sorted(self.stamps))]
-        if steps and max(steps) > max(_JUMP, sum(steps) / 2):
-            found.append(("time jump", f"one frame stays for {max(steps):.1f} of {sum(steps):.1f} s"))
+        if self.header_frames:
+            if abs(self.header_frames - self.packets) > max(2, _TOLERANCE * self.header_frames):
+                reason = f"the header states {self.header_frames} frames, the file has {self.packets}"
+                found.append(("header mismatch", reason))
+        elif self.header_seconds is not None and math.isfinite(self.end):
+            # Some headers count from 0, some from the first frame.
+            off = min(abs(self.header_seconds - self.seconds), abs(self.header_seconds - self.end))
+            if off > max(1.0, _TOLERANCE * self.header_seconds):
+                reason = f"the header states {self.header_seconds:.2f} s, the file has {self.seconds:.2f} s"
+                found.append(("header mismatch", reason))
+        steps = [after - before for before, after in pairwise(sorted(self.times))]
+        if steps and max(steps) > max(_GAP, sum(steps) / 2):
+            found.append(("timestamp gap", f"one frame lasts {max(steps):.1f} of {sum(steps):.1f} s"))
         return found
 
 
-def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Told:
+def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
     """Read the header and all packets.
 
     Raises:
-        DecodeError: What `open_container` raises.
+        DecodeError: From `open_container`.
     """
     with open_container(path, max_pixels) as container:
         video = container.streams.video[0]
         seconds = None
         if container.duration is not None and container.format.name not in _ESTIMATED:
             seconds = container.duration / av.time_base
-        told = _Told(video.frames, seconds)
-        # What cannot be read is found by decoding; here, what can be is counted.
+        contents = _Contents(video.frames, seconds)
+        # An unreadable packet is a decoding error later; here the readable ones are counted.
         with suppress(av.FFmpegError):
             for packet in container.demux():
-                stamp = packet.dts if packet.pts is None else packet.pts
-                if not packet.size and stamp is None:
-                    continue  # PyAV's own, at the end
-                if stamp is not None:
-                    start, end = (
-                        float(t * packet.time_base) for t in (stamp, stamp + (packet.duration or 0))
-                    )
-                    told.start, told.end = min(told.start, start), max(told.end, end)
+                time = packet.dts if packet.pts is None else packet.pts
+                if not packet.size and time is None:
+                    continue  # PyAV's own packet that ends a stream
+                if time is not None:
+                    start, end = (float(t * packet.time_base) for t in (time, time + (packet.duration or 0)))
+                    contents.start, contents.end = min(contents.start, start), max(contents.end, end)
                 if packet.stream.index == video.index:
-                    told.packets += 1
-                    told.cut = packet.is_corrupt
-                    told.stamps += [] if stamp is None else [start]
+                    contents.packets += 1
+                    contents.cut = packet.is_corrupt
+                    contents.times += [] if time is None else [start]
                 alive()
-    return told
+    return contents
 
 
 def _reason(error: Exception, path: Path) -> str:
-    """What an error says, without the name of the file, which stands beside it in the report."""
+    """The message without the path of the file, which the report shows beside it."""
     return str(error).removeprefix(f"{path}: ").removeprefix(f"{path}/")
+
+
+# Sizes that containers store ---------------------------------------------------------------------------------
+
+_MP4_STARTS = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
+_EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
+
+
+def missing_bytes(path: Path) -> str | None:
+    """Compare the size of a file with the one in its outermost headers.
+
+    MP4 and MOV are a sequence of boxes, one of which is the index; AVI is a sequence of RIFF chunks; Matroska and WebM
+    are one segment. Each starts with its number of bytes. Other formats store no size.
+
+    Returns:
+        What is missing, without the name of the file; None if nothing is, or the format stores no size.
+    """
+    size = path.stat().st_size
+    end: int | None
+    indexed = True
+    with open(path, "rb") as file:
+        head = file.read(12)
+        if head[4:8] in _MP4_STARTS:
+            end, indexed = _end_of_boxes(file, size)
+        elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
+            end = _end_of_riff(file, size)
+        else:
+            end = _end_of_segment(file) if head[:4] == _EBML else None
+    if end is not None and end > size:
+        return f"its header states {end} bytes, it has {size}"
+    return None if indexed else "its index (moov) is missing"
+
+
+def _end_of_boxes(file: BinaryIO, size: int) -> tuple[int, bool]:
+    """Where the last box ends, and whether one of the boxes is the index."""
+    position, indexed = 0, False
+    while position + 8 <= size:
+        file.seek(position)
+        length, kind = int.from_bytes(file.read(4), "big"), file.read(4)
+        indexed = indexed or kind == b"moov"
+        if length == 1:
+            length = int.from_bytes(file.read(8), "big")
+        if length < 8:  # 0: the box extends to the end of the file; else it is not a box
+            break
+        position += length
+    return position, indexed
+
+
+def _end_of_riff(file: BinaryIO, size: int) -> int:
+    position = 0
+    while position + 8 <= size:  # large files have several chunks
+        file.seek(position)
+        kind, length = file.read(4), int.from_bytes(file.read(4), "little")
+        if kind != b"RIFF" or length == 0:
+            break
+        position += 8 + length
+    return position
+
+
+def _end_of_segment(file: BinaryIO) -> int | None:
+    file.seek(len(_EBML))
+    head = _read_vint(file)
+    if head is None:
+        return None
+    file.seek(head, os.SEEK_CUR)
+    if file.read(len(_SEGMENT)) != _SEGMENT:
+        return None
+    length = _read_vint(file)
+    return None if length is None else file.tell() + length
+
+
+def _read_vint(file: BinaryIO) -> int | None:
+    """Read a variable-size integer (RFC 8794, section 4): its leading zeros give its length; all ones mean unknown."""
+    first = int.from_bytes(file.read(1), "big")
+    length = 9 - first.bit_length()
+    if length > 8:
+        return None
+    bits = 7 * length
+    value = (first << 8 * (length - 1) | int.from_bytes(file.read(length - 1), "big")) & ((1 << bits) - 1)
+    return None if value == (1 << bits) - 1 else value

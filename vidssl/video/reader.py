@@ -1,4 +1,4 @@
-"""Open a video and fetch frames by number: the i-th frame in presentation order of the first video stream."""
+"""Open a video and decode frames by number: frame i is the i-th in presentation order of the first video stream."""
 
 import difflib
 import os
@@ -14,20 +14,21 @@ from pydantic import Field
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.types import Frames, VideoMeta, VideoRecord
-from vidssl.video.backends import open_decord, open_opencv, open_torchcodec
+from vidssl.video.backends import open_decord, open_torchcodec
+from vidssl.video.container import open_container
 from vidssl.video.decode import Decoder, Image, PyAV
 from vidssl.video.frame_folder import FrameFolder, is_image
-from vidssl.video.index import Packets, open_container, read_packets, remembered
+from vidssl.video.index import Packets, cached_packets, read_packets
 
-MAX_PIXELS = 4096 * 4096  # of one frame; more is refused from the header, before anything is decoded
+MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded
 
 
 class DecodeSettings(Settings):
-    """How videos are read."""
+    """How videos are decoded."""
 
-    backend: Literal["pyav", "decord", "torchcodec", "opencv"] = "pyav"
-    fps: float | None = Field(default=None, gt=0)  # of images whose list does not say
-    cache: str | None = None  # folder in which to remember where the frames of a file are
+    backend: Literal["pyav", "decord", "torchcodec"] = "pyav"
+    fps: float | None = Field(default=None, gt=0)  # of image folders whose list has no column fps
+    cache: str | None = None  # folder for the packet indices of files
 
     def open(self, record: VideoRecord) -> "Video":
         """Open the video of a record, as `open_video` does."""
@@ -38,12 +39,11 @@ BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
     "pyav": PyAV,
     "decord": open_decord,
     "torchcodec": open_torchcodec,
-    "opencv": open_opencv,
 }
 
 
 class Video:
-    """An open video. Made by `open_video`; close it, or use it as a context manager."""
+    """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
     def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
         self.path = path
@@ -58,14 +58,14 @@ class Video:
         self.close()
 
     def close(self) -> None:
-        """Close the file; once more does nothing."""
+        """Close the file; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._decoder.close()
 
     def _opened(self) -> Decoder:
         if self._closed:
-            raise ValueError(f"{self.path} is closed: open the video again to read frames of it")
+            raise ValueError(f"{self.path} is closed: open the video again to read its frames")
         return self._decoder
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
@@ -78,15 +78,15 @@ class Video:
             (T, C, H, W) uint8 RGB, channels last in memory.
 
         Raises:
-            DecodeError: An index is out of range, or the file fails before the last wanted frame.
+            DecodeError: An index is out of range, or the file is damaged before the last wanted frame.
             ValueError: The video is closed.
         """
         decoder = self._opened()
         numbers = np.asarray(indices, dtype=np.int64)
         limit = self.meta.num_frames
         if not numbers.size or numbers.min() < 0 or numbers.max() >= limit:
-            shown = f"frames {numbers.min()}-{numbers.max()}" if numbers.size else "no frame"
-            raise DecodeError(f"{self.path}: {shown} asked for, the video has frames 0-{limit - 1}")
+            asked = f"frames {numbers.min()}-{numbers.max()}" if numbers.size else "no frames"
+            raise DecodeError(f"{self.path}: {asked} requested, the video has frames 0-{limit - 1}")
         wanted, rows = np.unique(numbers, return_inverse=True)
         row_of = {number: row for row, number in enumerate(wanted.tolist())}
         found: NDArray[np.uint8] | None = None
@@ -95,9 +95,8 @@ class Video:
             if found is None:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
             if image.shape != found.shape[1:]:
-                sizes = " and ".join(
-                    f"{width}x{height}" for height, width, _ in (found.shape[1:], image.shape)
-                )
+                shapes = (found.shape[1:], image.shape)
+                sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
                 raise DecodeError(f"{self.path}: its frames have several sizes: {sizes}")
             found[row_of[number]] = image
             missing.discard(number)
@@ -105,15 +104,15 @@ class Video:
             raise DecodeError(
                 f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged"
             )
-        if not np.array_equal(numbers, wanted):  # repeated, or in another order
+        if not np.array_equal(numbers, wanted):  # repeats, or another order
             found = found[rows]
         return found.transpose(0, 3, 1, 2)
 
     def iter_frames(self) -> Iterator[Image]:
-        """Decode the whole video in one go: its frames (H, W, 3) in order.
+        """Decode the whole video in one pass and yield its frames (H, W, 3) in order.
 
         Raises:
-            DecodeError: The file is damaged, or holds more or fewer frames than its packets say.
+            DecodeError: The file is damaged, or has more or fewer frames than packets.
             ValueError: The video is closed.
         """
         count = 0
@@ -122,7 +121,7 @@ class Video:
             count += 1
         if count != self.meta.num_frames:
             raise DecodeError(
-                f"{self.path}: {count} frames come out of {self.meta.num_frames} packets; the file is damaged"
+                f"{self.path}: {count} frames decoded from {self.meta.num_frames} packets; the file is damaged"
             )
 
 
@@ -134,20 +133,20 @@ def open_video(
     fps: float | None = None,
     cache: str | Path | None = None,
 ) -> Video:
-    """Open a video and learn its shape without decoding a pixel of it.
+    """Open a video and read its metadata, without decoding a frame.
 
     Args:
-        path: A local file, or a folder of images whose names end in the number of the frame. An image file is a video
-            of one frame.
-        backend: "pyav", "decord", "torchcodec" or "opencv"; images do not need one.
-        max_pixels: Largest height x width; a larger one is refused from the header.
-        fps: Frames per second of images (default 1 for one alone); a video says its own.
-        cache: Folder in which to remember where the frames of a file are, for the next process.
+        path: A local file, or a folder of images whose names end in the frame number. A single image is a video of one
+            frame.
+        backend: "pyav", "decord" or "torchcodec"; not used for images.
+        max_pixels: Largest height x width; larger videos are refused from the header.
+        fps: Frames per second of images (default 1 for a single image); video files store their own.
+        cache: Folder for the packet indices of files, shared by processes and runs.
 
     Raises:
-        DecodeError: The file is missing, damaged, too large, has no video stream, or is not one that the
-            backend gives right frames of.
-        ConfigError: There is no such backend, or it is not installed.
+        DecodeError: The file is missing, damaged, too large, has no video stream, or the backend cannot return exact
+            frames for it.
+        ConfigError: The backend is unknown or not installed.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
@@ -167,20 +166,20 @@ def open_video(
     try:
         key = (str(path.absolute()), status.st_size, status.st_mtime_ns)
         folder = None if cache is None else Path(cache)
-        packets = remembered(key, folder, lambda: read_packets(container, path, max_pixels))
+        packets = cached_packets(key, folder, lambda: read_packets(container, path, max_pixels))
         return Video(str(path), packets.meta, BACKENDS[backend](path, packets, container, max_pixels))
     except BaseException:
         container.close()
         raise
 
 
-# Listing a folder and comparing names must cost less than decoding a video: a list may lack thousands of files.
-_MAX_LISTED = 1000  # names; about 1 ms
-_MAX_COMPARED = 100  # names, letter by letter; about 10 ms
+# A suggestion must cost less than decoding a video: a list may name thousands of missing files.
+_MAX_LISTED = 1000  # names in the folder; about 1 ms
+_MAX_COMPARED = 100  # names compared letter by letter; about 10 ms
 
 
 def _similar_name(path: Path) -> str:
-    """Suggest what a small folder holds instead: the same name in another case, or the most similar one."""
+    """Suggest a file of the same folder: the same name in another case, or the most similar one."""
     try:
         with os.scandir(path.parent) as entries:
             names = [entry.name for entry in islice(entries, _MAX_LISTED + 1)]

@@ -1,10 +1,10 @@
-"""What a file promises by its outermost headers, byte by byte."""
+"""The size in the outermost headers of a file, byte by byte."""
 
 import struct
 
 import pytest
 
-from vidssl.video.extent import lacks
+from vidssl.video.integrity import missing_bytes
 
 
 def box(kind, content=b"", size=None):
@@ -23,7 +23,7 @@ SEGMENT = bytes.fromhex("18538067")
     ("content", "missing"),
     [
         (FTYP + MOOV + LARGE, None),
-        (FTYP + MOOV + LARGE[:-1], "its header says 180 bytes, it has 179"),
+        (FTYP + MOOV + LARGE[:-1], "its header states 180 bytes, it has 179"),
         (FTYP + MOOV + LARGE[:10], None),  # not even the size is there
         (FTYP + LARGE, "its index (moov) is missing"),
         (FTYP + box(b"mdat", bytes(50), size=0), "its index (moov) is missing"),  # 0: to the end of the file
@@ -31,13 +31,13 @@ SEGMENT = bytes.fromhex("18538067")
         (FTYP + MOOV + bytes(20), None),  # filled up with zeros
         (RIFF, None),
         (RIFF + MORE, None),
-        (RIFF[:-1], "its header says 72 bytes, it has 71"),
-        (RIFF + MORE[:-5], "its header says 114 bytes, it has 109"),
+        (RIFF[:-1], "its header states 72 bytes, it has 71"),
+        (RIFF + MORE[:-5], "its header states 114 bytes, it has 109"),
         (b"RIFF" + bytes(4) + b"AVI " + bytes(60), None),  # never filled in
         (b"RIFF" + struct.pack("<I", 999) + b"WAVE" + bytes(60), None),
         (EBML + SEGMENT + b"\x8a" + bytes(10), None),
-        (EBML + SEGMENT + b"\x8a" + bytes(9), "its header says 24 bytes, it has 23"),
-        (EBML + SEGMENT + bytes.fromhex("0100000000000400"), "its header says 1045 bytes, it has 21"),
+        (EBML + SEGMENT + b"\x8a" + bytes(9), "its header states 24 bytes, it has 23"),
+        (EBML + SEGMENT + bytes.fromhex("0100000000000400"), "its header states 1045 bytes, it has 21"),
         (EBML + SEGMENT + bytes.fromhex("01ffffffffffffff"), None),  # unknown, as in a stream
         (EBML + SEGMENT + b"\xff", None),
         (EBML + bytes(20), None),
@@ -46,6 +46,6 @@ SEGMENT = bytes.fromhex("18538067")
         (b"", None),
     ],
 )
-def test_lacks(tmp_path, content, missing):
+def test_missing_bytes(tmp_path, content, missing):
     (tmp_path / "file").write_bytes(content)
-    assert lacks(tmp_path / "file") == missing
+    assert missing_bytes(tmp_path / "file") == missing

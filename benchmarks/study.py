@@ -79,7 +79,7 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
         "--cfg",
         str(config),
         "--splits",
-        splits,
+        *splits.split(","),
         "seed={split}",
         *where,
         f"output={out / config.stem}",
@@ -91,16 +91,15 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
 def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
     where = [
-        "--list",
         f"{lists}/test.csv",
         "--train-list",
         f"{lists}/train.csv",
         "--out",
         str(out / "untrained"),
     ]
-    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", splits]
+    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits.split(",")]
     told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
-    return [sys.executable, str(TOOLS / "test_net.py"), *told, *where, *asked]
+    return [sys.executable, str(TOOLS / "test_net.py"), *where, *told, *asked]
 
 
 def run(out: Path, command: list[str]) -> str | None:

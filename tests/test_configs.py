@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands.track import settings
+from vidssl.commands.track import tracker_settings as settings
 from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands import cli
 from vidssl.commands.load import Options
 from vidssl.commands.parts import _Counts, segment_parts, table
 from vidssl.data.masks import read_mask
@@ -235,16 +234,6 @@ def test_two_processes_count_what_one_does(run, digits32, found, run_world, tmp_
             if name not in ("list", "versions"):
                 assert results[name] == value, name
     assert (tmp_path / "two/parts.png").read_bytes() == (found[1] / "parts.png").read_bytes()
-
-
-def test_the_command(run, digits32, tmp_path, monkeypatch, capsys):
-    where = ["--list", str(digits32 / "parts/test.csv"), "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(
-        "sys.argv", ["analyze.py", "parts", "--checkpoint", str(run), "--workers", "0", *where]
-    )
-    cli.guarded(cli.analyze)
-    said = capsys.readouterr().out
-    assert "mean" in said and str(tmp_path / "out/parts.png") in said
 
 
 def test_what_is_refused(run, digits32, tmp_path):

@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands import cli
-from vidssl.commands.shrink import Options, Settings, shrink
+from vidssl import commands
+from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run_config import load_run
@@ -45,8 +45,10 @@ def shrunk(tmp_path):
     def run(names, short_side=16, quality=12, fps=None, **options):
         rows = [[name, number % 2] for number, name in enumerate(names)]
         videos = write_list(tmp_path / "lists", rows)
-        settings = Settings(short_side, quality, fps)
-        return shrink(videos, tmp_path / "small", settings, Options(root=tmp_path / "videos", **options))
+        settings = ShrinkSettings(short_side, quality, fps)
+        return shrink_list(
+            videos, tmp_path / "small", settings, ShrinkOptions(root=tmp_path / "videos", **options)
+        )
 
     return run
 
@@ -185,26 +187,30 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
         shrunk(["a/b"])
     rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
     listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")
-    result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
     assert result.made == 1 and result.before == sum(
         each.stat().st_size for each in (videos / "a/b").iterdir()
     ) + ((videos / "a/b").stat().st_size)
     with open_video(read_list(result.list).records[0].path) as copy:
         assert copy.meta.fps == 12.5 and number_of(copy.frames(range(12))) == list(range(12))
-    assert shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos)).kept == 1
+    assert (
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).kept == 1
+    )
     time.sleep(1.1)
     cv2.imwrite(str(videos / "a/b/3.png"), numbered(20)[19])  # the time of the folder itself stays
-    assert shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos)).made == 1
+    assert (
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).made == 1
+    )
     listed = write_list(tmp_path / "lists", [["a/b", 0, 12.5], ["a/b", 1, 25]], "path,label,fps")
     with pytest.raises(ConfigError, match=r"a/b has 12\.5 and 25\.0 fps"):
-        shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
 
 
 def test_lists_work_with_the_copies(tmp_path, digits):
     """The list that is written trains at once; other labels of the same videos do with another root."""
     listed = read_list(digits / "motion/train.csv")
-    settings, options = Settings(24, 18), Options(workers=2)
-    result = shrink(listed.path, tmp_path / "small", settings, options)
+    settings, options = ShrinkSettings(24, 18), ShrinkOptions(workers=2)
+    result = shrink_list(listed.path, tmp_path / "small", settings, options)
     assert result.made == 40 and result.after > 0
     written = read_list(result.list)
     assert written.names == listed.names and written.classes == listed.classes
@@ -222,9 +228,9 @@ def test_lists_work_with_the_copies(tmp_path, digits):
         f"output={tmp_path}/b",
     ]
     assert train(load_run(toy, [*more, *told])).exists()
-    assert shrink(listed.path, tmp_path / "small", settings, options).kept == 40
+    assert shrink_list(listed.path, tmp_path / "small", settings, options).kept == 40
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
-        shrink(digits / "digit/train.csv", tmp_path / "small", settings, options)
+        shrink_list(digits / "digit/train.csv", tmp_path / "small", settings, options)
 
 
 def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered):
@@ -242,7 +248,7 @@ def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video,
         write_video(videos / name, numbered(20)[number : number + 3])
     rows = [[name, 0, ""] for name in names]
     listed = write_list(tmp_path / "lists", [*rows, ["./-i.mp4", 0, 0.1]], "path,label,end")
-    result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
     assert result.made == len(names) and not result.left_out
     for number, record in enumerate(read_list(result.list).records[: len(names)]):
         with open_video(record.path) as copy:
@@ -319,7 +325,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, numbered)
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.commands.shrink import Options, Settings, shrink
+from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):
@@ -328,7 +334,8 @@ def iter_frames(self):
             time.sleep(600)
         yield image
 decode.PyAV.iter_frames = iter_frames
-print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(root=Path(sys.argv[3]), workers=1)))
+source, target, root = map(Path, sys.argv[1:])
+print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=root, workers=1)))
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]
     running = subprocess.Popen(
@@ -347,7 +354,9 @@ print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(roo
     assert not (tmp_path / "small/all.csv").exists()
     for _ in range(100):  # until the kernel has cleared away the last of its processes
         try:
-            result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+            result = shrink_list(
+                listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)
+            )
             break
         except ConfigError as error:
             assert "another run is writing to" in str(error)
@@ -397,10 +406,10 @@ def test_originals_are_never_touched(tmp_path, videos, shrunk, write_video, numb
     before = write_video(videos / "a.mp4", numbered(9)).read_bytes()
     listed = write_list(tmp_path / "lists", [["a.mp4", 0]])
     with pytest.raises(DataError, match="is where the videos are"):
-        shrink(listed, videos, Settings(16), Options(root=videos))
+        shrink_list(listed, videos, ShrinkSettings(16), ShrinkOptions(root=videos))
     (tmp_path / "linked").symlink_to(videos)
     with pytest.raises(DataError, match="is where the videos are"):
-        shrink(listed, tmp_path / "linked", Settings(16), Options(root=videos))
+        shrink_list(listed, tmp_path / "linked", ShrinkSettings(16), ShrinkOptions(root=videos))
     (tmp_path / "small").mkdir()
     (tmp_path / "small/a.mp4").symlink_to(videos / "a.mp4")
     with pytest.raises(DataError, match="is a link to the original"):
@@ -452,7 +461,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbe
         told = [str(listed), "--root", str(videos), "--out", str(tmp_path / "small"), *more]
         monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *told])
         try:
-            cli.main()
+            commands.main()
         except SystemExit as end:
             return end.code
         return 0

@@ -145,7 +145,7 @@ def load_subject(options: Options) -> Subject:
                 + ("" if random else ", which a checkpoint of another project does not bring")
             )
         if any("{split}" in text for text in options.overrides):
-            raise ConfigError("the settings hold {split}; name the splits or seeds: --splits 1,2,3")
+            raise ConfigError("the settings hold {split}; name the splits or seeds: --splits 1 2 3")
         # Not load_run: the lists that a config names, for one split or several, are not read here.
         run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
         torch.manual_seed(run.seed)

@@ -146,7 +146,7 @@ def measure_splits(
         ConfigError: The test is the same for all splits, or as of `test`.
     """
     if not any("{split}" in str(told) for told in (videos, options.checkpoint, *options.overrides)):
-        raise ConfigError(f"--list {videos} names no {{split}}: it would be the same test for every split")
+        raise ConfigError(f"{videos} names no {{split}}: it would be the same test for every split")
 
     def of_split(split: int) -> tuple[Options, Path, Path | None]:
         gallery = None if train is None else Path(of(split, train))
@@ -252,7 +252,7 @@ def _ask(options: Options, videos: Path, train: Path | None, protocols: Sequence
     """Read the lists, load the network, and see whether they and the protocols fit each other."""
     several = [path for path in (videos, train) if "{split}" in str(path)]
     if several:
-        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1,2,3")
+        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1 2 3")
     query = read_list(videos, options.root, options.allow_external)
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     subject = load_subject(options)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -32,7 +32,7 @@ def said(capsys):
     def run(*told):
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.retrieval([str(word) for word in (*UNTRAINED, *told)]))
+            commands.guarded(lambda: commands.run("retrieval", [str(word) for word in (*UNTRAINED, *told)]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code

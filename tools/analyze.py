@@ -1,12 +1,10 @@
-r"""Analyse what a network has learned. The first word says what: `invariance`, `parts`; each has its own --help.
+r"""Measure how invariant networks are: `vidssl analyze invariance`.
 
-python tools/analyze.py invariance --checkpoint output/demo/run/checkpoints/last.pt \
-        --list output/demo/data/motion/test.csv --out output/invariance
-python tools/analyze.py invariance --checkpoint random output/demo/run/checkpoints/last.pt \
-        --cfg configs/demo/sce.yaml --list output/demo/data/digit/test.csv \
+python tools/analyze.py invariance output/demo/data/motion/test.csv \
+        --checkpoint output/demo/run/checkpoints/last.pt --out output/invariance
+python tools/analyze.py invariance output/demo/data/digit/test.csv \
+        --checkpoint random output/demo/run/checkpoints/last.pt --cfg demo/sce \
         --boxes output/demo/data/boxes.csv --clips 3 --out output/invariance
-python tools/analyze.py parts --checkpoint output/parts/digits/checkpoints/last.pt \
-        --list output/parts/data/parts/test.csv --out output/parts/digits/measured
 """
 
 from vidssl.commands import main

@@ -236,7 +236,7 @@ def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_
     assert kept == ["one.mp4", "ten.mp4", *3 * ["fifty.mp4"]]
     found, kept, result = checked(tmp_path, rows, header, min_frames=11)
     assert found["one.mp4"] == found["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
-    assert "10 frames, at least 11 are asked for" in {each.reason for each in result.findings}
+    assert "10 frames, the minimum is 11" in {each.reason for each in result.findings}
     found, kept, _ = checked(tmp_path, rows, header, min_seconds=1.5)
     assert kept == ["ten.mp4", "fifty.mp4", "fifty.mp4"]  # 2 s, 2 s and 1.9 s
     assert result.files == 4  # each once, though three rows more are about one of them
@@ -423,7 +423,7 @@ def test_frame_folders(tmp_path):
     assert reasons["mixed"] == "its frames are 32x24 and 64x24"
     found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
     assert found == {"fine": ["too short"]} and kept == ["fine"]
-    with pytest.raises(ConfigError, match="fine is a folder of images, which says no seconds: give --fps"):
+    with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give --fps"):
         checked(tmp_path, [["fine", 0]], min_seconds=1.0)
     assert checked(tmp_path, [["fine", 0]], min_seconds=1.0, fps=8.0)[1] == ["fine"]
 
@@ -437,7 +437,7 @@ def test_nothing_is_written_over(tmp_path, digits):
     assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
     check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))
     check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))  # the same once more
-    with pytest.raises(DataError, match="is about another list"):
+    with pytest.raises(DataError, match="belongs to another list"):
         check_list(
             write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", CheckOptions(root=tmp_path)
         )

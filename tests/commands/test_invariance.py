@@ -227,13 +227,13 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"needs labels, and 16 videos of .* have none.*--variant goodfellow"):
+    with pytest.raises(DataError, match=r"needs labels, but 16 videos of .* have none.*--variant goodfellow"):
         measure_invariance(rooted, ["random"], unlabelled, out, FEW)
     with pytest.raises(DataError, match="have one class"):
         measure_invariance(rooted, ["random"], alike, out, FEW)
-    with pytest.raises(ConfigError, match="--top-k 4000: random has 64 units"):
+    with pytest.raises(ConfigError, match="--top-k 4000 is more than the 64 units of random"):
         measure_invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
-    with pytest.raises(ConfigError, match="--crops 3: the central square is measured"):
+    with pytest.raises(ConfigError, match="--crops 3: only the central square is measured"):
         measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
         measure_invariance(options, ["random", "random"], path, out, FEW)
@@ -281,7 +281,7 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary(
         {"r": found}
     )
-    with pytest.raises(ConfigError, match=r"neither random nor the list names \{split\}"):
+    with pytest.raises(ConfigError, match=r"neither random nor the list contains \{split\}"):
         measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
 

@@ -3,7 +3,8 @@ r"""Test a network on a list: accuracy over many crops, kNN, linear SVM, low-sho
 python tools/test_net.py lists/ucf101/test1.csv --checkpoint output/ucf101/checkpoints/last.pt \
         --protocol accuracy --out output/ucf101/test
 python tools/test_net.py lists/mine/test.csv --train-list lists/mine/train.csv \
-        --checkpoint output/mine/checkpoints/last.pt --protocol knn k=20 svm lowshot draws=10 retrieval --out output/mine/test
+        --checkpoint output/mine/checkpoints/last.pt --out output/mine/test \
+        --protocol knn k=20 svm lowshot draws=10 retrieval
 python tools/test_net.py 'lists/mine/split{split}/test.csv' --train-list 'lists/mine/split{split}/train.csv' \
         --checkpoint 'output/mine/split{split}/checkpoints/last.pt' --splits 1 2 3 --protocol svm --out output/mine/test
 """

@@ -33,7 +33,7 @@ def main() -> None:
         "--lists", required=True, help="folder with train.csv and test.csv; {split}: that of each split"
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--splits", default="1,2,3")
+    parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
     parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all configs")
     parsed = parser.parse_intermixed_args()
@@ -68,7 +68,7 @@ def main() -> None:
         sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
 
 
-def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
+def trained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that trains and tests a config."""
     where = [
         f"data.train={lists}/train.csv",
@@ -79,7 +79,7 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
         "--cfg",
         str(config),
         "--splits",
-        *splits.split(","),
+        *splits,
         "seed={split}",
         *where,
         f"output={out / config.stem}",
@@ -88,7 +88,7 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
     return [sys.executable, str(TOOLS / "train_net.py"), *told]
 
 
-def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
+def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
     where = [
         f"{lists}/test.csv",
@@ -97,7 +97,7 @@ def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[
         "--out",
         str(out / "untrained"),
     ]
-    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits.split(",")]
+    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits]
     told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *told, *asked]
 

@@ -74,10 +74,12 @@ def test_shards_that_there_are_not(few, said, tmp_path, shard):
 
 
 def test_what_merge_goes_with(few, said, tmp_path):
-    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["seed=3"], ["--allow-missing"]):
+    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["--allow-missing"]):
         line, status = said("--merge", "--out", tmp_path / "x.npz", *told)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
-    for told in (few[1:], [few[0], *few[6:]], []):
+    line, status = said("--out", tmp_path / "x.npz", *few[1:])
+    assert status == 2 and "data.moving_digits=null is a setting; a video list is required" in line
+    for told in (few[1:5], [few[0], *few[6:]], []):
         line, status = said("--out", tmp_path / "x.npz", *told)
         assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
     line, status = said("--merge", "--out", tmp_path / "x.npz")

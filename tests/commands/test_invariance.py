@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
-from vidssl.commands.invariance import Measure, measure_invariance, measure_invariance_splits
+from vidssl.commands.invariance import measure_invariance, measure_invariance_splits
 from vidssl.commands.invariance_chart import summary
+from vidssl.commands.invariance_scores import Measure
 from vidssl.commands.load import Options, load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
@@ -300,7 +301,7 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     )
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
-    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list names \{split\}"):
+    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list contains \{split\}"):
         measure_invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
     with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
         measure_invariance(told, ["random"], path, tmp_path / "unsplit", FEW)

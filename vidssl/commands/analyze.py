@@ -64,9 +64,10 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
     parsed = parse(parser, arguments)
     from vidssl.commands import invariance
     from vidssl.commands.invariance_chart import summary
+    from vidssl.commands.invariance_scores import Measure
 
     names = ("transformations", "top_k", "variant", "population", "boxes")
-    measure = invariance.Measure(**{name: getattr(parsed, name) for name in names})
+    measure = Measure(**{name: getattr(parsed, name) for name in names})
     request = network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure
     if parsed.splits is None:
         found = invariance.measure_invariance(*request)

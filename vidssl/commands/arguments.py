@@ -63,6 +63,14 @@ def one_value(text: str) -> str:
     return text
 
 
+def _input(text: str) -> Path:
+    if re.match(r"[\w.]+=", text) and not text.endswith(".csv"):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a setting; a video list is required, before all settings"
+        )
+    return Path(text)
+
+
 def _split(text: str) -> int | str:
     if "=" in text:  # a setting after the last number; `parse` moves it
         return text
@@ -85,7 +93,7 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Add the positional INPUT."""
     parser.add_argument(
         "input",
-        type=Path,
+        type=_input,
         nargs="?" if optional else None,
         metavar="INPUT",
         help="video list, a CSV file with the header path,label[,start,end]; `vidssl prepare` writes it",

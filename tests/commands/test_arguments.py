@@ -85,8 +85,8 @@ def test_former_spellings_name_the_present_one(command, words, message, capsys):
 
 def test_settings_may_follow_several_values(digits, tmp_path, capsys):
     """`--splits 1 2 seed=3`: the setting is none of the splits."""
-    (tmp_path / "1").mkdir()
     where = ["--out", tmp_path / "out", "--clips", "1", "--crops", "1", "--workers", "0"]
+    where += ["--train-list", digits / "motion/train.csv"]
     words = [
         digits / "motion/test.csv",
         "--checkpoint",

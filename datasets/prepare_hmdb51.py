@@ -1,26 +1,9 @@
-"""Write the lists of HMDB51 from its split files: train1.csv, test1.csv and so on, classes.txt, root.txt.
+"""Write the lists of HMDB51; the same as `vidssl prepare hmdb51`.
 
-    python datasets/prepare_hmdb51.py /data/hmdb51 --splits /data/testTrainMulti_7030_splits --out lists/hmdb51
-
-The videos are <class>/<file>.avi; files with another suffix and folders of images are found too.
+python datasets/prepare_hmdb51.py /data/hmdb51 --splits /data/testTrainMulti_7030_splits --out lists/hmdb51
 """
 
-from pathlib import Path
-
-from vidssl.commands.arguments import list_parser
-from vidssl.commands.cli import guarded, prepare
-
-
-def main() -> None:
-    """Parse, write the lists, report."""
-    parser = list_parser(__doc__)
-    parser.add_argument("root", type=Path, help="folder of the videos")
-    parser.add_argument("--splits", type=Path, required=True, help="folder testTrainMulti_7030_splits")
-    options = parser.parse_args()
-    from vidssl.prepare import prepare_hmdb51
-
-    prepare(options, prepare_hmdb51)
-
+from vidssl.commands.prepare import run_script
 
 if __name__ == "__main__":
-    guarded(main)
+    run_script("hmdb51")

@@ -8,7 +8,7 @@ OUT/CLASS holds images/, masks/, train.csv, val.csv, parts.txt (line n names par
 import argparse
 from pathlib import Path
 
-from vidssl.commands.cli import guarded, prepare
+from vidssl.commands import guarded
 
 
 def main() -> None:
@@ -27,7 +27,8 @@ def main() -> None:
     options = parser.parse_args()
     from vidssl.prepare import prepare_pascal_parts
 
-    prepare(options, prepare_pascal_parts)
+    print(prepare_pascal_parts(**vars(options)))
+    print(f"lists written to {options.out}")
 
 
 if __name__ == "__main__":

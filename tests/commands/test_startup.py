@@ -1,6 +1,6 @@
 """What commands import: the help of each needs no torch, and a run no library that it does not use."""
 
-import importlib.util
+import argparse
 import json
 import os
 import shutil
@@ -13,14 +13,13 @@ import pytest
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands import COMMANDS
+from vidssl.commands.prepare import add_parsers
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
-NAMES = [
-    name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(f"vidssl.commands.{module}")
-]
+DATASETS = [*add_parsers(argparse.ArgumentParser())]
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]
 
 # Runs commands one after another in one process: nothing heavy may be there after the last, so after none.
@@ -63,15 +62,16 @@ def python(code, *arguments):
 def helps():
     """What each command prints with --help, and the heavy modules that are there after all of them."""
     words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.__main__", "--help"]]
-    words += [["vidssl", name, "--help"] for name in NAMES]
+    words += [["vidssl", name, "--help"] for name in COMMANDS]
     words += [["vidssl", "analyze", "invariance", "--help"]]
+    words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
 
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 18 and len(NAMES) >= 12 and len(shown) == 4 + len(NAMES) + len(SCRIPTS)
+    assert len(SCRIPTS) >= 18 and len(shown) == 4 + len(COMMANDS) + len(DATASETS) + len(SCRIPTS)
     assert heavy == []
 
 

@@ -113,7 +113,7 @@ def test_a_list_of_chunks(videos, tmp_path, number_of):
     assert (made.videos, made.chunks, made.short, made.fewer) == (4, 10, ("short.mp4",), 0)
     assert str(made).splitlines() == [
         "4 videos, 10 chunks of 20 frames",
-        "1 shorter than that are one chunk each: 'short.mp4'",
+        "1 shorter videos kept as one chunk each: 'short.mp4'",
     ]
 
 
@@ -127,7 +127,7 @@ def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):
         for n in (0, 1)
     ]
     assert spans(tmp_path / "again" / "train.csv") == expected
-    assert made.short == ("short.mp4",) and "1 shorter than that are left out" in str(made)
+    assert made.short == ("short.mp4",) and "1 shorter videos dropped" in str(made)
     with pytest.raises(DataError, match=r"no video of .* has 200 frames"):
         prepare_chunks(videos, tmp_path / "none", frames=200, short="drop")
     assert not (tmp_path / "none").exists()
@@ -139,7 +139,7 @@ def test_chunks_that_two_rows_give_are_written_once(tmp_path, write_video, numbe
     write_lists(tmp_path / "lists", tmp_path, {"train": rows}, ())
     made = prepare_chunks(tmp_path / "lists/train.csv", tmp_path / "out", chunks=2, frames=20)
     assert spans(tmp_path / "out/train.csv") == [("a.mp4", 0, 0, 19), ("a.mp4", 0, 10, 29)]
-    assert (made.twice, made.fewer) == (1, 1)
+    assert (made.duplicates, made.fewer) == (1, 1)
 
 
 def test_masks_stay(tmp_path, write_video, numbered):
@@ -168,7 +168,7 @@ def test_the_script(videos, tmp_path, monkeypatch, capsys):
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert capsys.readouterr().out.splitlines() == [
         "4 videos, 6 chunks of 20 frames",
-        "1 shorter than that are left out: 'short.mp4'",
+        "1 shorter videos dropped: 'short.mp4'",
         f"lists written to {tmp_path / 'out'}",
     ]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "none.csv"), *arguments[1:]])

@@ -59,7 +59,7 @@ def test_folder_of_classes(actions, tmp_path):
 )
 def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     if groups == 1:
-        with pytest.raises(DataError, match="one group, '0': give --test 0"):
+        with pytest.raises(DataError, match="one group, '0': use --test 0"):
             prepare_folder(actions, tmp_path / "lists", group=pattern)
         return
     made = prepare_folder(actions, tmp_path / "lists", group=pattern)
@@ -119,7 +119,7 @@ def test_images_are_listed_where_they_are_asked_for(tmp_path):
     (root / "cat/clip.mp4").unlink()
     with pytest.raises(DataError, match="no videos in"):
         prepare_folder(root, tmp_path / "c")
-    with pytest.raises(DataError, match=r"no images in .*; known are \.bmp \.jpeg"):
+    with pytest.raises(DataError, match=r"no images in .*; known extensions: \.bmp \.jpeg"):
         prepare_folder(touch(tmp_path / "videos", "a/b.mp4"), tmp_path / "c", images=True)
 
 
@@ -153,7 +153,7 @@ def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
         found.update(rows(tmp_path / "out", name))
     assert found == {name: name.split("/")[1] for name in names[:-1]}
     assert sorted(made.lists) == sorted(lists) and made.classes == ("act", "bow", "ski") and made.ignored == 1
-    assert f"the split is that of the folders {', '.join(sorted(folders))}" in str(made)
+    assert f"splits are the folders {', '.join(sorted(folders))}" in str(made)
 
 
 def test_splits_without_classes(tmp_path):
@@ -191,7 +191,7 @@ def test_classes_of_splits_are_those_that_are_trained(tmp_path):
 def test_splits_are_not_split_again(tmp_path):
     root = touch(tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4")
     for options in ({"test": 0.5}, {"test": 0}, {"group": "x"}):
-        with pytest.raises(ConfigError, match="has the splits train, val: leave out --test"):
+        with pytest.raises(ConfigError, match="has the splits train, val: remove --test"):
             prepare_folder(root, tmp_path / "lists", **options)
     with pytest.raises(DataError, match=r"has 'test', 'val' and no folder for training: .* as .*/b/test"):
         prepare_folder(touch(tmp_path / "b", "test/x/1.mp4", "val/x/1.mp4"), tmp_path / "lists")
@@ -199,7 +199,7 @@ def test_splits_are_not_split_again(tmp_path):
         prepare_folder(touch(tmp_path / "c", "train/x/1.mp4", "training/x/1.mp4"), tmp_path / "lists")
     # A train among other vehicles is a class.
     made = prepare_folder(touch(tmp_path / "d", "train/1.mp4", "bus/2.mp4"), tmp_path / "d_lists")
-    assert made.classes == ("bus", "train") and "1 of 2 classes are called like splits ('train')" in str(made)
+    assert made.classes == ("bus", "train") and "1 of 2 classes look like splits ('train')" in str(made)
 
 
 def test_labels_follow_the_splits_of_their_folders(tmp_path):
@@ -222,7 +222,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
         f"{split}ski/flow/y_1.jpg",
     ]
     root = touch(tmp_path / "root", *names, *others)
-    assert "give --fps" in str(prepare_folder(root, tmp_path / "lists"))
+    assert "set --fps" in str(prepare_folder(root, tmp_path / "lists"))
     made = prepare_folder(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
     assert {
@@ -230,7 +230,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
     } == videos
     assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
     assert "6 folders of images found, 4 other files ignored" in str(made)
-    assert "2 folders with images are left out" in str(made)
+    assert "skipped 2 folders with images" in str(made)
     assert sorted(made.lists) == (["train"] if split else ["test", "train"])
 
 
@@ -250,14 +250,14 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
     assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
-    with pytest.raises(DataError, match="are not numbered as the frames of a video are; --images"):
+    with pytest.raises(DataError, match="are not numbered like the frames of a video: use --images"):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
 def test_frames_are_not_split_by_chance(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
     with pytest.raises(
-        DataError, match=r"images of 4 folders .* must not be in both train and test: leave out --images"
+        DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"
     ):
         prepare_folder(root, tmp_path / "lists", images=True)
     made = prepare_folder(root, tmp_path / "lists", images=True, group=".+/")
@@ -335,7 +335,7 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
     ]
     root = touch(tmp_path / "root", *names)
     with pytest.raises(
-        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep the RGB images alone"
+        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep only the RGB images"
     ) as caught:
         prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
     assert "--" not in str(caught.value)
@@ -399,7 +399,7 @@ def test_unlabeled_videos_of_splits_without_training(tmp_path):
         prepare_folder(root, tmp_path / "lists")
     made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 3}
-    assert "'dev', 'test' are not read as splits, which need one for training" in str(made)
+    assert "'dev', 'test' are not read as splits: splits need one for training" in str(made)
 
 
 @pytest.mark.parametrize("images", [False, True])
@@ -407,7 +407,7 @@ def test_labels_of_folders_that_are_not_videos(tmp_path, images):
     root = touch(tmp_path / "root", *(f"{v}/{n}.jpg" for v in ("v0", "v1") for n in ("cat", "dog")))
     labels = labels_csv(tmp_path / "l.csv", ["v0,x", "v1,y"], "path,label")
     with pytest.raises(
-        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) and not read .* under one name"
+        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) that are not read .* under one name"
     ):
         prepare_folder(root, tmp_path / "lists", labels=labels, images=images)
 
@@ -418,9 +418,7 @@ def test_folders_that_are_not_classes(tmp_path):
         *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab"),
     )
     made = prepare_folder(root, tmp_path / "dated")
-    assert "hint: 3 of 3 classes are called like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(
-        made
-    )
+    assert "hint: 3 of 3 classes look like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(made)
     assert "--unlabeled" in str(made)
     made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
     assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
@@ -429,11 +427,11 @@ def test_folders_that_are_not_classes(tmp_path):
     assert sorted(made.lists) == ["test", "train"]
     digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
     made = prepare_folder(digits, tmp_path / "digit_lists")
-    assert made.classes == tuple("0123456789") and "classes are called like numbers" in str(made)
+    assert made.classes == tuple("0123456789") and "classes look like numbers" in str(made)
     assert "hint" not in str(
         prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists")
     )
-    assert "one class only, 'videos'" in str(
+    assert "only one class, 'videos'" in str(
         prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
     )
 
@@ -442,7 +440,7 @@ def test_a_folder_without_classes_is_trained_on_whole(tmp_path):
     root = touch(tmp_path / "flat", *(f"{n}.mp4" for n in range(9)))
     made = prepare_folder(root, tmp_path / "lists")
     assert not (tmp_path / "lists" / "test.csv").exists() and len(rows(tmp_path / "lists", "train")) == 9
-    assert "the lists have no labels" in str(made)
+    assert "no classes: the lists have no labels" in str(made)
     assert len(prepare_folder(root, tmp_path / "split", test=0.33).lists["test"]) == 3
 
 
@@ -464,9 +462,7 @@ def test_links_are_followed_where_that_is_asked_for(tmp_path):
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
     assert {clip.path for clip in made.lists["train"]} == names
     assert "2 links leave the folder: read these lists with --allow-external" in str(made)
-    assert "4 links to folders that are listed already are left out: 'hop/back', 'jump', 'walk/loop'" in str(
-        made
-    )
+    assert "skipped 4 links to folders that are already listed: 'hop/back', 'jump', 'walk/loop'" in str(made)
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)
@@ -573,7 +569,7 @@ def test_only_the_classes_that_are_named(actions, tmp_path, labelled):
 
 def test_a_class_that_is_named_must_be_there(actions, tmp_path):
     (tmp_path / "classes.txt").write_text("walk\nswim\nfly\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes have nothing in .*: 'fly', 'swim'$"):
+    with pytest.raises(DataError, match=r"classes\.txt: 2 of 3 classes not found in .*: 'fly', 'swim'$"):
         prepare_folder(actions, tmp_path / "lists", classes=tmp_path / "classes.txt")
     assert not (tmp_path / "lists").exists()
 
@@ -584,21 +580,21 @@ def test_a_class_that_is_named_must_be_there(actions, tmp_path):
         (
             "path,label",
             "run/person00_a.mp4,run",
-            r"labels\.csv:1: header 'path,label' lacks the column camera",
+            r"labels\.csv:1: header 'path,label' lacks camera",
         ),
         (
             "path,label,camera",
             "run/person00_a.mp4,run",
-            r"labels\.csv:2: every row needs path, label, camera",
+            r"labels\.csv:2: a row needs path, label, camera",
         ),
-        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: every row needs"),
+        ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: a row needs"),
         ("path,label,camera", "../x.mp4,run,1", r"labels\.csv:2: '\.\./x\.mp4' leaves"),
         ("path,label,camera", "/etc/x.mp4,run,1", r"labels\.csv:2: '/etc/x\.mp4' leaves"),
-        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files named in .* \('run/no\.mp4'\): restore"),
+        ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files in .* \('run/no\.mp4'\): restore"),
         (
             "path,label,camera",
             "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1",
-            r":3: .* was named before",
+            r":3: .* is listed twice",
         ),
     ],
 )
@@ -614,13 +610,13 @@ def test_mistakes_in_labels(actions, tmp_path, header, row, message):
         ({"test": 1.0}, r"--test is 1\.0: it must be in \[0, 1\)"),
         ({"test": -0.1}, "must be in"),
         ({"test": float("nan")}, "must be in"),
-        ({"seed": -1}, "seed is -1"),
-        ({"group": "("}, r"'\(' is no regular expression"),
-        ({"group_column": "camera"}, "needs a labels file"),
-        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled gives no labels"),
-        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled gives no labels"),
-        ({"fps": 0.0}, "frames per second are 0.0"),
-        ({"fps": 25.0}, r"--fps is for folders of images, and none are listed of .*actions: leave it out"),
+        ({"seed": -1}, "--seed is -1"),
+        ({"group": "("}, r"'\(' is not a regular expression"),
+        ({"group_column": "camera"}, "--group-column needs --labels"),
+        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled excludes --labels"),
+        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled excludes --labels"),
+        ({"fps": 0.0}, "--fps is 0.0"),
+        ({"fps": 25.0}, r"--fps is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )
 def test_impossible_options(actions, tmp_path, options, message):
@@ -644,7 +640,7 @@ def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, ca
         run("--group", "camera")
     assert caught.value.code == 2
     failed = capsys.readouterr().err
-    assert failed.startswith("error: the group pattern 'camera'")
+    assert failed.startswith("error: --group 'camera'")
     assert failed.count("\n") == 1
 
 

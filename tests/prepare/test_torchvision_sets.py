@@ -170,7 +170,7 @@ def test_a_second_run_changes_nothing(tmp_path):
     assert made.written == 0 and len(before) == 12
     assert all(after[name] == told for name, told in before.items())  # not even written again
     assert {name: told[0] for name, told in after.items()} == lists
-    assert "0 files written, 12 were there already" in str(made)
+    assert "0 files written, 12 existed already" in str(made)
 
 
 def test_files_that_are_torn_or_gone_are_mended(tmp_path):
@@ -253,7 +253,7 @@ def test_a_set_that_is_none_and_one_that_is_not_there(tmp_path):
         prepare_torchvision("CIFAR11", tmp_path, tmp_path / "lists")
     with pytest.raises(ConfigError, match="no image set 'UCF101'"):
         prepare_torchvision("UCF101", tmp_path, tmp_path / "lists")
-    with pytest.raises(DataError, match=r"cannot read STL10 in .*; is it the folder .*--download") as caught:
+    with pytest.raises(DataError, match=r"cannot read STL10 in .*; pass the folder .*--download") as caught:
         prepare_torchvision("STL10", tmp_path / "nothing", tmp_path / "lists")
     assert "\n" not in str(caught.value) and not (tmp_path / "lists").exists()
 
@@ -261,13 +261,13 @@ def test_a_set_that_is_none_and_one_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ((Image.new("RGB", (4, 4)), -1), "Tiny, train, item 0 is not an image and the number of its class"),
-        ((Image.new("RGB", (4, 4)), "cat"), "item 0 is not an image and the number"),
-        ((np.zeros((4, 4, 3), np.uint8), 1), "item 0 is not an image and the number"),
-        (Image.new("RGB", (4, 4)), "item 0 is not an image and the number"),
-        ((Image.new("I", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I\)"),
-        ((Image.new("I;16", (4, 4)), 1), r"image 0 has more than 8 bits a channel \(mode I;16\)"),
-        ((Image.new("RGB", (4, 4)), 2), "Tiny names 2 classes and has an image of class 2, from 0"),
+        ((Image.new("RGB", (4, 4)), -1), r"Tiny, train, item 0 is not \(image, class number\)"),
+        ((Image.new("RGB", (4, 4)), "cat"), r"item 0 is not \(image, class number\)"),
+        ((np.zeros((4, 4, 3), np.uint8), 1), r"item 0 is not \(image, class number\)"),
+        (Image.new("RGB", (4, 4)), r"item 0 is not \(image, class number\)"),
+        ((Image.new("I", (4, 4)), 1), r"image 0 has more than 8 bits per channel \(mode I\)"),
+        ((Image.new("I;16", (4, 4)), 1), r"image 0 has more than 8 bits per channel \(mode I;16\)"),
+        ((Image.new("RGB", (4, 4)), 2), "Tiny has 2 classes, from 0, but an image of class 2"),
     ],
 )
 def test_sets_that_hold_something_else(tmp_path, monkeypatch, item, message):
@@ -290,7 +290,7 @@ def test_what_torchvision_says_is_one_line(tmp_path, monkeypatch):
 
 
 def test_a_set_that_torchvision_cannot_download(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="cannot download Tiny: fetch it yourself"):
+    with pytest.raises(ConfigError, match="cannot download Tiny: download it yourself"):
         prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists", download=True)
 
 

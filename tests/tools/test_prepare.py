@@ -108,7 +108,7 @@ def test_lists_of_another_data_set(folder, run_script):
     assert run_script(DATASETS / "prepare_ucf101.py", *told, cwd=folder) == (
         2,
         "",
-        "error: train1: 1 of 1 listed files are not in hmdb, a share of 1, the limit is 0.05 (--max-missing): "
+        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing): "
         "'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n",
     )
     assert not (folder / "wrong").exists()
@@ -134,7 +134,7 @@ def test_digits_of_torchvision_become_pictures_and_lists(here, folder):
     arguments = ["MNIST", "--root", "torchvision", "--out", "lists/mnist", "--images", "pictures"]
     status, out, _ = here("torchvision", *arguments)
     assert status == 0 and out == (
-        "train: 3 images\ntest: 2 images\n5 files written, 0 were there already\n10 classes\n"
+        "train: 3 images\ntest: 2 images\n5 files written, 0 existed already\n10 classes\n"
         "lists written to lists/mnist\n"
     )
     assert [record.label for record in read_list(folder / "lists" / "mnist" / "test.csv").records] == [7, 7]

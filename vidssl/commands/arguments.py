@@ -256,33 +256,3 @@ def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> N
         print(json.dumps(content, default=str))
     else:
         print(*lines, sep="\n")
-
-
-def list_parser(
-    description: str | None, max_missing: float = 0.05, fps: float | None = None
-) -> argparse.ArgumentParser:
-    """Make the parser of a script in datasets/, with what all of them know that find listed files in a folder.
-
-    Args:
-        description: The script's own.
-        max_missing: Default of --max-missing.
-        fps: Default of --fps; None: the lists do not say.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=max_missing,
-        help=f"share of the files of a list that may be missing (default {max_missing:g})",
-    )
-    parser.add_argument(
-        "--follow-links", action="store_true", help="follow links to folders, and links that leave the folder"
-    )
-    default = "" if fps is None else f" (default {fps:g})"
-    parser.add_argument(
-        "--fps", type=float, default=fps, help=f"frames per second of folders of images{default}"
-    )
-    return parser

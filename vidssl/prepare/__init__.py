@@ -1,5 +1,7 @@
 """Data sets to video lists: one module for each data set or list format."""
 
+from vidssl.prepare.chunks import prepare_chunks
+from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
 from vidssl.prepare.match import Counts, Report
@@ -14,6 +16,8 @@ __all__ = [
     "FORMS",
     "Counts",
     "Report",
+    "prepare_chunks",
+    "prepare_folder",
     "prepare_hmdb51",
     "prepare_kinetics",
     "prepare_list",

@@ -1,8 +1,7 @@
-"""What a folder holds: its videos and its folders of images, found in one walk and looked up by name."""
+"""Index of the videos and of the folders of images below a folder: scanned once, then looked up by name."""
 
 import os
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,59 +16,66 @@ VIDEO_SUFFIXES = frozenset(
 )
 
 
-class Found(NamedTuple):
-    """What fits a name: nothing, one path, or several where the name is not enough."""
+class Match(NamedTuple):
+    """The paths that match a name: none, one, or several if the name is ambiguous."""
 
     paths: Sequence[str]
-    way: Literal["exact", "suffix", "letters"]  # what had to be overlooked: nothing, the suffix, the case
+    kind: Literal[
+        "exact", "extension", "case"
+    ]  # what differs from the name: nothing, the extension, the case
 
 
-@dataclass(frozen=True)
-class Tree:
-    """Videos and folders of images below a folder; paths are relative to it, with forward slashes."""
+class ImageFolder(NamedTuple):
+    """A folder that holds images itself, not only in folders below."""
 
-    videos: tuple[str, ...]  # sorted
-    images: dict[str, int]  # each folder that holds images itself, and how many
-    ignored: int  # files that are no videos, or hidden
-    sequences: frozenset[str] = frozenset()  # of these folders, those whose images are numbered as frames are
-    outside: tuple[str, ...] = ()  # links that were followed out of the folder
-    repeated: tuple[str, ...] = ()  # links to folders that are listed already
-    mixed: Mapping[str, Sequence[str]] = field(
-        default_factory=dict
-    )  # folders of images that hold the same numbers
-    # under several names, and these names
+    num_images: int
+    is_video: bool  # the images are numbered as the frames of one video
+    mixed_prefixes: Sequence[
+        str
+    ]  # prefixes that share the same numbers, such as img_ and flow_x_; else empty
 
-    def find(self, name: str, any_case: bool = True) -> Found:
-        """Look a path up: as it is, else with another suffix, else with other letter case where that is allowed.
 
-        A folder of images is what it would be called as a file: `a/x` for `a/x.avi`.
+@dataclass
+class FileIndex:
+    """Videos and folders of images below `root`. All paths are relative to it, with forward slashes."""
+
+    root: Path
+    videos: list[str] = field(default_factory=list)
+    image_folders: dict[str, ImageFolder] = field(default_factory=dict)
+    num_files: int = 0  # of any kind, hidden ones too
+    outside: list[str] = field(default_factory=list)  # followed links that leave the root
+    repeated: list[str] = field(default_factory=list)  # links to folders that are in the index already
+
+    def find(self, name: str, any_case: bool = True) -> Match:
+        """Find a path: exact, else with another extension, else (if `any_case`) in different case.
+
+        A folder of images matches like a file without extension: `a/x` for `a/x.avi`.
         """
-        if name in self._paths:
-            return Found((name,), "exact")
         stem = _stem(name)
-        if stem in self._by_stem or not any_case:
-            return Found(self._by_stem.get(stem, ()), "suffix")
-        paths = self._by_folded_stem.get(stem.casefold(), ())
-        same = [path for path in paths if path.casefold() == name.casefold()]
-        return Found(same or paths, "letters")
+        paths = self._by_stem.get(stem, [])
+        if name in paths:
+            return Match([name], "exact")
+        if paths or not any_case:
+            return Match(paths, "extension")
+        paths = self._by_folded_stem.get(stem.casefold(), [])
+        same_extension = [path for path in paths if path.casefold() == name.casefold()]
+        return Match(same_extension or paths, "case")
 
-    def find_anywhere(self, name: str, folders: Collection[str]) -> Found:
-        """Look a file's name up in all folders, case and all; of several, those that lie in one of `folders`."""
-        paths = self._by_name.get(_stem(name), ())
+    def find_anywhere(self, name: str, preferred: Collection[str]) -> Match:
+        """Find a file name in all folders; of several matches, keep those in a folder with a `preferred` name."""
+        paths = self._by_name.get(_stem(name), [])
         exact = [path for path in paths if path.rpartition("/")[2] == name]
         paths = exact or paths
-        inside = [path for path in paths if path.rpartition("/")[0].rpartition("/")[2] in folders]
-        return Found(inside or paths, "exact" if exact else "suffix")
+        inside = [path for path in paths if path.rpartition("/")[0].rpartition("/")[2] in preferred]
+        return Match(inside or paths, "exact" if exact else "extension")
 
     @property
     def notes(self) -> list[str]:
         """Notes on followed links, for the report."""
         notes = []
         if self.repeated:
-            first = ", ".join(map(repr, self.repeated[:3])) + (", ..." if len(self.repeated) > 3 else "")
-            notes.append(
-                f"{len(self.repeated)} links to folders that are listed already are left out: {first}"
-            )
+            skipped = f"skipped {len(self.repeated)} links to folders that are already listed"
+            notes.append(f"{skipped}: {preview(self.repeated)}")
         if self.outside:
             notes.append(
                 f"{len(self.outside)} links leave the folder: read these lists with --allow-external, in a config "
@@ -78,130 +84,121 @@ class Tree:
         return notes
 
     @cached_property
-    def _paths(self) -> frozenset[str]:
-        return frozenset((*self.videos, *self.images))
-
-    @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
-        return _grouped((_stem(path), path) for path in sorted(self._paths))
+        return self._group(_stem)
 
     @cached_property
     def _by_folded_stem(self) -> dict[str, list[str]]:
-        return _grouped((_stem(path).casefold(), path) for path in sorted(self._paths))
+        return self._group(lambda path: _stem(path).casefold())
 
     @cached_property
     def _by_name(self) -> dict[str, list[str]]:
-        return _grouped((_stem(path).rpartition("/")[2], path) for path in sorted(self._paths))
+        return self._group(lambda path: _stem(path).rpartition("/")[2])
+
+    def _group(self, key: Callable[[str], str]) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for path in sorted([*self.videos, *self.image_folders]):
+            groups.setdefault(key(path), []).append(path)
+        return groups
 
 
-def scan(
+def index_files(
     root: Path,
-    folders: Collection[str] | None = None,
+    wanted: Callable[[str], bool] = lambda _: True,
     suffixes: Collection[str] = VIDEO_SUFFIXES,
     follow_links: bool = False,
-) -> Tree:
-    """Walk a folder once. Hidden folders are left out.
+) -> FileIndex:
+    """Scan a folder once. Hidden files and folders are skipped.
 
     Args:
         root: The folder.
-        folders: Of those at the top only these are looked into; None: all.
-        suffixes: What a file is called that counts as a video, such as those of images that are one each.
-        follow_links: Walk into folders that are links, each folder once, and accept links that leave the root.
+        wanted: Whether a top-level folder is scanned, from its name.
+        suffixes: File extensions that count as videos.
+        follow_links: Scan folders behind symbolic links, each once, and accept links that leave the root.
 
     Raises:
-        DataError: It is no folder, one below it cannot be read, or a link leaves it and is not to be followed.
+        DataError: `root` is not a folder, a folder cannot be read, or a link leaves the root without `follow_links`.
     """
     if not root.is_dir():
         raise DataError(f"{root} is not a folder")
-    inside = root.resolve()
-    videos: list[str] = []
-    images: dict[str, int] = {}
-    sequences: set[str] = set()
-    mixed: dict[str, Sequence[str]] = {}
-    outside: list[str] = []
-    repeated: list[str] = []
-    ignored = 0
-    waiting = [""]  # empty, or relative and with a slash at the end
-    links: list[str] = []  # folders that are links: they wait until the others are done, which count first
-    known: set[tuple[int, int]] = (
-        set()
-    )  # device and inode of the folders that were walked, where links are followed
-    while waiting or links:
+    real_root = root.resolve()
+    index = FileIndex(root)
+    links: list[str] = []
+    pending = [""]  # relative to the root, with a slash at the end
+    visited: set[tuple[int, int]] = set()  # device and inode
+    while pending or links:
+        # Links come last: a folder inside the root is listed under its own path, not under that of a link to it.
+        is_link = not pending
         links.sort(reverse=True)
-        is_linked = not waiting
-        folder = waiting.pop() if waiting else links.pop()
-        pictures: list[str] = []
+        folder = (pending or links).pop()
+        images = []
         try:
             if follow_links:
                 status = os.stat(root / folder)
-                if (status.st_dev, status.st_ino) in known:  # also what ends a loop of links
-                    repeated.append(folder.rstrip("/"))
+                if (status.st_dev, status.st_ino) in visited:  # this also ends loops of links
+                    index.repeated.append(folder.rstrip("/"))
                     continue
-                known.add((status.st_dev, status.st_ino))
-            if is_linked and _leaves(root / folder, inside):
-                outside.append(folder.rstrip("/"))
+                visited.add((status.st_dev, status.st_ino))
+            if is_link and _leaves(root / folder, real_root):
+                index.outside.append(folder.rstrip("/"))
             with os.scandir(root / folder) as entries:
-                for entry in entries:
-                    # Not Path: a set of frames has millions of names.
-                    is_link, name = entry.is_symlink(), entry.name
-                    leaves = is_link and _leaves(Path(entry.path), inside)
+                for entry in entries:  # no Path for each: a data set of frames has millions of files
+                    leaves = entry.is_symlink() and _leaves(Path(entry.path), real_root)
                     if leaves and not follow_links:
                         raise DataError(
                             f"{entry.path} is a link that leaves {root}: follow it with --follow-links, or remove it"
                         )
-                    if entry.is_dir():
-                        wanted = folder or folders is None or name in folders
-                        if wanted and not name.startswith(".") and (follow_links or not is_link):
-                            (links if is_link else waiting).append(f"{folder}{name}/")
+                    is_folder, suffix = entry.is_dir(), _suffix(entry.name)
+                    index.num_files += not is_folder
+                    if entry.name.startswith("."):
                         continue
-                    suffix = _suffix(name)
-                    if name.startswith(".") or (is_link and not entry.is_file()):
-                        ignored += 1
-                    elif suffix in suffixes:
-                        videos.append(folder + name)
+                    if is_folder:
+                        if (folder or wanted(entry.name)) and (follow_links or not entry.is_symlink()):
+                            (links if entry.is_symlink() else pending).append(f"{folder}{entry.name}/")
+                    elif suffix in suffixes and entry.is_file():
+                        index.videos.append(folder + entry.name)
                         if leaves:
-                            outside.append(folder + name)
-                    else:
-                        ignored += 1
-                        if suffix in IMAGE_SUFFIXES:
-                            pictures.append(name)
+                            index.outside.append(folder + entry.name)
+                    elif suffix in IMAGE_SUFFIXES and entry.is_file():
+                        images.append(entry.name)
         except OSError as error:
             raise DataError(f"cannot read folder {root / folder}: {error.strerror}") from None
-        if pictures and folder:
-            images[folder.rstrip("/")] = len(pictures)
-            numbers = numbers_by_name(pictures)
-            if is_sequence(numbers):
-                sequences.add(folder.rstrip("/"))
-            elif is_mixed(numbers):
-                mixed[folder.rstrip("/")] = sorted(numbers)
-    return Tree(
-        tuple(sorted(videos)),
-        images,
-        ignored,
-        frozenset(sequences),
-        tuple(sorted(outside)),
-        tuple(sorted(repeated)),
-        mixed,
-    )
+        if images and folder:
+            index.image_folders[folder.rstrip("/")] = _image_folder(images)
+    for paths in (index.videos, index.outside, index.repeated):
+        paths.sort()
+    return index
+
+
+def _image_folder(images: Sequence[str]) -> ImageFolder:
+    prefixes = numbers_by_name(images)
+    is_video = is_sequence(prefixes)
+    return ImageFolder(len(images), is_video, sorted(prefixes) if not is_video and is_mixed(prefixes) else [])
+
+
+def _leaves(path: Path, root: Path) -> bool:
+    try:
+        return not path.resolve().is_relative_to(root)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise DataError(f"{path} is a link that cannot be followed: {error}") from None
 
 
 def check_name(text: str) -> None:
-    """Refuse what a list, a text file of one row a line, cannot hold.
+    """Check that a list can hold a name.
 
     Raises:
         DataError: The name holds a line break or is not UTF-8.
     """
-    if len(text.splitlines()) != 1 or text.splitlines()[0] != text:
+    if text.splitlines() != [text]:
         raise DataError(f"{text!r} holds a line break: rename it")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise DataError(f"{text!r} is not a name in UTF-8: rename it")
 
 
-def _leaves(path: Path, inside: Path) -> bool:
-    try:
-        return not path.resolve().is_relative_to(inside)
-    except (OSError, RuntimeError) as error:  # a loop of links
-        raise DataError(f"{path} is a link that cannot be followed: {error}") from None
+def preview(names: Sequence[str], form: Callable[[str], str] = repr, limit: int = 3) -> str:
+    """The first names, and how many more there are."""
+    first = ", ".join(map(form, names[:limit]))
+    return f"{first} and {len(names) - limit} more" if len(names) > limit else first
 
 
 def _suffix(name: str) -> str:
@@ -210,13 +207,6 @@ def _suffix(name: str) -> str:
 
 
 def _stem(path: str) -> str:
-    """The path without the suffix of a video; with what else stands behind a dot."""
+    """The path without the extension of a video; any other text after a dot belongs to the name."""
     suffix = _suffix(path)
     return path[: -len(suffix)] if suffix in VIDEO_SUFFIXES else path
-
-
-def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for key, path in pairs:
-        groups[key].append(path)
-    return dict(groups)

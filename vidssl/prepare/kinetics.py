@@ -1,14 +1,13 @@
-"""Kinetics-400, -600 and -700: clips named by their video and its times, of which every copy lacks some."""
+"""Kinetics-400, -600 and -700: clips named by their YouTube id and times; every copy of the data set lacks some."""
 
-import csv
-import io
-import math
 from pathlib import Path
 
-from vidssl.data.video_list import read_text
+from typing_extensions import Unpack
+
 from vidssl.errors import DataError
-from vidssl.prepare.file_index import Found, Tree, scan
-from vidssl.prepare.match import Listed, Report, classes_of, shown, write_found
+from vidssl.prepare.annotation_files import read_classes, read_csv
+from vidssl.prepare.file_index import FileIndex, Match, preview
+from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
 
 _COLUMNS = ("label", "youtube_id", "time_start", "time_end")
 
@@ -21,101 +20,75 @@ def prepare_kinetics(
     classes: Path | None = None,
     *,
     untrimmed: bool = False,
-    max_missing: float = 0.2,
-    fps: float | None = None,
-    follow_links: bool = False,
+    **options: Unpack[MatchOptions],
 ) -> Report:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Kinetics.
 
-    Class n is the n-th of the sorted labels of the training list, whatever folders there are. Files are found by
-    name, in whatever folder they lie; where several have it, the one in a folder of the class's name.
+    Class n is the n-th of the sorted labels of the training list, whatever folders exist. Files are found by name in
+    any folder; if several folders have the file, the one named after the class is used.
 
     Args:
-        root: Folder with `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`; other suffixes are found too.
-        out: Where the lists go.
+        root: Folder with `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`; other extensions match too.
+        out: Folder for the lists.
         train: The official CSV `label,youtube_id,time_start,time_end,…`.
-        test: The same of the videos to test on: the validation list, since the test list has no labels.
+        test: The official CSV of the validation set (the test set has no labels).
         classes: Names of the classes to keep, one a line; None: all.
-        untrimmed: The files are whole videos `<id>.mp4`: start and end are written too.
-        max_missing: Fraction of the files of a list that may be missing.
-        fps: Frames per second of folders of images.
-        follow_links: Follow links to folders, and links that leave the root.
+        untrimmed: The files are whole videos `<id>.mp4`: write start and end too.
+        options: See `MatchOptions`; `max_missing` is 0.2 by default.
 
     Raises:
-        DataError: The lists are not what they should be, contradict each other, or do not fit the folder.
+        DataError: The lists are malformed, contradict each other, or do not fit the folder.
     """
     sides = {side: _read(path) for side, path in (("train", train), ("test", test)) if path is not None}
     known = {label for _, label, *_ in sides["train"]}
-    chosen = set(classes_of(classes)) if classes is not None else known
-    if chosen - known:
-        raise DataError(f"{classes}: {shown(sorted(chosen - known))}: no label of {train} is called so")
-    names = sorted(chosen)
-    numbers = {name: n for n, name in enumerate(names)}
-    lists: dict[str, list[Listed]] = {}
+    kept = set(read_classes(classes)) if classes is not None else known
+    if kept - known:
+        raise DataError(f"{classes}: {preview(sorted(kept - known))}: not a label of {train}")
+    names = sorted(kept)
+    labels = {name: n for n, name in enumerate(names)}
+    lists: dict[str, list[ListedVideo]] = {}
     notes = []
     for side, rows in sides.items():
         lists[side] = []
         for place, label, video, start, end in rows:
             if label not in known:
                 raise DataError(
-                    f"{place}: class {label!r} is not among the {len(known)} of {train}: are the lists of one version?"
+                    f"{place}: class {label!r} is not among the {len(known)} of {train}: "
+                    "do the lists belong to one version?"
                 )
-            if label not in chosen:
+            if label not in kept:
                 continue
-            if untrimmed:
-                lists[side].append(Listed(place, f"{video}.mp4", numbers[label], start, end))
-            else:
-                lists[side].append(
-                    Listed(place, f"{video}_{int(start):06d}_{int(end):06d}.mp4", numbers[label])
-                )
+            name = video if untrimmed else f"{video}_{int(start):06d}_{int(end):06d}"
+            span = (start, end) if untrimmed else (None, None)
+            lists[side].append(ListedVideo(place, f"{name}.mp4", labels[label], *span))
         if classes is not None:
-            notes.append(f"{side}: {len(rows) - len(lists[side])} rows of other classes left out")
+            notes.append(f"{side}: skipped {len(rows) - len(lists[side])} rows of other classes")
 
-    def find(tree: Tree, row: Listed) -> Found:
-        folders = (names[row.label], names[row.label].replace(" ", "_"))
-        found = tree.find_anywhere(row.name, folders)
-        if found.paths or untrimmed:
-            return found
-        video = row.name.rsplit("_", 2)[0]
-        return tree.find_anywhere(f"{video}.mp4", folders)
+    def find(index: FileIndex, video: ListedVideo) -> Match:
+        folders = (names[video.label], names[video.label].replace(" ", "_"))
+        match = index.find_anywhere(video.name, folders)
+        if match.paths or untrimmed:
+            return match
+        return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
 
-    tree = scan(root, follow_links=follow_links)
-    return write_found(
-        root, out, tree, lists, names, max_missing=max_missing, fps=fps, find=find, notes=notes
-    )
+    options.setdefault("max_missing", 0.2)
+    return write_matched_lists(root, out, lists, names, find=find, notes=notes, **options)
 
 
 def _read(path: Path) -> list[tuple[str, str, str, float, float]]:
     """The rows of an official list: place, label, id, start and end in seconds."""
-    reader = csv.DictReader(io.StringIO(read_text(path, "give an official CSV"), newline=""), strict=True)
     rows = []
-    try:
-        lacking = [column for column in _COLUMNS if column not in (reader.fieldnames or ())]
-        if lacking:
+    for place, row in read_csv(
+        path, _COLUMNS, "pass an official CSV; the test list has no labels: use the validation list"
+    ):
+        label, video, *times = (row[column].strip() for column in _COLUMNS)
+        try:
+            start, end = map(float, times)
+        except ValueError:
+            start = end = 0.0
+        if not 0 <= start < end < float("inf"):
             raise DataError(
-                f"{path}:1: header {','.join(reader.fieldnames or ())!r} lacks {' and '.join(lacking)}; the official "
-                "test list has no labels: test on the validation list"
+                f"{place}: {times[0]!r} to {times[1]!r} is not a span in seconds with start before end"
             )
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            if (
-                None in row
-                or None in row.values()
-                or not row["label"].strip()
-                or not row["youtube_id"].strip()
-            ):
-                raise DataError(
-                    f"{place}: a row needs {', '.join(reader.fieldnames or ())}; quote labels with commas"
-                )
-            try:
-                start, end = float(row["time_start"]), float(row["time_end"])
-            except ValueError:
-                start = end = math.nan
-            if not 0 <= start < end < math.inf:
-                raise DataError(
-                    f"{place}: from {row['time_start']!r} to {row['time_end']!r} is no span: seconds, the start first"
-                )
-            rows.append((place, row["label"].strip(), row["youtube_id"].strip(), start, end))
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}; is a quote left open?") from None
+        rows.append((place, label, video, start, end))
     return rows

@@ -1,46 +1,57 @@
-"""From the rows of anybody's list to vidssl's lists: find each file, count what is there, write all lists or none."""
+"""Match the rows of official lists to the files of a folder, and write the lists of the files that were found."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
-from vidssl.data.video_list import Row, check_beside, read_text, write_lists
+from vidssl.data.video_list import Row, check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.file_index import Found, Tree, check_name
-
-SHOWN = 3  # names in a report or an error; the rest is counted
+from vidssl.prepare.file_index import FileIndex, Match, check_name, index_files, preview
 
 
-class Listed(NamedTuple):
-    """One row of somebody's list."""
+class ListedVideo(NamedTuple):
+    """One row of an official list."""
 
     place: str  # file:line
-    name: str  # as it is listed, relative to the root
+    name: str  # path in the list, relative to the root
     label: int = -1  # -1: unknown
     start: float | None = None  # seconds
     end: float | None = None  # seconds
-    frames: int | None = None  # that the folder of images must have; None: nobody says
+    num_frames: int | None = None  # expected images of a folder; None: unknown
+
+    @property
+    def span(self) -> tuple[float | None, float | None]:
+        """Start and end."""
+        return self.start, self.end
+
+
+class MatchOptions(TypedDict, total=False):
+    """Options shared by the data sets with official lists."""
+
+    max_missing: float  # largest fraction of the files of a list that may be missing, in [0, 1]; default 0.05
+    fps: float | None  # frame rate for folders of images, for the column fps; default None: no column
+    follow_links: bool  # follow links to folders, and links that leave the root; default False
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What became of the rows of one list; the report names what is not empty."""
+    """How the rows of one list matched."""
 
     listed: int
     found: int
-    twice: int  # rows that stood there before, and were dropped
+    duplicates: int  # repeated rows, which are dropped
     missing: tuple[str, ...]
-    letters: tuple[tuple[str, str], ...]  # as listed, and the file: they differ in letter case
-    suffixes: tuple[tuple[str, str], ...]  # as listed, and the file: they differ in the suffix
-    images: int  # of the files found, folders of images
-    uneven: tuple[str, ...]  # folders with more or fewer images than the list says
-    empty: tuple[str, ...]  # classes without a file
+    case_mismatches: tuple[tuple[str, str], ...]  # (listed, file)
+    extension_mismatches: tuple[tuple[str, str], ...]  # (listed, file)
+    image_folders: int  # matches that are folders of images
+    frame_count_mismatches: tuple[str, ...]
+    empty_classes: tuple[str, ...]  # classes without a file
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was listed and what was there; `str()` is what a script prints."""
+    """How official lists matched a folder; `str()` is what the command prints."""
 
     lists: Mapping[str, Counts]
     classes: tuple[str, ...]
@@ -51,211 +62,164 @@ class Report:
         for name, counts in self.lists.items():
             lines.append(
                 f"{name}: {counts.listed} listed, {counts.found} found, {len(counts.missing)} missing, "
-                f"{len(counts.letters)} in other letter case, {len(counts.suffixes)} with another suffix, "
-                f"{counts.twice} listed twice"
+                f"{len(counts.case_mismatches)} in different case, "
+                f"{len(counts.extension_mismatches)} with another extension, {counts.duplicates} duplicates"
             )
             details = {
-                "missing": shown(counts.missing),
-                "in other letter case": shown([f"{a!r} is {b!r}" for a, b in counts.letters], str),
-                "with another suffix": shown([f"{a!r} is {b!r}" for a, b in counts.suffixes], str),
-                "folders of images": counts.images and f"{counts.images}; give --fps, or data.fps later",
-                "with another number of images": counts.uneven
-                and f"{len(counts.uneven)}: {shown(counts.uneven, str)}",
-                "classes without a file": counts.empty and f"{len(counts.empty)}: {shown(counts.empty)}",
+                "missing": preview(counts.missing),
+                "in different case": preview([f"{a!r} is {b!r}" for a, b in counts.case_mismatches], str),
+                "with another extension": preview(
+                    [f"{a!r} is {b!r}" for a, b in counts.extension_mismatches], str
+                ),
+                "folders of images": counts.image_folders
+                and f"{counts.image_folders}; set --fps, or data.fps later",
+                "frame count differs": preview(counts.frame_count_mismatches, str),
+                "classes without a file": preview(counts.empty_classes),
             }
             lines += [f"  {title}: {text}" for title, text in details.items() if text]
         return "\n".join([*lines, *self.notes, *([f"{len(self.classes)} classes"] if self.classes else [])])
 
 
-def find_path(tree: Tree, row: Listed) -> Found:
-    """Look a row up by its path."""
-    return tree.find(row.name)
+def find_path(index: FileIndex, video: ListedVideo) -> Match:
+    """Find a listed video by its path."""
+    return index.find(video.name)
 
 
-def write_found(
+def write_matched_lists(
     root: Path,
     out: Path,
-    tree: Tree,
-    lists: Mapping[str, Sequence[Listed]],
+    lists: Mapping[str, Sequence[ListedVideo]],
     classes: Sequence[str],
     *,
-    max_missing: float,
-    fps: float | None = None,
-    find: Callable[[Tree, Listed], Found] = find_path,
+    index: FileIndex | None = None,
+    find: Callable[[FileIndex, ListedVideo], Match] = find_path,
     notes: Sequence[str] = (),
+    max_missing: float = 0.05,
+    fps: float | None = None,
+    follow_links: bool = False,
 ) -> Report:
-    """Find the files of all lists and write the lists of those that are there.
+    """Find the files of all lists and write the lists of those that exist: all of them or none.
 
-    A row that stands twice is dropped and counted. `trainX` and `testX` must not share a file.
+    Repeated rows are dropped and counted. The lists `trainX` and `testX` must not share a file.
 
     Args:
         root: Folder of the videos.
-        out: Where the lists go; made where it is missing.
-        tree: What is in the root.
-        lists: For each name the rows.
+        out: Folder for the lists.
+        lists: Rows of each list, by its name.
         classes: Name of class n.
-        max_missing: Fraction of the files of a list that may be missing, in [0, 1].
-        fps: Frames per second of folders of images; None: the lists do not say.
+        index: Files of the root; None: scan it.
         find: How a row is looked up.
-        notes: What else the report says.
+        notes: Lines for the report.
+        max_missing: See `MatchOptions`, as for `fps` and `follow_links`.
+        fps: Frame rate for folders of images.
+        follow_links: Follow links.
 
     Raises:
-        ConfigError: A share or frames per second that are none.
-        DataError: Too many files are missing; rows contradict each other; a name fits several files, or a file
-            several names; names that a list cannot hold; other lists in `out`.
+        ConfigError: `max_missing` or `fps` is out of range.
+        DataError: Too many files are missing, rows contradict each other, a name matches several files, several names
+            match one file, a list cannot hold a name, or `out` holds other lists.
     """
     if not 0 <= max_missing <= 1:
-        raise ConfigError(f"share of missing files is {max_missing}, it must be in [0, 1]")
+        raise ConfigError(f"--max-missing is {max_missing}: it must be in [0, 1]")
     if fps is not None and not 0 < fps < float("inf"):
-        raise ConfigError(f"frames per second are {fps}, they must be above 0")
-    if len({*classes}) != len(classes):
-        twice = sorted({name for name in classes if classes.count(name) > 1})
-        raise DataError(f"{shown(twice)}: a class stands twice in the list of classes; delete one")
+        raise ConfigError(f"--fps is {fps}: it must be above 0")
+    duplicates = sorted({name for name in classes if classes.count(name) > 1})
+    if duplicates:
+        raise DataError(f"duplicate class names: {preview(duplicates)}")
     for name in classes:
         check_name(name)
     check_beside(out, root, classes)
+    index = index or index_files(root, follow_links=follow_links)
+    matched, counts = {}, {}
+    for name, videos in lists.items():
+        matched[name], counts[name] = _match(name, videos, index, classes, find, max_missing)
+    _check_apart(matched)
     rows: dict[str, list[Row]] = {}
-    counts: dict[str, Counts] = {}
-    places: dict[str, dict[str, str]] = {}  # for each list: the files in it, and the rows that they are from
-    for name, listed in lists.items():
-        pairs, counts[name] = _find_all(name, listed, root, tree, classes, find, max_missing)
+    for name, pairs in matched.items():
+        for _, path in pairs:
+            check_name(path)
         rows[name] = [
-            Row(path, row.label, row.start, row.end, fps if path in tree.images else None)
-            for row, path in pairs
+            Row(path, video.label, *video.span, fps if path in index.image_folders else None)
+            for video, path in pairs
         ]
-        places[name] = {path: row.place for row, path in pairs}
-    _check_apart(places)
-    for path in sorted({row.path for kept in rows.values() for row in kept}):
-        check_name(path)
     write_lists(out, root, rows, classes)
-    return Report(counts, tuple(classes), (*notes, *tree.notes))
+    return Report(counts, tuple(classes), (*notes, *index.notes))
 
 
-def lines_of(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
-    """Give the lines of a text that are not blank, without blanks at their ends, each with its `file:line`.
-
-    Raises:
-        DataError: The file cannot be read, or is not UTF-8.
-    """
-    for number, line in enumerate(read_text(path, remedy).split("\n"), 1):
-        if line.strip():
-            yield f"{path}:{number}", line.strip()
-
-
-def classes_of(path: Path) -> list[str]:
-    """Read the names of classes, one a line; line n names class n.
-
-    Raises:
-        DataError: The file cannot be read, is empty, or a line between others is.
-    """
-    names = [line.strip() for line in read_text(path, "name the file of the classes").rstrip().split("\n")]
-    if "" in names:
-        raise DataError(f"{path}:{names.index('') + 1}: the line is empty; line n names class n, from 0")
-    return names
-
-
-def names_in(folder: Path) -> list[str]:
-    """Names of the files in a folder, sorted.
-
-    Raises:
-        DataError: It is no folder, or cannot be read.
-    """
-    try:
-        return sorted(path.name for path in folder.iterdir() if path.is_file())
-    except OSError as error:
-        raise DataError(f"cannot read folder {folder}: {error.strerror}") from None
-
-
-def shown(names: Sequence[str], form: Callable[[str], str] = repr) -> str:
-    """The first names, and how many more there are."""
-    first = ", ".join(form(name) for name in names[:SHOWN])
-    return f"{first} and {len(names) - SHOWN} more" if len(names) > SHOWN else first
-
-
-def _find_all(
+def _match(
     name: str,
-    listed: Sequence[Listed],
-    root: Path,
-    tree: Tree,
+    videos: Sequence[ListedVideo],
+    index: FileIndex,
     classes: Sequence[str],
-    find: Callable[[Tree, Listed], Found],
+    find: Callable[[FileIndex, ListedVideo], Match],
     max_missing: float,
-) -> tuple[list[tuple[Listed, str]], Counts]:
-    """The rows of a list whose files are there, with the files, and the counts."""
-    if not listed:
-        raise DataError(f"{name}: no rows are listed, there is nothing to write")
-    once = _without_repeats(listed)
-    matches = [(row, find(tree, row)) for row in once]
-    _check_ambiguous(matches)
-    found = [(row, match.paths[0], match.way) for row, match in matches if match.paths]
-    missing = tuple(row.name for row, match in matches if not match.paths)
-    if len(missing) > max_missing * len(once) or not found:
+) -> tuple[list[tuple[ListedVideo, str]], Counts]:
+    """The rows of a list whose files exist, with the files, and the counts."""
+    if not videos:
+        raise DataError(f"{name}: the list has no rows")
+    unique = _drop_duplicates(videos)
+    matches = [(video, find(index, video)) for video in unique]
+    ambiguous = [(video, match.paths) for video, match in matches if len(match.paths) > 1]
+    if ambiguous:
+        video, paths = ambiguous[0]
         raise DataError(
-            f"{name}: {len(missing)} of {len(once)} listed files are not in {root}, a share of "
-            f"{len(missing) / len(once):.3g}, the limit is {max_missing:g} (--max-missing): {shown(missing)}; "
+            f"{video.place}: {video.name!r} matches {preview(paths)} ({len(ambiguous)} such rows): "
+            "keep one of them in the folder"
+        )
+    found = [(video, match.paths[0], match.kind) for video, match in matches if match.paths]
+    missing = tuple(video.name for video, match in matches if not match.paths)
+    if len(missing) > max_missing * len(unique) or not found:
+        raise DataError(
+            f"{name}: {len(missing)} of {len(unique)} listed files are not in {index.root}, a fraction of "
+            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (--max-missing): {preview(missing)}; "
             "is it the right folder, and the right list?"
         )
-    pairs = [(row, path) for row, path, _ in found]
-    _check_shared(pairs)
-    labels = {row.label for row, _ in pairs}
-    return pairs, Counts(
-        listed=len(listed),
-        found=len(pairs),
-        twice=len(listed) - len(once),
+    first: dict[object, ListedVideo] = {}
+    for video, path, _ in found:
+        other = first.setdefault((path, video.span), video)
+        if other is not video:
+            raise DataError(
+                f"{video.place}: {video.name!r} and {other.name!r} ({other.place}) both match the file {path!r}: "
+                "rename the files as they are listed"
+            )
+    labels = {video.label for video, *_ in found}
+    return [(video, path) for video, path, _ in found], Counts(
+        listed=len(videos),
+        found=len(found),
+        duplicates=len(videos) - len(unique),
         missing=missing,
-        letters=tuple((row.name, path) for row, path, way in found if way == "letters"),
-        suffixes=tuple((row.name, path) for row, path, way in found if way == "suffix"),
-        images=sum(path in tree.images for _, path in pairs),
-        uneven=tuple(_uneven(pairs, tree)),
-        empty=tuple(text for n, text in enumerate(classes) if n not in labels),
+        case_mismatches=tuple((video.name, path) for video, path, kind in found if kind == "case"),
+        extension_mismatches=tuple((video.name, path) for video, path, kind in found if kind == "extension"),
+        image_folders=sum(path in index.image_folders for _, path, _ in found),
+        frame_count_mismatches=tuple(
+            f"{path!r} has {folder.num_images}, {video.num_frames} are listed"
+            for video, path, _ in found
+            if (folder := index.image_folders.get(path)) and video.num_frames not in (None, folder.num_images)
+        ),
+        empty_classes=tuple(text for n, text in enumerate(classes) if n not in labels),
     )
 
 
-def _without_repeats(listed: Sequence[Listed]) -> list[Listed]:
-    first: dict[tuple[str, float | None, float | None], Listed] = {}
-    for row in listed:
-        other = first.setdefault((row.name, row.start, row.end), row)
-        if other.label != row.label:
+def _drop_duplicates(videos: Sequence[ListedVideo]) -> list[ListedVideo]:
+    first: dict[object, ListedVideo] = {}
+    for video in videos:
+        other = first.setdefault((video.name, video.span), video)
+        if other.label != video.label:
             raise DataError(
-                f"{row.place}: {row.name!r} has label {row.label}, and label {other.label} at {other.place}; delete one"
+                f"{video.place}: {video.name!r} has label {video.label}, but label {other.label} at {other.place}: "
+                "delete one row"
             )
     return list(first.values())
 
 
-def _check_ambiguous(matches: Sequence[tuple[Listed, Found]]) -> None:
-    several = [(row, match) for row, match in matches if len(match.paths) > 1]
-    if several:
-        row, match = several[0]
-        raise DataError(
-            f"{row.place}: {row.name!r} could be each of {shown(match.paths)} ({len(several)} such rows): "
-            "keep one of them in the folder"
-        )
-
-
-def _check_shared(pairs: Sequence[tuple[Listed, str]]) -> None:
-    """Refuse a file that two rows have been found to mean, unless they mean different times of it."""
-    taken: dict[tuple[str, float | None, float | None], Listed] = {}
-    for row, path in pairs:
-        other = taken.setdefault((path, row.start, row.end), row)
-        if other is not row:
-            raise DataError(
-                f"{row.place}: {row.name!r} and {other.name!r} ({other.place}) both fit the one file {path!r}: "
-                "give the files the names that are listed"
-            )
-
-
-def _check_apart(places: Mapping[str, Mapping[str, str]]) -> None:
-    for name, train in places.items():
-        test = places.get(name.replace("train", "test", 1), {}) if name.startswith("train") else {}
-        for path in train:
-            if path in test:
+def _check_apart(matched: Mapping[str, Sequence[tuple[ListedVideo, str]]]) -> None:
+    for name, pairs in matched.items():
+        tested = {}
+        if name.startswith("train"):
+            tested = {path: video for video, path in matched.get(name.replace("train", "test", 1), ())}
+        for video, path in pairs:
+            if path in tested:
                 raise DataError(
-                    f"{test[path]}: {path!r} is tested on, and trained on at {train[path]}: delete one of the rows"
+                    f"{tested[path].place}: {path!r} is also in the training list at {video.place}: "
+                    "delete one row"
                 )
-
-
-def _uneven(pairs: Sequence[tuple[Listed, str]], tree: Tree) -> Iterator[str]:
-    for row, path in pairs:
-        count = tree.images.get(path)
-        if None not in (row.frames, count) and row.frames != count:
-            yield f"{path!r} has {count}, {row.frames} are listed"

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from vidssl.atomic import write_whole
 from vidssl.data.video_list import Row, write_lists
 from vidssl.errors import ConfigError, DataError
+from vidssl.prepare.annotation_files import read_lines
 from vidssl.prepare.file_index import check_name
-from vidssl.prepare.match import lines_of
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.video.reader import open_video
@@ -182,7 +182,7 @@ def _splits(voc: Path, images: list[str], seed: int) -> Mapping[str, str]:
         return {
             line: split
             for split, file in files.items()
-            for _, line in lines_of(file, "it comes with VOC2010")
+            for _, line in read_lines(file, "it comes with VOC2010")
         }
     drawn = generator(seed).permutation(len(images))
     return {images[n]: SPLITS[k >= (len(images) + 1) // 2] for k, n in enumerate(drawn)}

@@ -1,0 +1,80 @@
+"""Readers of annotation files: lines of text, CSV, JSON, class names. Errors name the file and the line."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidssl.data.video_list import read_text
+from vidssl.errors import DataError
+
+
+def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
+    """Yield the non-empty lines of a text file, stripped, each with its `file:line`.
+
+    Raises:
+        DataError: The file cannot be read (the error ends in `remedy`), or is not UTF-8.
+    """
+    for number, line in enumerate(read_text(path, remedy).split("\n"), 1):
+        if line.strip():
+            yield f"{path}:{number}", line.strip()
+
+
+def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the rows of a CSV file with a header, each with its `file:line`.
+
+    Raises:
+        DataError: The file cannot be read or is not CSV (the error ends in `remedy`), lacks one of `columns`, or a row
+            has too many fields or an empty one in these columns.
+    """
+    reader = csv.DictReader(io.StringIO(read_text(path, remedy), newline=""), strict=True)
+    try:
+        header = reader.fieldnames or ()
+        missing = [column for column in columns if column not in header]
+        if missing:
+            raise DataError(f"{path}:1: header {','.join(header)!r} lacks {' and '.join(missing)}; {remedy}")
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            if None in row or not all((row[column] or "").strip() for column in columns):
+                raise DataError(f"{place}: a row needs {', '.join(columns)}; quote names with commas")
+            yield place, row
+    except csv.Error as error:
+        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}; is a quote left open?") from None
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        DataError: It cannot be read, or is not JSON.
+    """
+    try:
+        return json.loads(read_text(path, "pass an official JSON file"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{path} is not JSON: {error}") from None
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read class names, one a line; line n names class n.
+
+    Raises:
+        DataError: The file cannot be read, or has an empty line.
+    """
+    names = [line.strip() for line in read_text(path, "pass a file of class names").rstrip().split("\n")]
+    if "" in names:
+        raise DataError(f"{path}:{names.index('') + 1}: empty line; line n names class n, from 0")
+    return names
+
+
+def file_names(folder: Path) -> list[str]:
+    """Names of the files in a folder, sorted.
+
+    Raises:
+        DataError: The folder cannot be read.
+    """
+    try:
+        return sorted(path.name for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise DataError(f"cannot read folder {folder}: {error.strerror}") from None

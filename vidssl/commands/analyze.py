@@ -33,9 +33,10 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
     The central square of one clip per video is measured; --clips sets another number of clips.
     """
     parser = argparse.ArgumentParser(prog=prog, description=_invariance.__doc__)
+    option = parser.add_argument
     add_input(parser)
     add_network_options(parser, several=True)
-    parser.add_argument(
+    option(
         "--transformations",
         type=one_value,
         nargs="+",
@@ -43,24 +44,24 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
         help="default: all that apply of occlusion, viewpoint, rotation, illumination, colour, blur, "
         "instance, shift, gap, speed, reverse",
     )
-    parser.add_argument("--top-k", type=at_least(1), default=10, help="number of best units (default 10)")
-    parser.add_argument(
+    option("--top-k", type=at_least(1), default=10, help="number of best units (default 10)")
+    option(
         "--variant",
         choices=("class", "goodfellow"),
         default="class",
         help="thresholds, rates and best units per class, or for all videos together (default class)",
     )
-    parser.add_argument(
+    option(
         "--population",
         choices=("all", "samples"),
         default="all",
         help="compute thresholds from clips and transformed clips, or from clips only (default all)",
     )
-    parser.add_argument(
+    option(
         "--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame"
     )
     add_splits(parser, "measure once per split, as 1 2 3; the number replaces {split} in paths and settings")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and invariance.png")
+    option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
     parsed = parse(parser, arguments)
     from vidssl.commands import invariance
     from vidssl.commands.invariance_chart import summary

@@ -127,17 +127,14 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
 
 def add_file_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that decode every file of a list completely."""
+    option = parser.add_argument
     add_input(parser)
-    parser.add_argument("--out", type=Path, required=True, help="output folder")
+    option("--out", type=Path, required=True, help="output folder")
     _add_root(parser)
-    parser.add_argument(
-        "--fps", type=above_zero, help="frame rate of image folders if the list has no column fps"
-    )
-    parser.add_argument(
-        "--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)"
-    )
+    option("--fps", type=above_zero, help="frame rate of image folders if the list has no column fps")
+    option("--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)")
     add_timeout(parser)
-    parser.add_argument(
+    option(
         "--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)"
     )
     add_output_options(parser)
@@ -158,14 +155,15 @@ def add_network_options(
     parser: argparse.ArgumentParser, required: bool = True, several: bool = False, clips: bool = True
 ) -> None:
     """Add the options that choose a network or several, its clips (unless `clips` is False) and the videos' root."""
-    parser.add_argument(
+    option = parser.add_argument
+    option(
         "--checkpoint",
         required=required,
         nargs="+" if several else None,
         help="a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
         + ("; several are compared" if several else ""),
     )
-    parser.add_argument(
+    option(
         "--trust-checkpoint",
         action="store_true",
         help="load a checkpoint with pickled objects; such a file can run any code",
@@ -181,20 +179,18 @@ def add_network_options(
             "batch-size": "videos per batch",
         }.items():
             default = per_run.format(name.replace("-", "_"))
-            parser.add_argument(f"--{name}", type=at_least(1), help=f"{text} {default}")
-        parser.add_argument(
+            option(f"--{name}", type=at_least(1), help=f"{text} {default}")
+        option(
             "--precision",
             choices=("float32", "bfloat16"),
             help=f"precision of the forward pass {per_run.format('precision')}",
         )
     workers = "the run's data.workers" if clips else "one per usable CPU"
-    parser.add_argument("--workers", type=at_least(0), help=f"worker processes (default: {workers})")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
+    option("--workers", type=at_least(0), help=f"worker processes (default: {workers})")
+    option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
     _add_root(parser)
-    parser.add_argument("--allow-external", action="store_true", help="accept paths outside of the root")
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="skip and count videos that are unreadable"
-    )
+    option("--allow-external", action="store_true", help="accept paths outside of the root")
+    option("--allow-missing", action="store_true", help="skip and count videos that are unreadable")
     add_output_options(parser)
 
 

@@ -96,10 +96,11 @@ class Checked:
 def check(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Decode every video of a list and write the list without broken videos; exit with 1 if rows were left out."""
     parser = argparse.ArgumentParser(prog=prog, description=check.__doc__)
+    option = parser.add_argument
     add_file_options(parser)
-    parser.add_argument("--allow-external", action="store_true", help="accept paths outside of the root")
-    parser.add_argument("--min-frames", type=at_least(1), help="leave out videos with fewer frames")
-    parser.add_argument("--min-seconds", type=above_zero, help="leave out shorter videos")
+    option("--allow-external", action="store_true", help="accept paths outside of the root")
+    option("--min-frames", type=at_least(1), help="leave out videos with fewer frames")
+    option("--min-seconds", type=above_zero, help="leave out shorter videos")
     parsed = parse(parser, arguments)
     options = CheckOptions(**{name: getattr(parsed, name) for name in CheckOptions.__dataclass_fields__})
     checked = check_list(parsed.input, parsed.out, options)

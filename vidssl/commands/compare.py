@@ -23,14 +23,11 @@ Found = dict[str, dict[str, dict[str, Any]]]  # run -> label set -> results
 def compare(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Compare the retrieval results of several networks on one page; `make demo` ends with it."""
     parser = argparse.ArgumentParser(prog=prog, description=compare.__doc__)
-    parser.add_argument(
-        "folder", type=Path, help="holds RUN/LABELS/results.json; index.html is written there"
-    )
-    parser.add_argument(
-        "--runs", nargs="+", default=["random", "trained"], metavar="RUN", help="the baseline first"
-    )
-    parser.add_argument("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
-    parser.add_argument("--videos", type=Path, required=True, help="list with an example video per class")
+    option = parser.add_argument
+    option("folder", type=Path, help="holds RUN/LABELS/results.json; index.html is written there")
+    option("--runs", nargs="+", default=["random", "trained"], metavar="RUN", help="the baseline first")
+    option("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
+    option("--videos", type=Path, required=True, help="list with an example video per class")
     add_output_options(parser)
     parsed = parse(parser, arguments)
     found = compare_runs(parsed.folder, parsed.runs, parsed.metrics, parsed.videos)

@@ -24,17 +24,18 @@ if TYPE_CHECKING:
 def test(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Measure a network on a list by the standard protocols."""
     parser = argparse.ArgumentParser(prog=prog, description=test.__doc__)
+    option = parser.add_argument
     add_input(parser)
     add_network_options(parser)
-    parser.add_argument("--train-list", type=Path, help="training videos, for the protocols that need them")
-    parser.add_argument(
+    option("--train-list", type=Path, help="training videos, for the protocols that need them")
+    option(
         "--protocol",
         nargs="+",
         metavar=("NAME", "KEY=VALUE"),
         help="protocols, each followed by its settings: accuracy, knn, lowshot, retrieval, svm, uniformity",
     )
     add_splits(parser, "test once per split, as 1 2 3; the number replaces {split} in paths and settings")
-    parser.add_argument("--out", type=Path, required=True, help="folder for results.json, tables and images")
+    option("--out", type=Path, required=True, help="folder for results.json, tables and images")
     parsed = parse(parser, arguments)
     from vidssl.commands.test import measure_splits, summary
     from vidssl.commands.test import test as measure
@@ -90,25 +91,22 @@ def _has_setting(protocol: str, word: str) -> bool:
 def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Search a gallery with a list of queries or one video: R@k, kNN accuracy, and a page with the results."""
     parser = argparse.ArgumentParser(prog=prog, description=retrieval.__doc__)
+    option = parser.add_argument
     add_network_options(parser)
-    parser.add_argument("--gallery", type=Path, help="video list to search in; optional with an --index")
-    parser.add_argument("--query", type=Path, required=True, help="video list of the queries, or one video")
-    parser.add_argument(
-        "--index", type=Path, help="features of the gallery (npz); written if the file does not exist"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
-    parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
-    parser.add_argument(
+    option("--gallery", type=Path, help="video list to search in; optional with an --index")
+    option("--query", type=Path, required=True, help="video list of the queries, or one video")
+    option("--index", type=Path, help="features of the gallery (npz); written if the file does not exist")
+    option("--out", type=Path, required=True, help="folder for results.json and index.html")
+    option("--center", action="store_true", help="subtract the mean of each list first")
+    option(
         "--k", type=at_least(1), default=10, help="neighbours for kNN, or results for one video (default 10)"
     )
-    parser.add_argument(
+    option(
         "--drop-duplicates",
         action="store_true",
         help="ignore gallery videos whose features equal the query's bit by bit (copies of the file)",
     )
-    parser.add_argument(
-        "--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)"
-    )
+    option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
     parsed = parse(parser, arguments)
     if parsed.gallery is None and parsed.index is None:
         parser.error("--gallery LIST or --index FILE is required")
@@ -130,11 +128,12 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
 def extract(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Write the features of a list of videos: features, label, index and path in one npz file."""
     parser = argparse.ArgumentParser(prog=prog, description=extract.__doc__)
+    option = parser.add_argument
     add_input(parser, optional=True)
     add_network_options(parser, required=False)
-    parser.add_argument("--out", type=Path, required=True, help="npz file")
-    parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
-    parser.add_argument("--merge", action="store_true", help="write --out from its parts")
+    option("--out", type=Path, required=True, help="npz file")
+    option("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
+    option("--merge", action="store_true", help="write --out from its parts")
     parsed = parse(parser, arguments)
     given = {name for name, value in vars(parsed).items() if value not in (parser.get_default(name), [])}
     if parsed.merge and given > {"merge", "out", "quiet", "json"} & given:

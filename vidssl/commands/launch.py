@@ -150,29 +150,24 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
 
 def _parser(prog: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=launch.__doc__)
+    option = parser.add_argument
     add_config(parser)
     positive = at_least(1)
-    parser.add_argument(
-        "--cluster", choices=("slurm", "local"), default="slurm", help="local: processes of this machine"
-    )
-    parser.add_argument("--nodes", type=positive, default=1, help="number of machines (default 1)")
-    parser.add_argument("--gpus", type=int, default=0, help="GPUs per node, one process each (default 0)")
-    parser.add_argument("--processes", type=positive, help="processes per node (default: one per GPU)")
-    parser.add_argument(
-        "--time", type=minutes, default=1440, help="time limit as M, H:M:S or D-H:M:S (default 1-0)"
-    )
-    parser.add_argument(
-        "--restarts", type=int, default=100, help="most restarts after the time limit (default 100)"
-    )
-    parser.add_argument("--partition", help="Slurm partition")
-    parser.add_argument("--cpus", type=positive, help="CPUs per process; data.workers + 1 are needed")
-    parser.add_argument("--mem", help="memory per node as Slurm writes it: 200G")
-    parser.add_argument("--name", default="vidssl", help="name of the job (default vidssl)")
-    parser.add_argument(
+    option("--cluster", choices=("slurm", "local"), default="slurm", help="local: processes of this machine")
+    option("--nodes", type=positive, default=1, help="number of machines (default 1)")
+    option("--gpus", type=int, default=0, help="GPUs per node, one process each (default 0)")
+    option("--processes", type=positive, help="processes per node (default: one per GPU)")
+    option("--time", type=minutes, default=1440, help="time limit as M, H:M:S or D-H:M:S (default 1-0)")
+    option("--restarts", type=int, default=100, help="most restarts after the time limit (default 100)")
+    option("--partition", help="Slurm partition")
+    option("--cpus", type=positive, help="CPUs per process; data.workers + 1 are needed")
+    option("--mem", help="memory per node as Slurm writes it: 200G")
+    option("--name", default="vidssl", help="name of the job (default vidssl)")
+    option(
         "--slurm", action="append", default=[], metavar="KEY=VALUE", help="another sbatch option; repeatable"
     )
-    parser.add_argument("--folder", type=Path, help="folder of the logs (default: jobs/ in the output)")
-    parser.add_argument("--wait", action="store_true", help="wait for the end; exit with 1 if the job failed")
+    option("--folder", type=Path, help="folder of the logs (default: jobs/ in the output)")
+    option("--wait", action="store_true", help="wait for the end; exit with 1 if the job failed")
     return parser
 
 

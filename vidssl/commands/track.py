@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 def track(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Track the regions of the videos of a list; exit with 1 if some videos cannot be read."""
     parser = argparse.ArgumentParser(prog=prog, description=track.__doc__)
+    option = parser.add_argument
     add_input(parser)
     add_network_options(parser, clips=False)
-    parser.add_argument("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
-    parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0")
-    parser.add_argument(
+    option("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
+    option("--shard", metavar="i/n", help="only part i of n, from 0")
+    option(
         "--overlay",
         type=at_least(1),
         nargs="?",
@@ -40,7 +41,7 @@ def track(arguments: Sequence[str] | None = None, prog: str | None = None) -> No
         metavar="N",
         help="draw the tracks of the first N videos, or of all",
     )
-    parser.add_argument(
+    option(
         "--tracker",
         nargs="+",
         default=[],

@@ -4,7 +4,7 @@ import argparse
 import csv
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -115,13 +115,8 @@ def check_list(videos: Path, out: Path, options: CheckOptions) -> Checked:
     Files: the clean list under the name of the old one, with all columns, its `classes.txt` and `root.txt`,
     and `report.csv` (`path,finding,reason,kept`).
 
-    Args:
-        videos: The list.
-        out: Folder for the files; not the list's own.
-        options: Limits.
-
     Raises:
-        DataError: The list cannot be read, or the files cannot be written.
+        DataError: The list cannot be read, the files cannot be written, or `out` is the list's own folder.
         ConfigError: An image folder has no frame rate, and `min_seconds` or a span needs it.
     """
     from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
@@ -132,11 +127,19 @@ def check_list(videos: Path, out: Path, options: CheckOptions) -> Checked:
         raise DataError(f"{report} belongs to another list: choose another folder for the output")
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
-        if (record.fps or options.fps) is None and _timed(record, options) and Path(record.path).is_dir():
+        timed = (options.min_seconds, record.start, record.end) != (None, None, None)
+        if timed and (record.fps or options.fps) is None and Path(record.path).is_dir():
             raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
     keys = [(name, record.fps or options.fps) for name, record in rows]
     files = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    states = dict(zip(files, _examine_all(files, listed.root, options), strict=True))
+    examined = ordered(
+        lambda task, guard: _examine(task[1], *task[0], guard, listed.root, options),
+        list(files.items()),
+        options.workers,
+        timeout=options.timeout,
+        on_loss=lambda number, reason: None,  # becomes a finding of its file
+    )
+    states = dict(zip(files, progress(examined, title="check", unit="file", total=len(files)), strict=True))
 
     findings: dict[Finding, None] = {}  # in order, each once
     names: list[str | None] = []
@@ -170,10 +173,6 @@ class _FileState(NamedTuple):
     found: "tuple[Fault, ...]" = ()
 
 
-def _timed(record: "VideoRecord", options: CheckOptions) -> bool:
-    return options.min_seconds is not None or record.start is not None or record.end is not None
-
-
 def _row_faults(meta: "VideoMeta | None", record: "VideoRecord", options: CheckOptions) -> "list[Fault]":
     """Compare the row's span of a video with the limits."""
     from vidssl.data.views import part_of
@@ -195,19 +194,6 @@ def _row_faults(meta: "VideoMeta | None", record: "VideoRecord", options: CheckO
 # One file ---------------------------------------------------------------------------------------------------
 
 
-def _examine_all(
-    files: dict[tuple[str, float | None], int], root: Path, options: CheckOptions
-) -> Iterator[_FileState]:
-    states = ordered(
-        lambda task, guard: _examine(task[1], *task[0], guard, root, options),
-        list(files.items()),
-        options.workers,
-        timeout=options.timeout,
-        on_loss=lambda number, reason: None,  # becomes a finding of its file
-    )
-    return iter(progress(states, title="check", unit="file", total=len(files)))
-
-
 def _examine(
     number: int, name: str, fps: float | None, guard: ItemGuard, root: Path, options: CheckOptions
 ) -> _FileState:
@@ -223,7 +209,7 @@ def _examine(
         if not (root / name).exists():
             others = _case_variants(root, name, options.allow_external)
             if len(others) != 1:
-                reason = f"there are {' and '.join(others)}" if others else _why_missing(root / name)
+                reason = f"there are {' and '.join(others)}" if others else _missing_reason(root / name)
                 return _FileState(name, None, (("missing", reason),))
             name = others[0]
             found.append(("wrong case", f"the file is called {name}"))
@@ -236,14 +222,15 @@ def _examine(
     return _FileState(name, meta, tuple((kind, reason.replace("\n", " ")) for kind, reason in found))
 
 
-def _why_missing(path: Path) -> str:
+def _missing_reason(path: Path) -> str:
+    """The error of opening a file, which names a similar file if there is one."""
     from vidssl.video.reader import open_video
 
     try:
         open_video(path).close()
     except DecodeError as error:
         return str(error).removeprefix(f"{path}: ")
-    raise AssertionError(f"{path} has just appeared")
+    return "it was missing a moment ago"
 
 
 def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:

@@ -55,15 +55,11 @@ class Shrunk:
     seconds: float
 
     def __str__(self) -> str:
-        lines = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
+        failed = "".join(f"left out: {name}: {reason}\n" for name, reason in self.left_out.items())
         total = self.made + self.kept + len(self.left_out)
-        return "\n".join(
-            [
-                *lines,
-                f"{total} files: {self.made} copied, {self.kept} were there, {len(self.left_out)} left out",
-                f"{self.before / 1e6:.1f} MB -> {self.after / 1e6:.1f} MB in {self.seconds:.0f} s",
-                f"list: {self.list}",
-            ]
+        return (
+            f"{failed}{total} files: {self.made} copied, {self.kept} were there, {len(self.left_out)} left out\n"
+            f"{self.before / 1e6:.1f} MB -> {self.after / 1e6:.1f} MB in {self.seconds:.0f} s\nlist: {self.list}"
         )
 
 
@@ -102,12 +98,6 @@ def shrink_list(videos: Path, out: Path, settings: ShrinkSettings, options: Shri
     An image folder becomes a video file of the folder's name. Each copy is written to a temporary file, and gets its
     name and its original's modification time when it is complete: an interrupted run resumes, and a changed original
     is copied again.
-
-    Args:
-        videos: The list.
-        out: Folder for the copies.
-        settings: Their format.
-        options: Limits.
 
     Raises:
         DataError: The list cannot be read or names a file outside of its root, or the copies cannot be written.

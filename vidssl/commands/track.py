@@ -74,15 +74,15 @@ def track_videos(
     overlays: int = 0,
     timeout: float = 120.0,
 ) -> "Tracked":
-    """Write the tracks of each video of a list, `out/tracks/<name>.npz`, and `out/overlays/<name>.mp4` with boxes.
+    """Write the tracks of each video of a list, `out/tracks/<name>.npz`; files of an equal earlier run are kept.
 
     Args:
-        options: The network. `workers` None means one per usable CPU; clips, crops, size and batch size must be None.
+        options: The network. Its clips, crops, size and batch size must be None.
         videos: The list.
-        out: Folder for the files; files of the same network and settings are kept.
+        out: Folder for the files.
         config: How regions are found and tracked.
         shard: `i/n`: only the videos i, i + n, i + 2n, … of the list.
-        overlays: The number of videos to draw, from the first.
+        overlays: Number of videos, from the first, to draw with their tracks: `out/overlays/<name>.mp4`.
         timeout: Seconds per frame.
 
     Raises:

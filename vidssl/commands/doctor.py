@@ -31,13 +31,13 @@ def doctor(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
 
 def examine() -> list[OptionalPart]:
     """Try every optional part."""
-    return [
-        _try("training on a GPU", _gpu),
-        _try("decoding with pyav", _pyav),
-        _try("decoding with decord", _decord),
-        _try("decoding with torchcodec", _torchcodec),
-        _try("selective search", _selective_search),
-    ]
+    parts = []
+    for name, version in _VERSIONS.items():
+        try:
+            parts.append(OptionalPart(name, True, version()))
+        except VidsslError as error:
+            parts.append(OptionalPart(name, False, str(error)))
+    return parts
 
 
 def describe(parts: Sequence[OptionalPart]) -> str:
@@ -46,13 +46,6 @@ def describe(parts: Sequence[OptionalPart]) -> str:
     return "\n".join(
         f"{'yes' if part.works else 'no ':<3}  {part.name:<{width}}  {part.detail}" for part in parts
     )
-
-
-def _try(name: str, version: Callable[[], str]) -> OptionalPart:
-    try:
-        return OptionalPart(name, True, version())
-    except VidsslError as error:
-        return OptionalPart(name, False, str(error))
 
 
 def _gpu() -> str:
@@ -90,3 +83,12 @@ def _selective_search() -> str:
 
     selective_search()
     return f"opencv {cv2.__version__} with ximgproc"
+
+
+_VERSIONS: dict[str, Callable[[], str]] = {
+    "training on a GPU": _gpu,
+    "decoding with pyav": _pyav,
+    "decoding with decord": _decord,
+    "decoding with torchcodec": _torchcodec,
+    "selective search": _selective_search,
+}

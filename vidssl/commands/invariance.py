@@ -190,10 +190,10 @@ def _request(
         "data": data,
         "boxes": None if boxes is None else _boxes_hash(boxes, videos),
     }
-    trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
+    content = json.loads(json.dumps(content))  # with lists for tuples, as it is read from results.json
     return _Request(
-        subject, trajectories, left_out, json.loads(json.dumps(content))
-    )  # as results.json has it
+        subject, Trajectories(test.clip, test.clips, test.size, names, test.short_side), left_out, content
+    )
 
 
 def _boxes_hash(boxes: Mapping[str, Boxes], videos: VideoList) -> str:

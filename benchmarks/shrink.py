@@ -23,7 +23,7 @@ import torch
 from measure import finish, one_thread, paired, table
 
 from vidssl.commands import guarded
-from vidssl.commands.load import Options as Subjects
+from vidssl.commands.load import LoadOptions as Subjects
 from vidssl.commands.load import Subject, load_subject
 from vidssl.commands.shrink import ShrinkOptions as Options
 from vidssl.commands.shrink import ShrinkSettings as Settings

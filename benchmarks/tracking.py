@@ -25,7 +25,8 @@ from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
 from vidssl.commands import guarded
-from vidssl.commands.load import Options, Subject, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import Subject, load_subject
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator

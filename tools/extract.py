@@ -1,12 +1,12 @@
-r"""Write the features of a list of videos to an npz file: `vidssl extract`.
+r"""Write the features of a list of videos as a folder: `vidssl extract`.
 
 python tools/extract.py output/demo/data/motion/test.csv --checkpoint output/demo/run/checkpoints/last.pt \
-        --out features.npz --clips 10 --crops 3
+        --out features --clips 10 --crops 3
 
 In parts, which can be started again one by one:
 
-python tools/extract.py kinetics/train.csv --checkpoint last.pt --out features.npz --shard 0/64     # … 63/64
-python tools/extract.py --merge --out features.npz
+python tools/extract.py kinetics/train.csv --checkpoint last.pt --out features --shard 0/64     # … 63/64
+python tools/extract.py --merge --out features
 """
 
 from vidssl.commands import main

@@ -6,8 +6,8 @@ python tools/retrieval.py --checkpoint random --cfg demo/sce --gallery LIST --qu
 
 An index keeps the features of the gallery; later searches, also for one video, need only the index:
 
-python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery.npz --query LIST --out DIR
-python tools/retrieval.py --checkpoint last.pt --index gallery.npz --query new.mp4 --out DIR
+python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery --query LIST --out DIR
+python tools/retrieval.py --checkpoint last.pt --index gallery --query new.mp4 --out DIR
 """
 
 from vidssl.commands import main

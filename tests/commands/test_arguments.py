@@ -123,11 +123,9 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
         "--json",
     ]
     network += ["data.moving_digits=null"]
-    commands.run(
-        "extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x.npz")]
-    )
+    commands.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
     found = json.loads(capsys.readouterr().out)
-    assert found["count"] == 16 and found["path"] == str(tmp_path / "x.npz")
+    assert found["count"] == 16 and found["path"] == str(tmp_path / "x")
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
     commands.run(
         "retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)]

@@ -402,13 +402,13 @@ def test_a_gpu_that_is_absent(training, refused, digits, tmp_path, monkeypatch):
     message = refused(
         "extract",
         *("--checkpoint", "random", "--cfg", TOY, "--device", "cuda", digits / "motion/test.csv"),
-        *("--out", tmp_path / "x.npz", "data.moving_digits=null"),
+        *("--out", tmp_path / "x", "data.moving_digits=null"),
     )
     assert "torch sees no GPU" in message
 
 
 def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
-    rest = (digits / "motion/test.csv", "--out", tmp_path / "x.npz")
+    rest = (digits / "motion/test.csv", "--out", tmp_path / "x")
     none = tmp_path / "none.pt"
     assert refused("extract", "--checkpoint", none, *rest).startswith(
         f"error: cannot read checkpoint {none}: "
@@ -422,7 +422,7 @@ def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
     for name in ("cut", "text", "other"):
         message = refused("extract", "--checkpoint", tmp_path / f"{name}.pt", *rest)
         assert f"{name}.pt" in message and "\n" not in message
-    assert not (tmp_path / "x.npz").exists()
+    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.parametrize(
@@ -450,11 +450,11 @@ def test_4_a_broken_video_in_evaluation(refused, checkpoint, digits, tmp_path, w
     write_lists(tmp_path, tmp_path, {"all": [("a.mp4", 0), ("broken.mp4", 1), ("b.mp4", 1)]}, ["no", "yes"])
     whole = tmp_path / "all.csv"
     rest = ("--checkpoint", checkpoint, "--workers", workers)
-    message = refused("extract", *rest, whole, "--out", tmp_path / "x.npz")
+    message = refused("extract", *rest, whole, "--out", tmp_path / "x")
     assert message.startswith(f"error: {tmp_path}/broken.mp4: not a video") and "\n" not in message
     message = refused("retrieval", *rest, "--gallery", whole, "--query", whole, "--out", tmp_path / "out")
     assert "broken.mp4" in message and "\n" not in message
-    assert not (tmp_path / "x.npz").exists() and not (tmp_path / "out").exists()
+    assert not (tmp_path / "x").exists() and not (tmp_path / "out").exists()
 
 
 @pytest.fixture
@@ -516,16 +516,16 @@ def test_4_allow_missing_measures_the_others_and_says_so(
 
 
 def test_4_allow_missing_in_extract(with_gaps, checkpoint, tmp_path, capsys):
-    told = ["--checkpoint", checkpoint, with_gaps["gallery"], "--out", tmp_path / "x.npz"]
+    told = ["--checkpoint", checkpoint, with_gaps["gallery"], "--out", tmp_path / "x"]
     commands.run("extract", [str(word) for word in (*told, "--allow-missing")])
-    with np.load(tmp_path / "x.npz") as found:
-        arrays = dict(found)
+    x, meta = np.load(tmp_path / "x/features.npy"), json.loads((tmp_path / "x/meta.json").read_text())
+    rows = [line.split(",") for line in (tmp_path / "x/rows.csv").read_text().splitlines()]
     whole = [n for n in range(18) if n not in (0, 6, 7)]
     names = read_list(with_gaps["gallery"]).names
-    assert arrays["index"].tolist() == whole and arrays["path"].tolist() == [names[n] for n in whole]
-    assert len(arrays["features"]) == len(arrays["label"]) == 15
-    assert [Path(path).name for path, _ in arrays["missing"]] == [f"gallery-{n}.mp4" for n in (0, 6, 7)]
-    assert f"15 of 18 (3 missing) videos x {arrays['features'].shape[1]} features" in capsys.readouterr().out
+    assert [row[0] for row in rows] == ["path", *(names[n] for n in whole)]
+    assert [row[2] for row in rows] == ["index", *map(str, whole)] and len(x) == 15
+    assert [Path(gap["path"]).name for gap in meta["missing"]] == [f"gallery-{n}.mp4" for n in (0, 6, 7)]
+    assert f"15 of 18 (3 missing) videos x {x.shape[1]} features" in capsys.readouterr().out
 
 
 def test_lists_with_different_classes(refused, checkpoint, digits, tmp_path):
@@ -542,9 +542,9 @@ def test_outputs_that_cannot_be_written(refused, training, checkpoint, digits, t
     message = refused(
         "extract",
         *("--checkpoint", checkpoint, digits / "motion/test.csv", "--workers", 0, "--clips", 1),
-        *("--out", tmp_path / "file" / "x.npz"),
+        *("--out", tmp_path / "file" / "x"),
     )
-    assert message.startswith(f"error: cannot write {tmp_path}/file/x.npz: ")
+    assert message.startswith(f"error: cannot write {tmp_path}/file/x: ")
     assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to output {tmp_path}/file: ")
 
 

@@ -1,5 +1,7 @@
-"""Features into a file: at once or in parts, whole or not at all, and never those of another request."""
+"""Features in a folder: at once or in parts, complete or not at all, and never those of another request."""
 
+import csv
+import hashlib
 import json
 import logging
 import os
@@ -14,7 +16,7 @@ import torch
 
 from vidssl.commands import extract as job
 from vidssl.commands.extract import extract_features, merge, open_index
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
@@ -23,12 +25,12 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation import feature_folder
 from vidssl.evaluation import features as evaluation
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
-ARRAYS = ("features", "label", "index", "path", "start", "end", "root", "classes", "missing")
 
 
 def write_list(folder, digits, number, broken=(), name="list"):
@@ -49,7 +51,7 @@ def write_list(folder, digits, number, broken=(), name="list"):
 @pytest.fixture
 def options():
     told = ("data.moving_digits=null", "data.train=none.csv")
-    return Options("random", TOY, told, clips=1, crops=1, size=24, batch_size=3, workers=0, device="cpu")
+    return LoadOptions("random", TOY, told, clips=1, crops=1, size=24, batch_size=3, workers=0, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -59,20 +61,28 @@ def checkpoint(digits, tmp_path_factory):
     return train(load_run(TOY, [*told, "steps=1", "data.workers=0", "device=cpu"])).resolve()
 
 
-def arrays(path):
-    with np.load(path) as file:
-        return {name: file[name] for name in file.files}
+def read(folder):
+    """The array, the rows and the description of a folder of features, as anyone would read them."""
+    with open(folder / "rows.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return (
+        np.load(folder / "features.npy", mmap_mode="r"),
+        rows,
+        json.loads((folder / "meta.json").read_text()),
+    )
+
+
+def files(folder):
+    """Content and time of every file of a folder."""
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
 def assert_alike(one, other):
     """Equal but for the rounding of the features: a batch of other videos may be added up in another order."""
-    one, other = arrays(one), arrays(other)
-    assert {*one} == {*other} == {*ARRAYS, "request"}
-    np.testing.assert_allclose(one["features"], other["features"], rtol=0, atol=1e-6)
-    assert one["features"].dtype == other["features"].dtype == np.float32
-    for name in (*ARRAYS[1:], "request"):
-        assert one[name].dtype.kind == other[name].dtype.kind, name
-        assert np.array_equal(one[name], other[name], equal_nan=name in ("start", "end")), name
+    (x, rows, meta), (y, other_rows, other_meta) = read(one), read(other)
+    np.testing.assert_allclose(x, y, rtol=0, atol=1e-6)
+    assert x.dtype == y.dtype == np.float32 and rows == other_rows
+    assert {**meta, "sha256": None} == {**other_meta, "sha256": None}
 
 
 @pytest.fixture
@@ -89,30 +99,30 @@ def never(monkeypatch):
 def test_parts_are_the_whole(options, digits, tmp_path, parts):
     videos = write_list(tmp_path / "videos", digits, 7, broken=(1, 4))
     options = replace(options, allow_missing=True)
-    whole = extract_features(options, videos, tmp_path / "whole.npz")
-    assert (whole.count, len(whole.missing), whole.was_there) == (5, 2, False)
-    out = tmp_path / "sub" / "all.npz"
+    whole = extract_features(options, videos, tmp_path / "whole")
+    assert (whole.count, len(whole.missing), whole.existed) == (5, 2, False)
+    out = tmp_path / "sub" / "all"
     for n in reversed(range(parts)):
         found = extract_features(options, videos, out, f"{n}/{parts}")
-        assert found.path == tmp_path / f"sub/all.{n}-of-{parts}.npz" and found.dim == whole.dim
-        rows = arrays(found.path)["index"]
-        assert all(row % parts == n for row in rows)
+        assert found.path == tmp_path / f"sub/all.{n}-of-{parts}" and found.dim == whole.dim
+        rows = read(found.path)[1]
+        assert all(int(row["index"]) % parts == n for row in rows)
         assert len(rows) + len(found.missing) == len(range(n, 7, parts))
         assert not out.exists()
     merged = merge(out)
     assert replace(merged, path=whole.path) == whole
-    assert_alike(out, tmp_path / "whole.npz")
-    assert arrays(out)["path"].tolist() == [f"{n}.mp4" for n in (0, 2, 3, 5, 6)]
+    assert_alike(out, tmp_path / "whole")
+    assert [row["path"] for row in read(out)[1]] == [f"{n}.mp4" for n in (0, 2, 3, 5, 6)]
     assert len(list((tmp_path / "sub").iterdir())) == parts + 1  # nothing else was left there
 
 
 def test_a_list_of_one_video_in_parts(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 1)
-    extract_features(options, videos, tmp_path / "whole.npz")
+    extract_features(options, videos, tmp_path / "whole")
     for n in range(3):
         assert extract_features(options, videos, tmp_path / "all", f"{n}/3").count == (n == 0)
     merge(tmp_path / "all")
-    assert_alike(tmp_path / "all", tmp_path / "whole.npz")
+    assert_alike(tmp_path / "all", tmp_path / "whole")
 
 
 def test_names_of_files_with_odd_characters(options, digits, tmp_path):
@@ -122,15 +132,15 @@ def test_names_of_files_with_odd_characters(options, digits, tmp_path):
         extract_features(options, videos, out, f"{n}/2")
     assert merge(out).count == 2
     assert {path.name for path in tmp_path.iterdir()} == {
-        *("videos", "a[1].b*.c", "a[1].b*.0-of-2.c", "a[1].b*.1-of-2.c")
+        *("videos", "a[1].b*.c", "a[1].b*.c.0-of-2", "a[1].b*.c.1-of-2")
     }
 
 
 @pytest.mark.parametrize("shard", [None, "1/2"])
 def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, shard):
     videos = write_list(tmp_path / "videos", digits, 3)
-    first = extract_features(options, videos, tmp_path / "x.npz", shard)
-    before = first.path.read_bytes(), first.path.stat().st_mtime_ns
+    first = extract_features(options, videos, tmp_path / "x", shard)
+    before = files(first.path)
     never()
     # How fast it is made is not part of the request, nor how the root is written, nor when the files were copied.
     (tmp_path / "link").symlink_to(tmp_path / "videos")
@@ -138,20 +148,20 @@ def test_what_is_there_is_left_as_it_is(options, digits, tmp_path, never, shard)
     fast = (*options.overrides, "data.prefetch=5")
     other = replace(options, batch_size=1, workers=1, root=tmp_path / "link", overrides=fast)
     assert load_subject(other).test.prefetch == 5
-    again = extract_features(other, videos, tmp_path / "x.npz", shard)
-    assert again == replace(first, was_there=True) and "they were there" in str(again)
-    assert before == (first.path.read_bytes(), first.path.stat().st_mtime_ns)
+    again = extract_features(other, videos, tmp_path / "x", shard)
+    assert again == replace(first, existed=True) and "already extracted" in str(again)
+    assert before == files(first.path)
 
 
 def test_a_merged_file_is_that_of_one_run(options, digits, tmp_path, never):
     videos = write_list(tmp_path / "videos", digits, 3)
     for n in range(2):
-        extract_features(options, videos, tmp_path / "x.npz", f"{n}/2")
-    merge(tmp_path / "x.npz")
+        extract_features(options, videos, tmp_path / "x", f"{n}/2")
+    merge(tmp_path / "x")
     never()
-    assert extract_features(options, videos, tmp_path / "x.npz").was_there
-    before = (tmp_path / "x.npz").stat().st_mtime_ns
-    assert merge(tmp_path / "x.npz").was_there and (tmp_path / "x.npz").stat().st_mtime_ns == before
+    assert extract_features(options, videos, tmp_path / "x").existed
+    before = files(tmp_path / "x")
+    assert merge(tmp_path / "x").existed and files(tmp_path / "x") == before
 
 
 @pytest.fixture
@@ -173,35 +183,35 @@ def test_other_files_of_the_same_names_are_another_request(
     options, digits, tmp_path, other_pixels, never, shard
 ):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x.npz", shard).path
+    path = extract_features(options, videos, tmp_path / "x", shard).path
     moved = replace(options, root=other_pixels(tmp_path / "other", videos))
-    other = extract_features(moved, videos, tmp_path / "y.npz", shard).path
-    apart = np.abs(arrays(path)["features"] - arrays(other)["features"]).max()
+    other = extract_features(moved, videos, tmp_path / "y", shard).path
+    apart = np.abs(read(path)[0] - read(other)[0]).max()
     assert apart > 0.05  # so much would be wrong
-    before = path.read_bytes()
+    before = files(path)
     never()
     with pytest.raises(DataError) as caught:
-        extract_features(moved, videos, tmp_path / "x.npz", shard)
+        extract_features(moved, videos, tmp_path / "x", shard)
     message = str(caught.value)
-    assert f"data.root {tmp_path}/videos there, {tmp_path}/other asked for; data.bytes " in message
+    assert f"data.root {tmp_path}/videos stored, {tmp_path}/other requested; data.bytes " in message
     assert message.endswith("delete it, or choose another --out") and "\n" not in message
     shutil.copy(tmp_path / "other/0.mp4", tmp_path / "videos/0.mp4")  # now under the same root
     with pytest.raises(
-        DataError, match=r"holds features of another request \(data\.bytes \d+ there, \d+ asked"
+        DataError, match=r"holds features of another request \(data\.bytes \d+ stored, \d+ requested"
     ):
-        extract_features(options, videos, tmp_path / "x.npz", shard)
-    assert path.read_bytes() == before
+        extract_features(options, videos, tmp_path / "x", shard)
+    assert files(path) == before
 
 
 def test_copies_of_the_videos_are_another_request(options, digits, tmp_path, never):
     videos = write_list(tmp_path / "videos", digits, 2)
-    extract_features(options, videos, tmp_path / "x.npz")
+    extract_features(options, videos, tmp_path / "x")
     shrink(videos, tmp_path / "small", Settings(short_side=32), Shrinking())
     never()
     with pytest.raises(
-        DataError, match=r"data\.copies nothing there, {'fps': None, 'quality': 18, 'short_side': 32} "
+        DataError, match=r"data\.copies nothing stored, {'fps': None, 'quality': 18, 'short_side': 32} "
     ):
-        extract_features(replace(options, root=tmp_path / "small"), videos, tmp_path / "x.npz")
+        extract_features(replace(options, root=tmp_path / "small"), videos, tmp_path / "x")
 
 
 def test_another_frame_rate_is_another_request(options, tmp_path, never):
@@ -211,63 +221,69 @@ def test_another_frame_rate_is_another_request(options, tmp_path, never):
         assert cv2.imwrite(str(tmp_path / f"frames/v/{n}.png"), image)
     videos = tmp_path / "frames/list.csv"
     videos.write_text("path,fps\nv,25\n")
-    extract_features(options, videos, tmp_path / "x.npz")
+    extract_features(options, videos, tmp_path / "x")
     videos.write_text("path,fps\nv,5\n")
     never()
-    with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] there, \[5\.0, 5\.0\] asked for"):
-        extract_features(options, videos, tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, \[5\.0, 5\.0\] requested"):
+        extract_features(options, videos, tmp_path / "x")
     videos.write_text("path\nv\n")
     told = ("data.moving_digits=null", "data.train=none.csv")
     for fps in (None, 5.0):
         asked = replace(options, overrides=(*told, *([] if fps is None else [f"data.fps={fps}"])))
-        with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] there, nothing asked for"):
-            extract_features(asked, videos, tmp_path / "x.npz")
-    with pytest.raises(DataError, match=r"protocol\.fps nothing there, 5\.0 asked for"):
-        extract_features(asked, videos, tmp_path / "x.npz")
+        with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, nothing requested"):
+            extract_features(asked, videos, tmp_path / "x")
+    with pytest.raises(DataError, match=r"protocol\.fps nothing stored, 5\.0 requested"):
+        extract_features(asked, videos, tmp_path / "x")
 
 
-def test_files_of_before_are_refused(options, digits, tmp_path, never):
-    """Their request does not say of which files they are."""
+def test_files_of_earlier_versions_are_refused(options, digits, tmp_path, never):
+    """They were npz files; a new folder does not get such a name either."""
     videos = write_list(tmp_path / "videos", digits, 2)
-    path = extract_features(options, videos, tmp_path / "x.npz").path
-    content = arrays(path)
-    request = json.loads(str(content["request"]))
-    del request["data"]
-    for name in ("x.npz", "y.0-of-1.npz"):
-        np.savez(tmp_path / name, **{**content, "request": np.array(json.dumps(request))})
+    np.savez(tmp_path / "x.npz", features=np.zeros((2, 3), np.float32))
+    shutil.copy(tmp_path / "x.npz", tmp_path / "y")
+    before = (tmp_path / "x.npz").read_bytes()
     never()
-    why = "was written by an earlier version, which did not record the files that its features are of: "
-    for work in (
-        lambda: extract_features(options, videos, path),
-        lambda: merge(tmp_path / "y.npz"),
-        lambda: open_index(path, load_subject(options)),
-    ):
-        with pytest.raises(DataError, match=why):
-            work()
+    for path in (tmp_path / "x.npz", tmp_path / "y", tmp_path / "new.npz"):
+        why = f"{path} is a file, and features are now a folder with features.npy, rows.csv, meta.json: "
+        for work, remedy in (
+            (
+                lambda path: extract_features(options, videos, path),
+                "name a folder as --out, and extract again",
+            ),
+            (merge, "name a folder as --out, and extract again"),
+            (
+                lambda path: open_index(path, load_subject(options)),
+                "choose another --index, or extract one with",
+            ),
+        ):
+            with pytest.raises(DataError) as caught:
+                work(path)
+            assert str(caught.value).startswith(why + remedy)
+    assert (tmp_path / "x.npz").read_bytes() == before and not (tmp_path / "new.npz").exists()
 
 
 @pytest.mark.parametrize("shard", [None, "0/2"])
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"clips": 2}, "protocol.clips 1 there, 2 asked for"),
-        ({"crops": 3}, "protocol.crops 1 there, 3 asked for"),
-        ({"allow_missing": True}, "protocol.allow_missing False there, True asked for"),
+        ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
+        ({"crops": 3}, "protocol.crops 1 stored, 3 requested"),
+        ({"allow_missing": True}, "protocol.allow_missing False stored, True requested"),
         ({"overrides": ("data.moving_digits=null", "data.train=none.csv", "seed=5")}, "weights.seed"),
         (
             {"overrides": ("data.moving_digits=null", "data.train=none.csv", "backbone.width=12")},
             "weights.backbone.width",
         ),
         ("list", "list "),
-        ("checkpoint", "weights.sha256 nothing there, "),
+        ("checkpoint", "weights.sha256 nothing stored, "),
     ],
 )
 def test_features_of_another_request_are_refused(
     options, digits, tmp_path, never, change, named, shard, checkpoint
 ):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x.npz", shard).path
-    before = path.read_bytes()
+    path = extract_features(options, videos, tmp_path / "x", shard).path
+    before = files(path)
     never()
     if change == "list":
         videos.write_text("path,label\n0.mp4,0\n1.mp4,1\n")
@@ -276,88 +292,111 @@ def test_features_of_another_request_are_refused(
     else:
         options = replace(options, **change)
     with pytest.raises(DataError) as caught:
-        extract_features(options, videos, tmp_path / "x.npz", shard)
+        extract_features(options, videos, tmp_path / "x", shard)
     message = str(caught.value)
     assert message.startswith(f"{path} holds features of another request (") and named in message
     assert message.endswith("): delete it, or choose another --out") and "\n" not in message
-    assert path.read_bytes() == before
+    assert files(path) == before
 
 
 def test_two_checkpoints(options, digits, tmp_path, checkpoint):
     videos = write_list(tmp_path / "videos", digits, 2)
     options = replace(options, checkpoint=str(checkpoint), cfg=None, overrides=())
-    assert not extract_features(options, videos, tmp_path / "x.npz").was_there
+    assert not extract_features(options, videos, tmp_path / "x").existed
     shutil.copy(checkpoint, tmp_path / "copy.pt")  # the same weights of another name
     assert extract_features(
-        replace(options, checkpoint=str(tmp_path / "copy.pt")), videos, tmp_path / "x.npz"
-    ).was_there
+        replace(options, checkpoint=str(tmp_path / "copy.pt")), videos, tmp_path / "x"
+    ).existed
     content = torch.load(checkpoint, weights_only=True)
     content["step"] += 1
     torch.save(content, tmp_path / "other.pt")
-    with pytest.raises(DataError, match=r"weights\.sha256 \w{64} there, \w{64} asked for"):
-        extract_features(replace(options, checkpoint=str(tmp_path / "other.pt")), videos, tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"weights\.sha256 \w{64} stored, \w{64} requested"):
+        extract_features(replace(options, checkpoint=str(tmp_path / "other.pt")), videos, tmp_path / "x")
 
 
-@pytest.mark.parametrize("damage", ["empty", "start", "half", "end", "changed"])
-def test_fault_18_a_damaged_part_is_made_anew(options, digits, tmp_path, caplog, damage):
+@pytest.mark.parametrize("damage", ["empty", "start", "half", "end", "changed", "gone"])
+@pytest.mark.parametrize("name", ["features.npy", "rows.csv", "meta.json"])
+def test_fault_18_a_damaged_part_is_extracted_again(options, digits, tmp_path, caplog, name, damage):
     videos = write_list(tmp_path / "videos", digits, 3)
-    path = extract_features(options, videos, tmp_path / "x.npz", "0/2").path
-    whole = path.read_bytes()
-    before = arrays(path)
-    place = whole.index(before["features"].tobytes())
-    keep = {"empty": 0, "start": 2, "half": len(whole) // 2, "end": len(whole) - 1}.get(damage, len(whole))
-    spoilt = bytearray(whole[:keep])
-    if damage == "changed":
-        spoilt[place + 9] ^= 1
-    path.write_bytes(spoilt)
-    extract_features(options, videos, tmp_path / "x.npz", "1/2")
-    with pytest.raises(DataError, match=r"x\.0-of-2\.npz is damaged .*: extract again with --shard 0/2$"):
-        merge(tmp_path / "x.npz")
+    path = extract_features(options, videos, tmp_path / "x", "0/2").path
+    before = {file: content for file, (content, _) in files(path).items()}
+    content = before[name]
+    length = {"empty": 0, "start": 2, "half": len(content) // 2, "end": len(content) - 1}.get(
+        damage, len(content)
+    )
+    spoilt = bytearray(content[:length])
+    if damage == "end" and name == "meta.json":
+        spoilt = spoilt[:-1]  # the last brace
+    elif damage == "changed":
+        spoilt[0 if name == "meta.json" else len(spoilt) // 2] ^= 1
+    (path / name).write_bytes(spoilt)
+    if damage == "gone":
+        (path / name).unlink()
+    extract_features(options, videos, tmp_path / "x", "1/2")
+    with pytest.raises(DataError, match=r"x\.0-of-2 is (damaged|incomplete).*: extract with --shard 0/2$"):
+        merge(tmp_path / "x")
     with caplog.at_level(logging.WARNING):
-        found = extract_features(options, videos, tmp_path / "x.npz", "0/2")
-    assert not found.was_there and f"{path} is damaged (" in caplog.text and "made anew" in caplog.text
-    assert path.read_bytes() == whole
-    assert merge(tmp_path / "x.npz").count == 3
+        found = extract_features(options, videos, tmp_path / "x", "0/2")
+    assert not found.existed and f"{path} is " in caplog.text and "extracting it again" in caplog.text
+    assert {file: content for file, (content, _) in files(path).items()} == before
+    assert merge(tmp_path / "x").count == 3
 
 
-def test_fault_18_a_part_cut_anywhere_is_found(options, digits, tmp_path):
+@pytest.mark.parametrize("name", ["features.npy", "rows.csv"])
+def test_fault_18_a_part_cut_or_changed_anywhere_is_found(options, digits, tmp_path, name):
     videos = write_list(tmp_path / "videos", digits, 1)
-    path = extract_features(options, videos, tmp_path / "x.npz", "0/1").path
-    whole = path.read_bytes()
-    for length in range(0, len(whole), 7):
-        path.write_bytes(whole[:length])
+    file = extract_features(options, videos, tmp_path / "x", "0/1").path / name
+    content = file.read_bytes()
+    step = max(1, len(content) // 100)
+    cut = [content[:length] for length in range(0, len(content), step)]
+    changed = [
+        content[:n] + bytes([content[n] ^ 0x24]) + content[n + 1 :] for n in range(0, len(content), step)
+    ]
+    for spoilt in (*cut, *changed):
+        file.write_bytes(spoilt)
         with pytest.raises(DataError) as caught:
-            merge(tmp_path / "x.npz")
+            merge(tmp_path / "x")
         assert "\n" not in str(caught.value)
-    for place in range(0, len(whole), 5):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x24]) + whole[place + 1 :])
-        try:
-            merge(tmp_path / "x.npz")
-        except DataError as error:
-            assert "\n" not in str(error)
-        else:  # a time or a flag of the zip file, not what it holds
-            assert_alike(path, tmp_path / "x.npz")
-            (tmp_path / "x.npz").unlink()
 
 
-@pytest.mark.parametrize("kind", ["text", "npz", "checkpoint", "folder"])
-def test_a_file_of_somebody_else_is_never_overwritten(options, digits, tmp_path, never, kind, checkpoint):
+def test_a_process_killed_while_writing_leaves_an_incomplete_folder(
+    options, digits, tmp_path, monkeypatch, caplog
+):
+    """Whatever file comes next: it is not taken for features, and extracted again."""
     videos = write_list(tmp_path / "videos", digits, 2)
-    out = tmp_path / "x.npz"
-    if kind == "text":
-        shutil.copy(videos, out)
-    elif kind == "npz":
-        np.savez(out, features=np.zeros((2, 3)))
-    elif kind == "checkpoint":
-        shutil.copy(checkpoint, out)
+    extract_features(options, videos, tmp_path / "whole")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    for name in ("replacing", "write_whole", "write_json"):
+        with monkeypatch.context() as patch:
+            patch.setattr(feature_folder, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                extract_features(options, videos, tmp_path / "x")
+        assert not (tmp_path / "x/meta.json").exists()
+        with pytest.raises(DataError, match="is incomplete"):
+            open_index(tmp_path / "x", load_subject(options))
+    assert not extract_features(options, videos, tmp_path / "x").existed
+    assert_alike(tmp_path / "x", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("kind", ["text", "checkpoint", "folder", "json"])
+def test_other_files_and_folders_are_never_overwritten(options, digits, tmp_path, never, kind, checkpoint):
+    videos = write_list(tmp_path / "videos", digits, 2)
+    out = tmp_path / "out/x"
+    out.parent.mkdir()
+    if kind in ("text", "checkpoint"):
+        shutil.copy(videos if kind == "text" else checkpoint, out)
     else:
         out.mkdir()
-    before = None if kind == "folder" else out.read_bytes()
+        (out / ("meta.json" if kind == "json" else "features.txt")).write_text("{}")
+    before = files(out.parent if out.is_file() else out)
     never()
     with pytest.raises(DataError) as caught:
         extract_features(options, videos, out)
     assert str(out) in str(caught.value) and "\n" not in str(caught.value)
-    assert out.is_dir() if kind == "folder" else out.read_bytes() == before
+    assert files(out.parent if out.is_file() else out) == before
 
 
 @pytest.mark.parametrize(
@@ -365,7 +404,7 @@ def test_a_file_of_somebody_else_is_never_overwritten(options, digits, tmp_path,
     [
         ("3/3", "parts count from 0, the last of 3 is 2/3"),
         ("7/3", "the last of 3 is 2/3"),
-        ("0/0", "there are 1 or more parts, not 0"),
+        ("0/0", "the number of parts must be at least 1"),
         *[
             (text, "is not i/n: write 0/4")
             for text in ("a/b", "1", "", "-1/3", "1/3/", "1 /3", "1/3\n", "٣/٤")
@@ -375,13 +414,13 @@ def test_a_file_of_somebody_else_is_never_overwritten(options, digits, tmp_path,
 )
 def test_shards_that_there_are_not(options, tmp_path, shard, why):
     with pytest.raises(ConfigError) as caught:
-        extract_features(options, tmp_path / "none.csv", tmp_path / "x.npz", shard)
+        extract_features(options, tmp_path / "none.csv", tmp_path / "x", shard)
     assert why in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_parts_that_cannot_be_merged(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 5)
-    out = tmp_path / "x.npz"
+    out = tmp_path / "x"
 
     def refused():
         with pytest.raises(DataError) as caught:
@@ -389,92 +428,98 @@ def test_parts_that_cannot_be_merged(options, digits, tmp_path):
         assert not out.exists() and "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert (
-        refused() == f"there is no part of {out}, such as {tmp_path}/x.0-of-4.npz: extract with --shard 0/4 …"
-    )
+    assert refused() == f"{out} has no parts, such as {tmp_path}/x.0-of-4: extract with --shard 0/4 …"
     extract_features(options, videos, out, "1/4")
-    assert refused() == f"3 of 4 parts of {out} are not there: extract with --shard 0/4, 2/4, 3/4"
+    assert refused() == f"3 of 4 parts of {out} are missing: extract with --shard 0/4, 2/4, 3/4"
     for n in (0, 2):
         extract_features(options, videos, out, f"{n}/4")
-    assert refused() == f"1 of 4 parts of {out} are not there: extract with --shard 3/4"
+    assert refused() == f"1 of 4 parts of {out} are missing: extract with --shard 3/4"
     extract_features(options, videos, out, "0/3")
-    assert refused() == f"beside {out} are parts of 3 and of 4: delete those that are not meant"
-    (tmp_path / "x.0-of-3.npz").unlink()
+    assert refused() == f"beside {out} are parts of 3 and of 4: delete the wrong ones"
+    shutil.rmtree(tmp_path / "x.0-of-3")
     # A part of another request.
     extract_features(replace(options, clips=2), videos, out, "3/4")
-    assert f"{tmp_path}/x.3-of-4.npz holds features of another request (protocol.clips 2" in refused()
+    assert f"{tmp_path}/x.3-of-4 holds features of another request (protocol.clips 2" in refused()
     assert refused().endswith("delete it, and extract with --shard 3/4")
     # A part under the name of another.
-    shutil.copy(tmp_path / "x.2-of-4.npz", tmp_path / "x.3-of-4.npz")
-    assert "x.3-of-4.npz holds features of another request (shard [2, 4] there, [3, 4]" in refused()
-    (tmp_path / "x.3-of-4.npz").unlink()
+    shutil.rmtree(tmp_path / "x.3-of-4")
+    shutil.copytree(tmp_path / "x.2-of-4", tmp_path / "x.3-of-4")
+    assert "x.3-of-4 holds features of another request (shard [2, 4] stored, [3, 4]" in refused()
+    shutil.rmtree(tmp_path / "x.3-of-4")
     extract_features(options, videos, out, "3/4")
     assert merge(out).count == 5
     with pytest.raises(DataError, match=r"cannot read .*none: No such file"):
-        merge(tmp_path / "none" / "x.npz")
+        merge(tmp_path / "none" / "x")
 
 
 @pytest.mark.parametrize("spoil", ["twice", "lacking", "foreign"])
 def test_a_part_without_all_of_its_videos(options, digits, tmp_path, spoil):
     videos = write_list(tmp_path / "videos", digits, 5)
     for n in range(2):
-        extract_features(options, videos, tmp_path / "x.npz", f"{n}/2")
-    path = tmp_path / "x.1-of-2.npz"
-    found = arrays(path)
+        extract_features(options, videos, tmp_path / "x", f"{n}/2")
+    path = tmp_path / "x.1-of-2"
+    x, rows, meta = (
+        np.load(path / "features.npy"),
+        (path / "rows.csv").read_text().splitlines(),
+        read(path)[2],
+    )
     if spoil == "lacking":
-        found = {**found, **{name: found[name][:1] for name in ("features", "label", "index", "path")}}
+        x, rows = x[:1], rows[:2]
     else:
-        found["index"] = np.array([1, 2] if spoil == "foreign" else [1, 1])
-    np.savez(path, **found)
-    with pytest.raises(DataError, match=r"x\.1-of-2\.npz .*with --shard 1/2$"):
-        merge(tmp_path / "x.npz")
-    assert not (tmp_path / "x.npz").exists()
+        rows[2] = rows[2].replace(",3", ",2" if spoil == "foreign" else ",1")
+    np.save(path / "features.npy", x)
+    (path / "rows.csv").write_text("\n".join(rows) + "\n")
+    meta["sha256"] = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in meta["sha256"]}
+    (path / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(DataError, match=r"x\.1-of-2\ .*with --shard 1/2$"):
+        merge(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
 
 
 def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3, broken=(0, 1, 2))
     options = replace(options, allow_missing=True)
     with pytest.raises(DataError, match="none of the 3 videos"):
-        extract_features(options, videos, tmp_path / "whole.npz")
+        extract_features(options, videos, tmp_path / "whole")
     for n in range(2):
-        assert extract_features(options, videos, tmp_path / "x.npz", f"{n}/2").count == 0
+        assert extract_features(options, videos, tmp_path / "x", f"{n}/2").count == 0
     with pytest.raises(
         DataError, match=r"none of the 3 videos can be read; the first: .*0\.mp4: not a video"
     ):
-        merge(tmp_path / "x.npz")
-    assert not (tmp_path / "whole.npz").exists() and not (tmp_path / "x.npz").exists()
+        merge(tmp_path / "x")
+    assert not (tmp_path / "whole").exists() and not (tmp_path / "x").exists()
 
 
 def test_fault_4_a_broken_video_leaves_no_file(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 4, broken=(3,))
     with pytest.raises(DataError, match=r"3\.mp4: not a video"):
-        extract_features(options, videos, tmp_path / "out/x.npz", "1/2")
-    assert extract_features(options, videos, tmp_path / "out/x.npz", "0/2").count == 2
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.0-of-2.npz"]
+        extract_features(options, videos, tmp_path / "out/x", "1/2")
+    assert extract_features(options, videos, tmp_path / "out/x", "0/2").count == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["x.0-of-2"]
 
 
 def test_fault_18_what_cannot_be_written(options, digits, tmp_path, monkeypatch):
     videos = write_list(tmp_path / "videos", digits, 2)
     (tmp_path / "file").write_text("in the way")
 
-    def full(file, *_, **__):
-        file.write(b"PK")
+    def full(file, *_):
+        file.write(b"NUMPY")
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(np.lib.format, "write_array", full)
-        with pytest.raises(DataError, match=r"^cannot write .*out/x\.npz: No space left on device$"):
-            extract_features(options, videos, tmp_path / "out/x.npz")
-    assert not list((tmp_path / "out").iterdir())
+        patch.setattr(np.lib.format, "write_array_header_1_0", full)
+        with pytest.raises(DataError, match=r"^cannot write .*out/x\: No space left on device$"):
+            extract_features(options, videos, tmp_path / "out/x")
+    assert not list((tmp_path / "out/x").iterdir())
     monkeypatch.setattr(evaluation, "eval_loader", None)  # said before the long work, not after it
-    with pytest.raises(DataError, match=r"^cannot write .*file/x\.npz: "):
-        extract_features(options, videos, tmp_path / "file/x.npz")
+    with pytest.raises(DataError, match=r"^cannot write .*file/x\: "):
+        extract_features(options, videos, tmp_path / "file/x")
 
 
 def test_the_request_is_plain(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3)
-    extract_features(options, videos, tmp_path / "x.npz", "1/2")
-    request = json.loads(str(arrays(tmp_path / "x.1-of-2.npz")["request"]))
+    extract_features(options, videos, tmp_path / "x", "1/2")
+    request = read(tmp_path / "x.1-of-2")[2]["request"]
     assert request["list"] == read_list(videos).fingerprint and request["data"] == identify(read_list(videos))
     assert (request["videos"], request["shard"]) == (3, [1, 2])
     assert request["weights"]["seed"] == 0 and request["weights"]["backbone"]["name"] == "resnet3d18"
@@ -482,45 +527,48 @@ def test_the_request_is_plain(options, digits, tmp_path):
     assert not {"batch_size", "workers", "prefetch", "timeout"} & {*request["protocol"]}
 
 
-def test_what_is_told_of_the_videos_without_their_list(options, digits, tmp_path):
+def test_an_index_describes_its_videos_without_their_list(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 3)
     videos.write_text("path,label,start,end\n0.mp4,1,,\n1.mp4,0,0.1,0.6\n1.mp4,0,0.5,\n")
     (tmp_path / "videos/classes.txt").write_text("no\nyes\n")
     for n in range(2):
-        extract_features(options, videos, tmp_path / "x.npz", f"{n}/2")
-    merge(tmp_path / "x.npz")
+        extract_features(options, videos, tmp_path / "x", f"{n}/2")
+    merge(tmp_path / "x")
     listed = read_list(videos)
-    index = open_index(tmp_path / "x.npz", load_subject(options))
+    index = open_index(tmp_path / "x", load_subject(options))
     there = index.videos(range(3))
     assert (there.names, there.records, there.classes) == (listed.names, listed.records, ("no", "yes"))
     assert index.videos([2], tmp_path / "moved").records == (
         VideoRecord(str(tmp_path / "moved/1.mp4"), 0, 0.5, None),
     )
-    # Nothing was copied: the arrays are the file, and lie where numbers may lie.
-    x = index.features.x.numpy()
-    assert x.ctypes.data % 64 == 0 and x.tobytes() in (tmp_path / "x.npz").read_bytes()
-    assert isinstance(index.names, np.memmap) and isinstance(index.start, np.memmap)
+    x = np.load(tmp_path / "x/features.npy", mmap_mode="r")
+    assert np.array_equal(x, index.features.x) and x.ctypes.data % 64 == 0
+    lines = (tmp_path / "x/rows.csv").read_text().splitlines()
+    assert lines == ["path,label,index,start,end", "0.mp4,1,0,,", "1.mp4,0,1,0.1,0.6", "1.mp4,0,2,0.5,"]
 
 
 def test_another_classes_file_is_refused(options, digits, tmp_path):
     videos = write_list(tmp_path / "videos", digits, 2)
-    extract_features(options, videos, tmp_path / "x.npz")
+    extract_features(options, videos, tmp_path / "x")
     (tmp_path / "videos/classes.txt").write_text("".join(f"class {n}\n" for n in range(8)))
-    with pytest.raises(DataError, match=r"^\S+x\.npz was made with another classes\.txt: delete it[^\n]*$"):
-        extract_features(options, videos, tmp_path / "x.npz")
+    with pytest.raises(DataError, match=r"^\S+x\ was extracted with another classes\.txt: delete it[^\n]*$"):
+        extract_features(options, videos, tmp_path / "x")
 
 
-@pytest.mark.parametrize("how", [np.savez, np.savez_compressed])
-def test_files_that_others_wrote_anew(options, digits, tmp_path, how):
-    """numpy's own files are read where their numbers lie at odd places; compressed ones cannot be mapped."""
-    videos = write_list(tmp_path / "videos", digits, 2)
-    whole = arrays(extract_features(options, videos, tmp_path / "x.npz").path)
-    how(tmp_path / "y.npz", **whole)
-    if how is np.savez:
-        index = open_index(tmp_path / "y.npz", load_subject(options))
-        assert np.array_equal(index.features.x.numpy(), whole["features"])
-    else:
-        with pytest.raises(
-            DataError, match=r"^\S+y\.npz is damaged \(ValueError: \S+ is compressed, [^\n]*$"
-        ):
-            open_index(tmp_path / "y.npz", load_subject(options))
+def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
+    """Whatever the number of rows at a time, and paths with commas, quotes and line ends keep their rows."""
+    videos = write_list(tmp_path / "videos", digits, 6)
+    names = ['a,"b".mp4', "c\nd.mp4", "0.mp4", "1.mp4"]
+    for n, name in zip((2, 3), names, strict=False):
+        (tmp_path / f"videos/{n}.mp4").rename(tmp_path / "videos" / name)
+    with open(videos, "w", newline="") as file:
+        csv.writer(file).writerows([["path", "label"], *([name, n % 2] for n, name in enumerate(names))])
+    for n in range(3):
+        extract_features(options, videos, tmp_path / "x", f"{n}/3")
+    monkeypatch.setattr(job, "_MERGED_ROWS", 1)
+    merge(tmp_path / "x")
+    extract_features(options, videos, tmp_path / "whole")
+    assert_alike(tmp_path / "x", tmp_path / "whole")
+    assert [(row["path"], row["label"]) for row in read(tmp_path / "x")[1]] == [
+        (name, str(n % 2)) for n, name in enumerate(names)
+    ]

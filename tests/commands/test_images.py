@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.test import test as measure
 from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train

@@ -81,4 +81,4 @@ def test_the_steps_of_the_readme(bin_folder, digits, tmp_path):
         run(bin_folder / "vidssl", name, *words, cwd=tmp_path)
     assert (tmp_path / "output/mine/test/results.json").exists()
     assert (tmp_path / "output/mine/retrieval/index.html").exists()
-    assert (tmp_path / "output/mine/features.npz").exists()
+    assert (tmp_path / "output/mine/features/features.npy").exists()

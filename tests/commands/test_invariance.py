@@ -14,7 +14,8 @@ from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.commands.invariance import measure_invariance, measure_invariance_splits
 from vidssl.commands.invariance_chart import summary
 from vidssl.commands.invariance_scores import Measure
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.parts import _Counts, segment_parts, table
 from vidssl.data.masks import read_mask
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure

@@ -9,13 +9,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import torch
 
 from vidssl import commands
 from vidssl.commands import extract as extract_job
 from vidssl.commands import retrieval as job
 from vidssl.commands.extract import extract_features
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions
 from vidssl.commands.retrieval import RANKS, find, is_video, retrieve, table
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.commands.shrink import ShrinkOptions as Shrinking
@@ -33,7 +32,7 @@ TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 @pytest.fixture
 def options():
     told = ("data.moving_digits=null", "data.train=none.csv")
-    return Options("random", TOY, told, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
+    return LoadOptions("random", TOY, told, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
 
 
 @pytest.fixture
@@ -66,6 +65,10 @@ def one_line():
     return run
 
 
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def without(results, *names):
     return {name: value for name, value in results.items() if name not in names}
 
@@ -73,14 +76,14 @@ def without(results, *names):
 def test_an_index_changes_nothing(options, lists, tmp_path):
     gallery, query = lists
     plain = retrieve(options, gallery, query, tmp_path / "plain", shown_queries=3)
-    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g.npz", shown_queries=3)
-    before = (tmp_path / "g.npz").read_bytes()
-    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g.npz", shown_queries=3)
+    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g", shown_queries=3)
+    before = files(tmp_path / "g")
+    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g", shown_queries=3)
     gallery.unlink()
-    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g.npz", shown_queries=3)
+    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g", shown_queries=3)
     assert plain == made == used == json.loads((tmp_path / "plain/results.json").read_text())
-    assert without(plain, "gallery") == without(alone, "gallery") and alone["gallery"] == f"{tmp_path}/g.npz"
-    assert (tmp_path / "g.npz").read_bytes() == before
+    assert without(plain, "gallery") == without(alone, "gallery") and alone["gallery"] == f"{tmp_path}/g"
+    assert files(tmp_path / "g") == before
     pages = [(tmp_path / name / "index.html").read_text() for name in ("plain", "made", "used", "alone")]
     assert pages[0] == pages[1] == pages[2] and pages[3].replace("/g", "/train").count("train/") > 3
     stills = {(tmp_path / name / "retrieval.png").read_bytes() for name in ("plain", "made", "used", "alone")}
@@ -88,9 +91,9 @@ def test_an_index_changes_nothing(options, lists, tmp_path):
 
 
 def test_an_index_is_what_extract_writes(options, lists, tmp_path):
-    extract_features(options, lists[0], tmp_path / "one.npz")
-    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other.npz", shown_queries=0)
-    assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "other.npz").read_bytes()
+    extract_features(options, lists[0], tmp_path / "one")
+    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other", shown_queries=0)
+    assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
@@ -121,7 +124,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
     (root / "link.mp4").symlink_to(root / "train/3.mp4")
     (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
     found = retrieve(options, gallery, root / "q.csv", tmp_path / "out", shown_hits=50)
-    assert found["duplicates"] == 0 and "same feature" not in caplog.text
+    assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
     page = (tmp_path / "out/index.html").read_text()
     rows = page.partition('id="rows"')[2].split('<li class="row')[1:]
     for row, own in zip(rows, (2, 3, 7), strict=True):
@@ -158,7 +161,7 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     plain = replace(options, batch_size=1)  # rounding may depend on the batch
     found = retrieve(plain, gallery, query, tmp_path / "with", shown_queries=0)
     assert found["duplicates"] == 3 and not found["drop_duplicates"]
-    (warning,) = (record.getMessage() for record in caplog.records if "same feature" in record.getMessage())
+    (warning,) = (record.getMessage() for record in caplog.records if "bit-identical" in record.getMessage())
     assert warning.startswith("3 pairs of a query and a gallery video of another path")
     assert "test/1.mp4 = train/copy1.mp4, test/4.mp4 = train/copy4.mp4" in warning and "\n" not in warning
     dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, shown_queries=0)
@@ -177,15 +180,14 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
 
 def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     gallery, query = lists
-    extract_features(options, gallery, tmp_path / "g.npz")
-    extract_features(options, query, tmp_path / "q.npz")
-    with np.load(tmp_path / "g.npz") as g, np.load(tmp_path / "q.npz") as q:
-        one, other = (x["features"].astype(float) for x in (q, g))
+    extract_features(options, gallery, tmp_path / "g")
+    extract_features(options, query, tmp_path / "q")
+    one, other = (np.load(tmp_path / name / "features.npy").astype(float) for name in ("q", "g"))
     cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
     labels = read_list(gallery)
     for n in (0, 5):
         found = find(
-            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g.npz", k=7
+            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7
         )
         near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
         assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
@@ -205,76 +207,88 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
     gallery, _ = lists
     root = gallery.parent
-    expected = find(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g.npz")
+    expected = find(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g")
     shutil.move(root / "train", tmp_path / "elsewhere")
-    assert "cannot be shown" not in caplog.text
-    found = find(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g.npz")
+    assert "cannot be decoded" not in caplog.text
+    found = find(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g")
     assert found["neighbours"] == expected["neighbours"]
-    (notice,) = (record.getMessage() for record in caplog.records if "cannot be shown" in record.getMessage())
+    (notice,) = (
+        record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage()
+    )
     assert (
-        notice.startswith("10 videos of the page cannot be shown, the first: ") and "No such file" in notice
+        notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
     )
     assert "10 videos, grey here" in (tmp_path / "gone/index.html").read_text()
     (tmp_path / "new").mkdir()
     shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
     caplog.clear()
     moved = replace(options, root=tmp_path / "new")
-    find(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g.npz")
-    assert "cannot be shown" not in caplog.text
+    find(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g")
+    assert "cannot be decoded" not in caplog.text
     pages = [(tmp_path / name / "index.html").read_text() for name in ("before", "moved")]
     assert pages[0].replace("videos/train", "X/g") == pages[1].replace(f"{tmp_path.name}/g", "X/g")
 
 
 def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     gallery, query = lists
-    index, video = tmp_path / "g.npz", gallery.parent / "test/0.mp4"
+    index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
     message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
-    assert message == f"cannot read index {index}: No such file or directory; make it with --gallery"
-    assert "nothing to search in" in one_line(ConfigError, find, options, None, video, tmp_path / "out")
+    assert message == f"cannot read index {index}: No such file or directory; extract it with --gallery"
+    assert "there is no gallery" in one_line(ConfigError, find, options, None, video, tmp_path / "out")
     extract_features(options, gallery, index)
     for change, named in (
-        ({"overrides": (*options.overrides, "seed=5")}, "weights.seed 0 there, 5 asked for"),
-        ({"clips": 2}, "protocol.clips 1 there, 2 asked for"),
-        ({"size": 32}, "protocol.size 24 there, 32 asked for"),
+        ({"overrides": (*options.overrides, "seed=5")}, "weights.seed 0 stored, 5 requested"),
+        ({"clips": 2}, "protocol.clips 1 stored, 2 requested"),
+        ({"size": 32}, "protocol.size 24 stored, 32 requested"),
     ):
         other = replace(options, **change)
         for work, asked in ((find, video), (retrieve, query)):
             message = one_line(DataError, work, other, None, asked, tmp_path / "out", index=index)
             assert message.startswith(f"{index} holds features of another request (") and named in message
-            assert message.endswith("search with what it was made with, or choose another --index")
-    # Which videos are left out of a list is no matter to who searches in what is there.
+            assert message.endswith("search with the same network and clips, or choose another --index")
+    # An index may have been extracted with or without --allow-missing.
     find(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
     message = one_line(DataError, retrieve, options, query, query, tmp_path / "out", index=index)
-    assert "list " in message and "videos 20 there, 8 asked for" in message
+    assert "list " in message and "videos 20 stored, 8 requested" in message
     part = extract_features(options, gallery, index, "0/2").path
     message = one_line(DataError, find, options, None, video, tmp_path / "out", index=part)
-    assert "shard [0, 2] there, [0, 1] asked for" in message
+    assert "shard [0, 2] stored, [0, 1] requested" in message
 
 
-def test_what_is_no_index(options, lists, tmp_path, one_line):
+def test_what_is_not_an_index(options, lists, tmp_path, one_line):
     gallery, _ = lists
     video = gallery.parent / "test/0.mp4"
-    index = extract_features(options, gallery, tmp_path / "g.npz").path
-    whole = index.read_bytes()
-    with np.load(index) as file:
-        arrays = dict(file)
+    index = extract_features(options, gallery, tmp_path / "g").path
+    whole = files(index)
 
     def refused():
         return one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
 
-    for length in (0, 3, len(whole) // 2, len(whole) - 1):
-        index.write_bytes(whole[:length])
-        message = refused()
-        assert message.startswith(f"{index} is damaged (")
-        assert message.endswith("delete it, and make it again with --gallery")
-    index.write_text("path,label\n")
-    assert refused() == f"{index} is no npz file: choose another --index, or make one with --gallery"
-    np.savez(index, **{name: value for name, value in arrays.items() if name not in ("root", "start")})
-    assert "lacks" in refused() and "was not written by this version: choose another --index" in refused()
-    torch.save({"x": torch.zeros(3)}, index)
-    assert "was not written by this version" in refused()
-    np.savez(index, **{**arrays, "features": arrays["features"][:-1]})
-    assert "is damaged" in refused()
+    for name in ("features.npy", "rows.csv", "meta.json"):
+        for length in (0, 3, len(whole[name]) // 2):
+            (index / name).write_bytes(whole[name][:length])
+            message = refused()
+            assert message.startswith(f"{index} is damaged (")
+            assert message.endswith("delete it, and extract it again with --gallery")
+        (index / name).write_bytes(whole[name])
+    (index / "meta.json").write_text('{"format": 7, "sha256": {}, "request": {}}')
+    assert "has format 7, this version reads 1: choose another --index" in refused()
+    (index / "meta.json").write_text("[]")
+    assert (
+        refused()
+        == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
+    )
+    (index / "meta.json").unlink()
+    assert "is incomplete: it has no meta.json" in refused()
+    index = tmp_path / "other"
+    index.mkdir()
+    (index / "a.txt").touch()
+    assert (
+        refused()
+        == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
+    )
+    index = tmp_path / "g.npz"
+    assert "features are now a folder with features.npy, rows.csv, meta.json: choose another" in refused()
 
 
 def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line, monkeypatch):
@@ -383,9 +397,9 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     for out, side in ((small, 40), (smaller, 24)):
         for listed in lists:
             shrink(listed, out, Settings(short_side=side), Shrinking())
-    of_originals = extract_features(options, gallery, tmp_path / "g.npz").path
+    of_originals = extract_features(options, gallery, tmp_path / "g").path
     copies = replace(options, root=small)
-    of_copies = extract_features(copies, gallery, tmp_path / "c.npz").path
+    of_copies = extract_features(copies, gallery, tmp_path / "c").path
     found = retrieve(copies, gallery, query, tmp_path / "out", shown_queries=0)  # copies with copies
     assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
     assert retrieve(options, gallery, query, tmp_path / "out", shown_queries=0)["copies"] is None
@@ -411,7 +425,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     )
     # With the list, the index is compared with the list's files.
     message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "out", index=of_originals)
-    assert f"data.root {gallery.parent} there, {small} asked for" in message
+    assert f"data.root {gallery.parent} stored, {small} requested" in message
 
 
 def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp_path, one_line):
@@ -419,7 +433,7 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp
     gallery, query = lists
     small, new = tmp_path / "small", tmp_path / "new"
     shrink(gallery, small, Settings(short_side=40), Shrinking())
-    index = extract_features(replace(options, root=small), gallery, tmp_path / "c.npz").path
+    index = extract_features(replace(options, root=small), gallery, tmp_path / "c").path
     new.mkdir()
     video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
     message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
@@ -440,7 +454,7 @@ def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, mon
         monkeypatch.setattr(
             module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1]
         )
-    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g.npz", shown_queries=0)
+    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", shown_queries=0)
     assert sorted(looked) == sorted([gallery, query])
 
 

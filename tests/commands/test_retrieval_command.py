@@ -43,9 +43,9 @@ def said(capsys):
 
 def test_an_index_is_made_once_and_then_enough(said, digits, tmp_path):
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
-    index, rest = ("--index", tmp_path / "g.npz"), ("--page-queries", "2", "--out", tmp_path / "out")
+    index, rest = ("--index", tmp_path / "g"), ("--page-queries", "2", "--out", tmp_path / "out")
     made, status = said(*lists, *index, *rest)
-    assert status == 0 and made.splitlines()[2].startswith("plain") and (tmp_path / "g.npz").exists()
+    assert status == 0 and made.splitlines()[2].startswith("plain") and (tmp_path / "g").exists()
     assert said(*lists[2:], *index, *rest) == said(*lists, *rest) == (made, 0)
     video = digits / "videos/test/00000.mp4"
     out, status = said("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
@@ -64,7 +64,7 @@ def test_mistakes(said, digits, tmp_path):
         (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
         (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
         (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
-        (("--query", video, "--index", tmp_path / "none.npz"), "make it with --gallery"),
+        (("--query", video, "--index", tmp_path / "none"), "extract it with --gallery"),
     ):
         line, status = said(*told, *out)
         assert status == 2 and named in line and "\n" not in line
@@ -75,7 +75,7 @@ def test_mistakes(said, digits, tmp_path):
 def test_fault_28_several_processes_make_and_use_one_index(said, digits, tmp_path):
     """As torchrun starts them: the same file, the same results, said once."""
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
-    rest = (*lists, "--index", tmp_path / "g.npz", "--page-queries", "2", "--out", tmp_path / "out")
+    rest = (*lists, "--index", tmp_path / "g", "--page-queries", "2", "--out", tmp_path / "out")
     results = []
     for _ in range(2):  # made, then used
         done = subprocess.run(

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from vidssl.commands.extract import extract_features
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.retrieval import retrieve
 from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
@@ -66,7 +66,7 @@ def trained(digits, tmp_path_factory):
 
 @pytest.fixture
 def options(trained):
-    return Options(
+    return LoadOptions(
         str(trained["supervised"]), clips=3, crops=3, size=24, batch_size=4, workers=0, device="cpu"
     )
 
@@ -235,7 +235,7 @@ def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_
         again = measure(moved, videos, out)
     assert again == measure(moved, videos, tmp_path / "anew") and again["ece"] != first["ece"]
     (line,) = (line for line in caplog.messages if "holds results of another test" in line)
-    assert f"data.root {digits} there, {copied} asked for" in line and "replaced" in line
+    assert f"data.root {digits} stored, {copied} requested" in line and "replaced" in line
     caplog.clear()
     with caplog.at_level("INFO"):
         shutil.copy(
@@ -490,7 +490,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
     assert {split: of["num_videos"] for split, of in results["splits"].items()} == {"1": 16, "2": 40}
     for split in (1, 2):
         checkpoint = str((tmp_path / f"out/split{split}/checkpoints/last.pt").resolve())
-        alone = Options(checkpoint, clips=1, workers=0, device="cpu")
+        alone = LoadOptions(checkpoint, clips=1, workers=0, device="cpu")
         found = measure(alone, tmp_path / f"lists{split}/test.csv", tmp_path / f"again{split}")
         for name in NUMBERS:
             assert results["splits"][str(split)][name] == found[name]
@@ -577,7 +577,7 @@ def test_splits_can_be_seeds(digits, tmp_path):
     seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
     assert seeds == [3, 4] and results["spread"]["knn"] >= 0
     assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
-    untrained = Options("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
+    untrained = LoadOptions("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
     tested = measure_splits(
         untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
     )
@@ -600,16 +600,18 @@ def test_splits_that_are_none(splits, tmp_path):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
     with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
-    with pytest.raises(ConfigError, match=r"\{split\}.csv is for several splits; name them: --splits 1 2 3"):
-        measure(Options("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
+    with pytest.raises(
+        ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"
+    ):
+        measure(LoadOptions("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
     with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
         where = tmp_path / "lists{split}/test.csv"
         measure_splits(
-            Options("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
+            LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
     with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same test for every split"):
-        measure_splits(Options("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
+        measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(
@@ -620,15 +622,15 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(
     )
     where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
-        measure_splits(Options(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
+        measure_splits(LoadOptions(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
     shutil.copytree(trained["sce"].parent, tmp_path / "run1")
     with pytest.raises(CheckpointError, match=r"run2/last.pt: No such file"):
-        options = Options(str(tmp_path / "run{split}/last.pt"), device="cpu")
+        options = LoadOptions(str(tmp_path / "run{split}/last.pt"), device="cpu")
         measure_splits(options, *where[:3], tmp_path / "lists{split}/train.csv", [{"name": "knn"}])
 
 
 def test_testing_every_split(splits, trained, tmp_path):
-    options = Options(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
+    options = LoadOptions(str(trained["sce"]), clips=1, crops=1, workers=0, device="cpu")
     where = [tmp_path / "lists{split}" / f"{half}.csv" for half in ("test", "train")]
     results = measure_splits(options, where[0], tmp_path / "o", (1, 2), where[1], ([{"name": "knn", "k": 1}]))
     one, other = (results["splits"][split]["knn"] for split in ("1", "2"))
@@ -666,24 +668,24 @@ def test_weights_of_another_project(digits, tmp_path):
     with pytest.raises(
         ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips, which a"
     ):
-        load_subject(Options(str(tmp_path / "theirs.pyth"), **clips))
+        load_subject(LoadOptions(str(tmp_path / "theirs.pyth"), **clips))
     told = ("data.moving_digits=null", "data.train=none.csv")
-    theirs = Options(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
-    ours = Options("random", cfg, (*told, "seed=7"), **clips)
+    theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
+    ours = LoadOptions("random", cfg, (*told, "seed=7"), **clips)
     assert load_subject(theirs).classify is None
     files = []
     for number, options in enumerate((theirs, ours)):
-        extract_features(options, digits / "motion/test.csv", tmp_path / f"{number}.npz")
-        files.append(np.load(tmp_path / f"{number}.npz")["features"])
+        extract_features(options, digits / "motion/test.csv", tmp_path / f"{number}")
+        files.append(np.load(tmp_path / f"{number}/features.npy"))
     np.testing.assert_array_equal(*files)
     results = measure(theirs, digits / "motion/test.csv", tmp_path / "o", digits / "motion/train.csv")
     assert "weights" in results["checkpoint"]["matched"] and results["checkpoint"]["sha256"]
     # What the file does not say of its weights is part of the request: here all of the last stage is left out.
     keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
     partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
-    with pytest.raises(DataError, match=r"weights\.partial False there, True asked for; weights\.keys"):
+    with pytest.raises(DataError, match=r"weights\.partial False stored, True requested; weights\.keys"):
         extract_features(
-            replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0.npz"
+            replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0"
         )
 
 
@@ -691,7 +693,7 @@ def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
     """Whatever the config of the network says of the embedded set, what is tested is named on the command line."""
     monkeypatch.chdir(tmp_path)
     toy = CONFIGS / "toy" / "moco.yaml"
-    untrained = Options("random", toy, clips=1, crops=1, size=24, workers=0, device="cpu")
+    untrained = LoadOptions("random", toy, clips=1, crops=1, size=24, workers=0, device="cpu")
     lists = digits / "motion/test.csv", tmp_path / "out", digits / "motion/train.csv"
     with pytest.raises(ConfigError, match=r"--protocol: 1 mistake"):
         measure(untrained, *lists, [{"name": "knn", "data": {"workers": 0}}])

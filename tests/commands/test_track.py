@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.commands.load import Options
+from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.track import track_videos as track
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.data import read_list

@@ -12,11 +12,10 @@ from vidssl.evaluation.preconditions import check_lists, own_rows
 from vidssl.evaluation.protocols import (
     KNN,
     PROTOCOLS,
-    LinearSVM,
-    LowShot,
     Retrieval,
     Uniformity,
 )
+from vidssl.evaluation.svm import LinearSVM, LowShot
 from vidssl.randomness import generator
 from vidssl.types import Features
 
@@ -29,7 +28,7 @@ def features(count, seed, shift=0.0, classes=4):
     return Features(torch.from_numpy(x.astype(np.float32)), label, torch.arange(count))
 
 
-NOBODY = torch.empty(0, 2, dtype=torch.int64)
+NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)
 
 
 def loop_recall(gallery, query, k, center):
@@ -48,7 +47,7 @@ def loop_recall(gallery, query, k, center):
 def test_retrieval(center):
     gallery, query = features(90, 0, shift=3.0), features(40, 1, shift=-3.0)
     before = gallery.x.clone(), query.x.clone()
-    found = Retrieval(Retrieval.Config(ks=(1, 3, 7), center=center))(gallery, query, NOBODY).numbers
+    found = Retrieval(Retrieval.Config(ks=(1, 3, 7), center=center))(gallery, query, NO_PAIRS).numbers
     assert set(found) == {"R@1", "R@3", "R@7", "chance"}
     for k in (1, 3, 7):
         assert found[f"R@{k}"] == pytest.approx(loop_recall(gallery, query, k, center), abs=1e-6)
@@ -62,18 +61,18 @@ def test_centring_takes_away_a_shift_of_either_set():
         Features(query.x - 5, query.label, query.index),
     )
     centred = Retrieval(Retrieval.Config(center=True))
-    assert centred(gallery, query, NOBODY) == centred(*moved, NOBODY)
+    assert centred(gallery, query, NO_PAIRS) == centred(*moved, NO_PAIRS)
     plain = Retrieval(Retrieval.Config())
-    assert plain(gallery, query, NOBODY).numbers["R@1"] > plain(*moved, NOBODY).numbers["R@1"] + 0.05
+    assert plain(gallery, query, NO_PAIRS).numbers["R@1"] > plain(*moved, NO_PAIRS).numbers["R@1"] + 0.05
 
 
 def test_search_is_what_the_numbers_are_about():
     gallery, query = features(90, 0), features(40, 1)
     protocol = Retrieval(Retrieval.Config(ks=(1, 5)))
-    neighbours = protocol.search(gallery, query, NOBODY)
+    neighbours = protocol.search(gallery, query, NO_PAIRS)
     assert neighbours.index.shape == (40, 5)
     first = (gallery.label[neighbours.index[:, 0]] == query.label).float().mean().item()
-    assert protocol(gallery, query, NOBODY).numbers["R@1"] == pytest.approx(first, abs=1e-6)
+    assert protocol(gallery, query, NO_PAIRS).numbers["R@1"] == pytest.approx(first, abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ["retrieval", "knn"])
@@ -85,19 +84,19 @@ def test_fault_29_the_query_itself_is_left_out(name):
     every = Features(x, label, torch.arange(400))
     protocol = PROTOCOLS[name](PROTOCOLS[name].Config(**({"k": 1} if name == "knn" else {})))
     key = "knn" if name == "knn" else "R@1"
-    assert protocol(every, every, NOBODY).numbers[key] == 1
+    assert protocol(every, every, NO_PAIRS).numbers[key] == 1
     itself = torch.stack([torch.arange(400)] * 2, dim=1)
     assert protocol(every, every, itself).numbers[key] < 0.35
 
 
 def test_knn_and_uniformity():
     gallery, query = features(90, 0), features(40, 1)
-    one = KNN(KNN.Config(k=1))(gallery, query, NOBODY).numbers
+    one = KNN(KNN.Config(k=1))(gallery, query, NO_PAIRS).numbers
     assert set(one) == {"knn", "knn_mean_class"}
     assert one["knn"] == pytest.approx(loop_recall(gallery, query, 1, False), abs=1e-6)
-    found = Uniformity(Uniformity.Config())(gallery, query, NOBODY).numbers
+    found = Uniformity(Uniformity.Config())(gallery, query, NO_PAIRS).numbers
     assert set(found) == {"uniformity_loss"} and -4 < found["uniformity_loss"] < 0
-    other = Uniformity(Uniformity.Config())(query, gallery, NOBODY).numbers
+    other = Uniformity(Uniformity.Config())(query, gallery, NO_PAIRS).numbers
     assert found != other  # that of the gallery
 
 
@@ -110,7 +109,7 @@ def test_a_feature_that_is_not_finite_has_no_accuracy(name, value, side):
     if (side == "gallery" and name == "accuracy") or (side == "query" and name == "uniformity"):
         return  # does not look there
     with pytest.raises(DataError, match=rf"a {side} feature is not finite \(row 7 of "):
-        PROTOCOLS[name](PROTOCOLS[name].Config())(lists["gallery"], lists["query"], NOBODY)
+        PROTOCOLS[name](PROTOCOLS[name].Config())(lists["gallery"], lists["query"], NO_PAIRS)
 
 
 def test_settings_that_are_refused():
@@ -179,7 +178,7 @@ def unit(x):
 def test_svm_is_the_slow_one():
     gallery, query = features(90, 0), features(60, 1)
     for cost in (0.1, 1.0):
-        found = LinearSVM(LinearSVM.Config(costs=(cost,)))(gallery, query, NOBODY)
+        found = LinearSVM(LinearSVM.Config(costs=(cost,)))(gallery, query, NO_PAIRS)
         expected = slow_svm(unit(gallery.x), gallery.label.numpy(), unit(query.x), cost)
         assert found.predicted.tolist() == expected.tolist()
         assert found.numbers["svm"] == pytest.approx((expected == query.label.numpy()).mean())
@@ -189,7 +188,7 @@ def test_svm_is_the_slow_one():
 def test_the_cost_of_the_svm_is_chosen_on_the_training_side_alone():
     gallery, query = features(90, 0), features(60, 1)
     costs = (0.001, 0.1, 10.0)
-    found = LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, query, NOBODY)
+    found = LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     scores = {}
     for cost in costs:  # by the loop, with scikit-learn's folds
@@ -203,7 +202,7 @@ def test_the_cost_of_the_svm_is_chosen_on_the_training_side_alone():
     assert found.details["cost"] == min(float(cost) for cost, score in scores.items() if score == best)
     other = Features(query.x * 0 + 1, query.label, query.index)  # whatever the queries are
     assert (
-        LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NOBODY).details
+        LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NO_PAIRS).details
         == found.details
     )
 
@@ -213,18 +212,18 @@ def test_svm_that_cannot_be():
     with pytest.raises(
         DataError, match="protocol svm: a class has 2 training videos, and cross-validation with 3"
     ):
-        LinearSVM(LinearSVM.Config())(small, small, NOBODY)
+        LinearSVM(LinearSVM.Config())(small, small, NO_PAIRS)
     one = Features(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.arange(5))
     with pytest.raises(
         DataError, match="protocol svm: all 5 training videos are of one class: it needs two or more"
     ):
-        LinearSVM(LinearSVM.Config(costs=(1.0,)))(one, one, NOBODY)
+        LinearSVM(LinearSVM.Config(costs=(1.0,)))(one, one, NO_PAIRS)
 
 
 def test_low_shot_is_the_loop():
     gallery, query = features(90, 0), features(60, 1)
     protocol = LowShot(LowShot.Config(shots=(1, 3), draws=4, costs=(0.5,), seed=9))
-    found = protocol(gallery, query, NOBODY)
+    found = protocol(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     for k in (1, 3):
         accuracies = []
@@ -246,20 +245,20 @@ def test_low_shot_leaves_out_what_a_class_cannot_fill_and_says_so():
     gallery, query = features(40, 0), features(20, 1)
     smallest = int(torch.bincount(gallery.label).min())
     config = LowShot.Config(shots=(1, smallest, smallest + 1, 500), costs=(1.0,))
-    found = LowShot(config)(gallery, query, NOBODY)
+    found = LowShot(config)(gallery, query, NO_PAIRS)
     assert set(found.numbers) == {f"lowshot@{k}{s}" for k in (1, smallest) for s in ("", "_spread")}
     assert found.details == {"left_out": [smallest + 1, 500], "videos_of_the_smallest_class": smallest}
     with pytest.raises(
         DataError, match=rf"a class has {smallest} training videos, and the fewest shots are 500"
     ):
-        LowShot(LowShot.Config(shots=(501, 500)))(gallery, query, NOBODY)
+        LowShot(LowShot.Config(shots=(501, 500)))(gallery, query, NO_PAIRS)
 
 
 def test_low_shot_chooses_its_cost_on_the_videos_of_each_draw():
     gallery, query = features(90, 0), features(60, 1)
     costs = (0.001, 0.1, 10.0)
     config = LowShot.Config(shots=(1, 2, 5), draws=2, costs=costs, folds=3, seed=4)
-    found = LowShot(config)(gallery, query, NOBODY)
+    found = LowShot(config)(gallery, query, NO_PAIRS)
     x, label = unit(gallery.x), gallery.label.numpy()
     for k in (2, 5):
         chosen = []
@@ -284,7 +283,7 @@ def test_classes_that_overlap_are_separated_as_well_as_can_be():
     random = generator(11)
     x = torch.from_numpy(random.normal(size=(600, 8)).astype(np.float32))
     every = Features(x, torch.from_numpy(random.integers(2, size=600)), torch.arange(600))
-    found = LinearSVM(LinearSVM.Config(costs=(1e5,)))(every, every, NOBODY)
+    found = LinearSVM(LinearSVM.Config(costs=(1e5,)))(every, every, NO_PAIRS)
     # With a cost so high and classes that overlap, the loss alone decides: least squares over the active rows.
     rows, y = np.concatenate([unit(x), np.ones((600, 1))], axis=1), np.where(every.label == 1, 1.0, -1.0)
     w = np.zeros(9)
@@ -358,7 +357,7 @@ def test_classes_that_are_too_small_are_told_before_features_are_taken(tmp_path)
 
 def test_uniformity_of_a_large_gallery_is_that_of_evenly_spaced_rows():
     gallery = features(90, 0)
-    found = Uniformity(Uniformity.Config(rows=30))(gallery, gallery, NOBODY)
+    found = Uniformity(Uniformity.Config(rows=30))(gallery, gallery, NO_PAIRS)
     thirds = Features(gallery.x[::3], gallery.label[::3], gallery.index[::3])
-    assert found.numbers == Uniformity(Uniformity.Config())(thirds, thirds, NOBODY).numbers
+    assert found.numbers == Uniformity(Uniformity.Config())(thirds, thirds, NO_PAIRS).numbers
     assert found.details == {"rows": 30} and len(thirds.x) == 30

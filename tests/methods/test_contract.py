@@ -242,7 +242,7 @@ def use_outside(folder, data):
         "retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out]
     )
     for name, listed in (("gallery", gallery), ("query", query)):
-        commands.run("extract", [*common, listed, "--out", str(folder / f"{name}.npz")])
+        commands.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
 
 
@@ -256,8 +256,11 @@ def test_a_method_of_ones_own_package_trains_resumes_and_is_tested(digits, tmp_p
     assert straight["step"] == 6 and straight["method"]["centre"].abs().sum() > 0
     results = json.loads((tmp_path / "r" / "results.json").read_text())
     (x, of_x), (y, of_y) = (
-        (file["features"] / np.linalg.norm(file["features"], axis=1, keepdims=True), file["label"])
-        for file in (np.load(tmp_path / f"{name}.npz") for name in ("query", "gallery"))
+        (
+            (x := np.load(folder / "features.npy")) / np.linalg.norm(x, axis=1, keepdims=True),
+            np.loadtxt(folder / "rows.csv", int, delimiter=",", skiprows=1, usecols=1),
+        )
+        for folder in (tmp_path / "query-features", tmp_path / "gallery-features")
     )
     nearest = of_y[np.argsort(-(x @ y.T), axis=1)]
     assert (results["num_queries"], len(x), len(y)) == (16, 16, 40)

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.commands.load import Options, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import load_subject
 from vidssl.config import build
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train

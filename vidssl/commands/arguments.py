@@ -13,7 +13,7 @@ from vidssl.registry import did_you_mean
 from vidssl.workers import usable_cpus
 
 if TYPE_CHECKING:
-    from vidssl.commands.load import Options
+    from vidssl.commands.load import LoadOptions
 
 
 # Types of arguments -----------------------------------------------------------------------------------------
@@ -227,12 +227,12 @@ def is_setting(word: str) -> bool:
     return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
 
 
-def network_options(parsed: argparse.Namespace) -> "Options":
+def network_options(parsed: argparse.Namespace) -> "LoadOptions":
     """Collect the arguments of `add_network_options`."""
-    from vidssl.commands.load import Options
+    from vidssl.commands.load import LoadOptions
 
-    fields = Options.__dataclass_fields__
-    return Options(**{name: value for name, value in vars(parsed).items() if name in fields})
+    fields = LoadOptions.__dataclass_fields__
+    return LoadOptions(**{name: value for name, value in vars(parsed).items() if name in fields})
 
 
 def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> None:

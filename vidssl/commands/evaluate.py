@@ -95,7 +95,9 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
     add_network_options(parser)
     option("--gallery", type=Path, help="video list to search in; optional with an --index")
     option("--query", type=Path, required=True, help="video list of the queries, or one video")
-    option("--index", type=Path, help="features of the gallery (npz); written if the file does not exist")
+    option(
+        "--index", type=Path, help="folder with the features of the gallery; extracted if it does not exist"
+    )
     option("--out", type=Path, required=True, help="folder for results.json and index.html")
     option("--center", action="store_true", help="subtract the mean of each list first")
     option(
@@ -126,13 +128,13 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
 
 
 def extract(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Write the features of a list of videos: features, label, index and path in one npz file."""
+    """Write the features of a list of videos as a folder: features.npy, rows.csv and meta.json."""
     parser = argparse.ArgumentParser(prog=prog, description=extract.__doc__)
     option = parser.add_argument
     add_input(parser, optional=True)
     add_network_options(parser, required=False)
-    option("--out", type=Path, required=True, help="npz file")
-    option("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
+    option("--out", type=Path, required=True, help="folder for the features")
+    option("--shard", metavar="i/n", help="only part i of n, from 0, into a folder beside --out")
     option("--merge", action="store_true", help="write --out from its parts")
     parsed = parse(parser, arguments)
     given = {name for name, value in vars(parsed).items() if value not in (parser.get_default(name), [])}

@@ -17,8 +17,8 @@ from vidssl.analysis.trajectories import (
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.invariance_chart import chart
 from vidssl.commands.invariance_scores import Measure, score_features
-from vidssl.commands.load import Options, Subject, load_subject, of
-from vidssl.commands.test import Results, class_hash, over_splits, results_there
+from vidssl.commands.load import LoadOptions, Subject, class_hash, fill_split, load_subject
+from vidssl.commands.test import Results, over_splits, results_there
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
@@ -29,7 +29,7 @@ from vidssl.models.weights import is_checkpoint, read_anything
 
 
 def measure_invariance(
-    options: Options, checkpoints: Sequence[str], videos: Path, out: Path, measure: Measure
+    options: LoadOptions, checkpoints: Sequence[str], videos: Path, out: Path, measure: Measure
 ) -> dict[str, Results]:
     """Measure how invariant networks are; write `results.json` and the chart `invariance.png`.
 
@@ -76,7 +76,7 @@ def measure_invariance(
 
 
 def measure_invariance_splits(
-    options: Options,
+    options: LoadOptions,
     checkpoints: Sequence[str],
     videos: Path,
     out: Path,
@@ -92,8 +92,8 @@ def measure_invariance_splits(
         ConfigError: A network is the same for all splits, or as for `measure_invariance`.
     """
 
-    def options_of(checkpoint: str, split: int) -> Options:
-        return _options_for(options.of_split(split), of(split, checkpoint), len(checkpoints) > 1)
+    def options_of(checkpoint: str, split: int) -> LoadOptions:
+        return _options_for(options.of_split(split), fill_split(split, checkpoint), len(checkpoints) > 1)
 
     for checkpoint in checkpoints:
         settings = options.overrides if options_of(checkpoint, splits[0]).overrides else ()
@@ -105,7 +105,11 @@ def measure_invariance_splits(
 
     def network(name: str, checkpoint: str) -> Results:
         def one(split: int, folder: Path) -> Results:
-            inputs = options_of(checkpoint, split), [of(split, checkpoint)], Path(of(split, videos))
+            inputs = (
+                options_of(checkpoint, split),
+                [fill_split(split, checkpoint)],
+                Path(fill_split(split, videos)),
+            )
             return next(iter(measure_invariance(*inputs, folder, measure).values()))
 
         return over_splits(splits, out if len(names) == 1 else out / name, one)
@@ -148,7 +152,7 @@ def _check_labels(videos: VideoList) -> None:
         )
 
 
-def _options_for(options: Options, checkpoint: str, several: bool) -> Options:
+def _options_for(options: LoadOptions, checkpoint: str, several: bool) -> LoadOptions:
     """The options of one network; of several networks, those with a config of their own do not get another one."""
     own = replace(options, checkpoint=checkpoint, clips=options.clips or 1, crops=1)
     if not several or checkpoint == "random" or not (options.cfg or options.overrides):
@@ -168,7 +172,7 @@ class _Request:
 
 
 def _request(
-    options: Options, videos: VideoList, data: Tree, boxes: Mapping[str, Boxes] | None, measure: Measure
+    options: LoadOptions, videos: VideoList, data: Tree, boxes: Mapping[str, Boxes] | None, measure: Measure
 ) -> _Request:
     subject = load_subject(options)
     test = subject.test

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
-from vidssl.commands.load import Options, Subject, load_method, load_subject
+from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import Subject, load_method, load_subject
 from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.video_list import VideoList, read_list, read_text
 from vidssl.engine.resume import only_run_in

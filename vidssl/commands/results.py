@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
-from vidssl.commands.extract import share
+from vidssl.commands.load import format_count as share
 from vidssl.errors import DataError
 
 Kind = Literal["untrained", "features", "linear probe", "finetuned", "from scratch"]

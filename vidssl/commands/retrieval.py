@@ -1,4 +1,4 @@
-"""Retrieval: extract, search, measure, and a page to look at."""
+"""Retrieval: search a gallery with a list of queries or with one video; write numbers and a page."""
 
 import logging
 import os
@@ -12,14 +12,15 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.atomic import check_folder
-from vidssl.commands.extract import Index, extract_to, open_index, share
-from vidssl.commands.load import Options, Subject, load_subject
-from vidssl.commands.retrieval_page import Pictures, middle_frames, query_row, with_span, write_results
+from vidssl.commands.extract import extract_to, open_index
+from vidssl.commands.load import LoadOptions, Subject, format_count, load_subject
+from vidssl.commands.retrieval_page import PageImages, middle_frames, query_row, with_span, write_results
 from vidssl.config import Tree
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.run_config import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.evaluation.feature_folder import FeatureFolder
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
 from vidssl.evaluation.preconditions import check_classes, own_rows
@@ -39,7 +40,7 @@ class _Gallery:
 
 
 def retrieve(
-    options: Options,
+    options: LoadOptions,
     gallery: Path | None,
     query: Path,
     out: Path,
@@ -54,26 +55,26 @@ def retrieve(
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
     Args:
-        options: Which backbone, which clips.
-        gallery: List to search in; None: all of `index`.
-        query: List of queries. A query that is in the gallery too does not find itself: neither its span of the same
-            file nor one that overlaps it, under whatever links the file has.
-        out: Folder for the results, made where it is missing.
-        index: File with the features of the gallery, as `extract_features` writes it; made where it is missing.
-        center: Report centred features first (see `nearest`); the other numbers are under `uncentered`
-            or `centered_features`.
-        k: Neighbours that vote in kNN.
-        drop_duplicates: Let no query find a gallery video of another path whose feature is the same, bit by bit.
-        shown_queries: Queries on the page, evenly spaced over the list.
-        shown_hits: Nearest videos on the page.
+        options: The network and its clips.
+        gallery: The list to search; None: all of `index`.
+        query: List of queries. A query that is also in the gallery does not find itself, nor a span of its file that
+            overlaps it (`own_rows`).
+        out: Folder for the results; created if it does not exist.
+        index: Folder of the gallery's features, as of `extract_features`; created if it does not exist.
+        center: Report centred features first (see `nearest`) and the others under `uncentered`, instead of
+            `centered_features`.
+        k: Number of neighbours that vote in kNN.
+        drop_duplicates: Ignore gallery items whose feature is bit-identical to the query's (duplicate files).
+        shown_queries: Number of queries on the page, evenly spaced over the list.
+        shown_hits: Number of their neighbours on the page.
 
     Returns:
-        What is in `results.json`, on every process; the main one alone writes. Without labels in both lists
-        it has no accuracies.
+        The content of `results.json`, on every process; only the main one writes. Without labels in both lists it has
+        no accuracies.
 
     Raises:
         ConfigError: There is neither a gallery nor an index.
-        DataError: A list, a video or the index cannot be used, the lists name different classes, or one of them names
+        DataError: A list, a video or the index cannot be used, the lists have different classes, or one contains
             original videos and the other shrunk copies.
     """
     check_folder(out)
@@ -89,34 +90,29 @@ def retrieve(
 
         def measure() -> dict[str, Any]:
             assert g is not None  # this is the main process
-            there, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
-            check_classes(there, asked)
-            neighbours, numbers = _measure(g.features, q, there, asked, center, k, drop_duplicates)
+            found, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
+            check_classes(found, asked)
+            neighbours, numbers = _measure(g.features, q, found, asked, center, k, drop_duplicates)
             results = {
                 **numbers,
                 "num_queries": len(q.x),
-                "num_gallery": len(g.features.x),
-                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
-                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
                 "centered": center,
                 "knn_k": k,
-                "drop_duplicates": drop_duplicates,
-                "gallery": str(index if gallery is None else gallery),
-                "query": str(query),
-                "copies": data["copies"],
-                **subject.describe(),
+                **_describe(
+                    subject, g, q, data, drop_duplicates, index if gallery is None else gallery, query
+                ),
             }
-            count, pictures = min(shown_queries, len(q.x)), Pictures(subject.test.fps)
+            count, images = min(shown_queries, len(q.x)), PageImages(subject.test.fps)
             chosen = [n * len(q.x) // count for n in range(count)]
-            rows = [query_row(there, asked, neighbours, n, shown_hits, pictures) for n in chosen]
-            write_results(out, subject, results, there, asked, rows, pictures)
+            rows = [query_row(found, asked, neighbours, n, shown_hits, images) for n in chosen]
+            write_results(out, subject, results, found, asked, rows, images)
             return results
 
         return distributed.on_main(measure)
 
 
 def find(
-    options: Options,
+    options: LoadOptions,
     gallery: Path | None,
     video: Path,
     out: Path,
@@ -127,29 +123,26 @@ def find(
 ) -> dict[str, Any]:
     """Search a gallery with one video; write `results.json`, `index.html` and the still `retrieval.png`.
 
-    Of an index no more is read than the features, and what is told of the videos that are found.
-
     Args:
-        options: As for `retrieve`.
-        gallery: As for `retrieve`.
+        options: As of `retrieve`.
+        gallery: As of `retrieve`.
         video: The query: a video, an image or a folder of images. It does not find itself.
-        out: Folder for the results, made where it is missing.
-        index: As for `retrieve`.
-        k: Videos that are found.
-        drop_duplicates: As for `retrieve`.
+        out: As of `retrieve`.
+        index: As of `retrieve`.
+        k: Number of videos to find.
+        drop_duplicates: As of `retrieve`.
 
     Returns:
-        What is in `results.json`, on every process: `neighbours` (rank, similarity, label, class, path, start, end,
+        The content of `results.json`, on every process: `neighbours` (rank, similarity, label, class, path, start, end,
         and whether it is a duplicate), nearest first.
 
     Raises:
         ConfigError: There is neither a gallery nor an index.
-        DataError: A list, a video or the index cannot be used, or the gallery holds original videos and the query is a
-            shrunk copy, or the other way round.
+        DataError: A list, a video or the index cannot be used, or only one of gallery and query are shrunk copies.
     """
     check_folder(out)
     try:
-        middle_frames(VideoRecord(str(video)))  # what cannot be read is an error before the long work
+        middle_frames(VideoRecord(str(video)))  # raises errors before the long work
     except DecodeError as error:
         known = video.is_dir() or video.suffix.lower() in VIDEO_SUFFIXES | IMAGE_SUFFIXES
         raise DataError(
@@ -182,29 +175,47 @@ def find(
                     for rank, record in enumerate(found.records)
                 ],
                 "duplicates": sum(same),
-                "num_gallery": len(g.features.x),
-                "missing_queries": [],
-                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
-                "drop_duplicates": drop_duplicates,
-                "gallery": str(index if gallery is None else gallery),
-                "query": str(video),
-                "copies": data["copies"],
-                **subject.describe(),
+                **_describe(
+                    subject, g, q, data, drop_duplicates, index if gallery is None else gallery, video
+                ),
             }
             neighbours = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
-            pictures = Pictures(subject.test.fps)
-            row = query_row(found, query, neighbours, 0, k, pictures)
-            write_results(out, subject, results, found, query, [row], pictures)
+            images = PageImages(subject.test.fps)
+            row = query_row(found, query, neighbours, 0, k, images)
+            write_results(out, subject, results, found, query, [row], images)
             return results
 
         return distributed.on_main(search)
 
 
+def _describe(
+    subject: Subject,
+    gallery: _Gallery,
+    query: Features,
+    data: Tree,
+    drop_duplicates: bool,
+    gallery_path: Path | None,
+    query_path: Path,
+) -> dict[str, Any]:
+    """The part of `results.json` that is the same for a list of queries and for one video."""
+    features = gallery.features
+    return {
+        "num_gallery": len(features.x),
+        "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
+        "missing_gallery": [{"path": path, "reason": reason} for path, reason in features.missing],
+        "drop_duplicates": drop_duplicates,
+        "gallery": str(gallery_path),
+        "query": str(query_path),
+        "copies": data["copies"],
+        **subject.describe(),
+    }
+
+
 def table(results: dict[str, Any]) -> str:
-    """Write the numbers of a retrieval, or what one video found, as a short table for a terminal."""
+    """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     test = results["protocol"]
     protocol = f"{test['clips']} clips x {test['crops']} crops of {test['size']}²"
-    gallery = f"{share(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])} in the gallery"
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:
@@ -213,7 +224,7 @@ def table(results: dict[str, Any]) -> str:
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_aligned(cells, "><<<")])
     if "chance" not in results:
-        return "no labels in the lists: neighbours were searched, accuracies are not defined"
+        return "the lists have no labels: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
     plain, centred = results, results["uncentered" if results["centered"] else "centered_features"]
     if results["centered"]:
@@ -228,7 +239,7 @@ def table(results: dict[str, Any]) -> str:
         ],
         ["centred", *(_percent(centred[name]) for name in names), "", ""],
     ]
-    queries = share(results["num_queries"], results["missing_queries"])
+    queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     return "\n".join([head, *_aligned(cells, "<" + ">" * (len(names) + 2))])
 
@@ -238,7 +249,7 @@ def _percent(value: float) -> str:
 
 
 def _aligned(cells: list[list[str]], sides: str) -> list[str]:
-    """Write rows as lines whose columns are as wide as their widest cell; `<` is at the left, `>` at the right."""
+    """Format rows as lines with columns of equal width; `sides` has `<` (left) or `>` (right) per column."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
@@ -249,7 +260,7 @@ def _aligned(cells: list[list[str]], sides: str) -> list[str]:
 
 
 def is_video(path: Path) -> bool:
-    """Whether a query is one video, image or folder of images; a list ends in `.csv`."""
+    """Whether a query is one video, image or folder of images: everything but a `.csv` file."""
     return path.is_dir() or path.suffix.lower() != ".csv"
 
 
@@ -257,33 +268,38 @@ def is_video(path: Path) -> bool:
 
 
 def _open_gallery(
-    subject: Subject, options: Options, listed: VideoList | None, index: Path | None, query: Path, asked: Tree
+    subject: Subject,
+    options: LoadOptions,
+    listed: VideoList | None,
+    index: Path | None,
+    query: Path,
+    asked: Tree,
 ) -> _Gallery | None:
-    """Get the features of the gallery: from the index, which is made where it is missing, or from the videos.
+    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
 
     Args:
         subject: The network.
-        options: As for `retrieve`.
-        listed: The gallery, unless all of the index is searched.
-        index: File with its features.
-        query: What is searched for, for messages.
+        options: As of `retrieve`.
+        listed: The gallery; None: all of the index.
+        index: Folder of its features.
+        query: The query, for messages.
         asked: Its files, as `identify` describes them.
 
     Returns:
-        The main process alone opens an index; the others get None.
+        None on all processes but the main one if there is an index.
     """
     data: Tree = {}
     if listed is not None:
-        data = distributed.on_main(lambda: _comparable(listed, query, asked))
+        data = distributed.on_main(lambda: _identify_gallery(listed, query, asked))
     if index is None:
         if listed is None:
-            raise ConfigError("there is nothing to search in: give --gallery LIST, --index FILE or both")
+            raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
         features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
     else:
         if listed is not None:
             extract_to(subject, listed, data, index, title="gallery")
 
-        def open_it() -> Index | None:
+        def open_it() -> FeatureFolder | None:
             if not distributed.is_main():
                 return None
             found = open_index(index, subject)
@@ -299,11 +315,10 @@ def _open_gallery(
     return _Gallery(features, lambda rows: listed.rows([int(features.index[row]) for row in rows]))
 
 
-def _comparable(gallery: VideoList, query: Path, asked: Tree) -> Tree:
-    """Identify the files of a gallery, and check them against those of the query."""
-    there = identify(gallery)
-    check_copies(gallery.path, there, query, asked)
-    return there
+def _identify_gallery(gallery: VideoList, query: Path, asked: Tree) -> Tree:
+    data = identify(gallery)
+    check_copies(gallery.path, data, query, asked)
+    return data
 
 
 def _measure(
@@ -315,7 +330,7 @@ def _measure(
     k: int,
     drop_duplicates: bool,
 ) -> tuple[Neighbours, dict[str, Any]]:
-    """Search, plain and centred; give the neighbours of the one that comes first, and the numbers."""
+    """Search with plain and with centred features; return the neighbours of the one reported first, and all numbers."""
     exclude, pairs = own_rows(there, asked), _duplicates(query.x, gallery.x, there, asked)
     if drop_duplicates:
         exclude = torch.cat([exclude, pairs])
@@ -334,7 +349,7 @@ def _measure(
 
 
 def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoList) -> Tensor:
-    """Find pairs (P, 2) of a query row and a gallery row of another file that have the same feature, bit by bit."""
+    """Return pairs (P, 2) of a query row and a gallery row of another file with bit-identical features."""
     pairs = equal_rows(query, gallery)
     files: dict[str, int] = {}
     of_query, of_gallery = (
@@ -347,8 +362,8 @@ def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoLi
     if len(pairs):
         named = [f"{asked.names[q]} = {there.names[g]}" for q, g in pairs[:3].tolist()]
         _log.warning(
-            "%d pairs of a query and a gallery video of another path have the same feature, bit by bit: %s; copies? "
-            "--drop-duplicates leaves them out",
+            "%d pairs of a query and a gallery video of another path have bit-identical features (duplicate files?): "
+            "%s; --drop-duplicates ignores them",
             len(pairs),
             ", ".join([*named, "…"] if len(pairs) > 3 else named),
         )
@@ -358,14 +373,11 @@ def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoLi
 def _search(
     gallery: _Gallery, query: Features, asked: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[list[int], list[float], list[bool]]:
-    """Find the nearest rows of one video, their similarities, and whether they are duplicates of it.
-
-    Links are followed for what is found only: a gallery may have a million files.
-    """
+    """Return the nearest rows of one video, their similarities, and whether they are duplicates of it."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
-    while True:
+    while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
         found = nearest(query.x, gallery.features.x, k, exclude)
         rows = found.index[0][torch.isfinite(found.similarity[0])]
         own = own_rows(gallery.videos(rows.tolist()), asked)

@@ -1,4 +1,4 @@
-"""What a retrieval leaves to look at: results.json, a page that plays, and a still."""
+"""Output of a retrieval: `results.json`, a page with playing videos, and a still image."""
 
 import logging
 from pathlib import Path
@@ -24,18 +24,18 @@ _log = logging.getLogger(__name__)
 
 
 def with_span(name: str, start: float | None, end: float | None) -> str:
-    """Add to a name the part of the video that is meant, in seconds."""
+    """Append the span of a video to its name, in seconds."""
     if start is end is None:
         return name
     return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
 
 
 def video_preview(path: str) -> Preview:
-    """Make the small playing picture of a video."""
+    """Make the small animated image of a video."""
     return preview(middle_frames(VideoRecord(path)))
 
 
-class _AsItIs:
+class _Identity:
     """The recipe that changes nothing."""
 
     difference = 0.0
@@ -47,32 +47,32 @@ class _AsItIs:
 
 
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
-    """Decode eight frames of the middle of a video, or of the part of it that is meant; three seconds at most.
+    """Decode eight frames of the middle of a video or span, over three seconds at most.
 
     Args:
         record: The video.
-        fps: Frames per second of folders of images whose row does not say; without a span any number does.
+        fps: Frame rate for folders of images without an fps column; only spans depend on it.
     """
     with open_video(record.path, fps=record.fps or fps or 25) as video:
         seconds = min(3.0, part_of(video.meta, record)[1].duration)
         sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
-        return make_views(video, record, sampler, [_AsItIs()], [generator(0)])[0].frames
+        return make_views(video, record, sampler, [_Identity()], [generator(0)])[0].frames
 
 
-class Pictures:
-    """The videos of a page by their keys; grey where one cannot be opened any more.
+class PageImages:
+    """The videos of a page by their keys; those that cannot be decoded are shown grey.
 
     Args:
-        fps: As for `middle_frames`.
+        fps: As of `middle_frames`.
     """
 
     def __init__(self, fps: float | None) -> None:
         self._fps = fps
         self._records: dict[str, VideoRecord] = {}
-        self.gone: dict[str, str] = {}  # key: reason
+        self.missing: dict[str, str] = {}  # key: reason
 
     def key(self, record: VideoRecord) -> str:
-        """Remember a video, or a part of one."""
+        """Add a video or span and return its key."""
         key = f"{record.path}\t{record.start}\t{record.end}"
         self._records[key] = record
         return key
@@ -82,23 +82,23 @@ class Pictures:
         try:
             return middle_frames(self._records[key], self._fps)
         except DataError as error:
-            self.gone[key] = str(error)
+            self.missing[key] = str(error)
             return np.full((1, 3, 96, 96), 225, np.uint8)
 
 
 def query_row(
-    gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int, pictures: Pictures
+    gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int, images: PageImages
 ) -> QueryRow:
     """Describe a query and its nearest videos."""
     nearest_ = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
     found = [(gallery.records[g], gallery.names[g], value) for g, value in nearest_ if value > -np.inf]
     record = query.records[n]
     return QueryRow(
-        pictures.key(record),
+        images.key(record),
         with_span(query.names[n], record.start, record.end),
         record.label,
         tuple(
-            Hit(pictures.key(hit), with_span(name, hit.start, hit.end), hit.label, value)
+            Hit(images.key(hit), with_span(name, hit.start, hit.end), hit.label, value)
             for hit, name, value in found
         ),
     )
@@ -111,31 +111,31 @@ def write_results(
     gallery: VideoList,
     query: VideoList,
     queries: list[QueryRow],
-    pictures: Pictures,
+    images: PageImages,
 ) -> None:
     """Write `results.json`, `index.html` and `retrieval.png`."""
     write_json(out / "results.json", results)
     try:
         if queries:
-            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, pictures))
-        _write_page(out / "index.html", subject, results, gallery, query, queries, pictures)
+            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
+        _write_page(out / "index.html", subject, results, gallery, query, queries, images)
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
-    if pictures.gone:
+    if images.missing:
         _log.warning(
-            "%d videos of the page cannot be shown, the first: %s",
-            len(pictures.gone),
-            next(iter(pictures.gone.values())),
+            "%d videos of the page cannot be decoded, the first: %s",
+            len(images.missing),
+            next(iter(images.missing.values())),
         )
 
 
-def _sheet(queries: list[QueryRow], gallery: VideoList, pictures: Pictures) -> bytes:
-    """Draw six of the queries with their six nearest videos, for places that cannot play a page."""
+def _sheet(queries: list[QueryRow], gallery: VideoList, images: PageImages) -> bytes:
+    """Draw six of the queries with their six nearest videos, for places that cannot show a page."""
 
     def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
         named = 0 <= video.label < len(gallery.classes)
         caption = gallery.classes[video.label] if named else Path(video.name).name
-        return Shot(pictures.frames(video.video), caption, hit)
+        return Shot(images.frames(video.video), caption, hit)
 
     def verdict(row: QueryRow, hit: Hit) -> bool | None:
         return None if -1 in (row.label, hit.label) else row.label == hit.label
@@ -155,24 +155,26 @@ def _write_page(
     gallery: VideoList,
     query: VideoList,
     queries: list[QueryRow],
-    pictures: Pictures,
+    images: PageImages,
 ) -> None:
     wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
     previews = {
-        key: preview(pictures.frames(key))
-        for key in progress(wanted, title="page", unit="video", leave=False)
+        key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)
     }
     test, origin = subject.test, subject.origin
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
-    lacking = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
+    missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
+    duplicates = results["duplicates"]
     details = {
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
         "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, "
         f"{test.clip.frames} frames each",
-        "Cannot be read": f"{lacking[0]} queries, {lacking[1]} of the gallery" if any(lacking) else "",
-        "Duplicates": _duplicates_of(results),
-        "Cannot be shown": f"{len(pictures.gone)} videos, grey here" if pictures.gone else "",
+        "Cannot be read": f"{missing[0]} queries, {missing[1]} of the gallery" if any(missing) else "",
+        "Duplicates": f"{duplicates} pairs, {'' if results['drop_duplicates'] else 'not '}ignored"
+        if duplicates
+        else "",
+        "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
     }
     write_retrieval_page(
         path,
@@ -184,11 +186,6 @@ def _write_page(
         details=[(name, value) for name, value in details.items() if value],
         total_queries=len(query.records),
     )
-
-
-def _duplicates_of(results: dict[str, Any]) -> str:
-    count = results["duplicates"]
-    return f"{count} pairs, {'left out' if results['drop_duplicates'] else 'not left out'}" if count else ""
 
 
 def _title(videos: VideoList) -> str:

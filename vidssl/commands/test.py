@@ -1,8 +1,5 @@
-"""Test a network on a list by the protocols of the field, over one split or several."""
+"""Measure a network on a list with the evaluation protocols, for one split or several."""
 
-import csv
-import hashlib
-import io
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -12,78 +9,78 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import torch
 from pydantic import Field, create_model
-from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, write_json
 from vidssl.commands.extract import mismatches
-from vidssl.commands.load import Options, Subject, load_subject, of
+from vidssl.commands.load import LoadOptions, Subject, fill_split, format_count, load_subject
+from vidssl.commands.predictions import write_predictions
 from vidssl.config import Tree, bind, choice
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine import train as engine
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.resume import only_run_in
-from vidssl.engine.run_config import choose_device, load_run
+from vidssl.engine.run_config import Run, choose_device, load_run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
-from vidssl.evaluation.metrics import confusion
-from vidssl.evaluation.preconditions import check_apart, check_measurable, check_names
-from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.evaluation.preconditions import check_disjoint, check_measurable, check_names
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.methods import METHODS
-from vidssl.viz import confusion_picture
 
 _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 # What each split has its own of, beside numbers.
-_OWN = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
+_PER_SPLIT = (
+    *("num_videos", "num_train", "missing", "missing_train"),
+    *("list", "train_list", "checkpoint", "details"),
+)
 
 
 def test(
-    options: Options,
+    options: LoadOptions,
     videos: Path,
     out: Path,
     train: Path | None = None,
     protocols: Sequence[Tree] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Results:
-    """Measure a network; write `results.json`, and of each protocol that names classes who was taken for what.
+    """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
 
-    Those are `predictions_NAME.csv` (each video, its class, the predicted one), `per_class_NAME.csv` and the picture
-    `confusion_NAME.png`. Results of the same request that are there already are given back.
+    Those are `predictions_NAME.csv` (each video, its class, the predicted one), `per_class_NAME.csv` and the image
+    `confusion_NAME.png`. Results of the same request that exist already are returned.
 
     Args:
-        options: Which network, which clips.
+        options: The network and its clips.
         videos: The list that is tested.
-        out: Folder for the results, made where it is missing.
-        train: The list of training videos, for protocols that compare with them.
-        protocols: Plain data, `{"name": "knn", "k": 20}`; None: as `chosen_protocols` says.
+        out: Folder for the results; created if it does not exist.
+        train: The list of training videos, for protocols that need a gallery.
+        protocols: Plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`.
         check: As of `extract`.
 
     Returns:
-        What is in `results.json`, on every process; the main one alone writes.
+        The content of `results.json`, on every process; only the main one writes.
 
     Raises:
         ConfigError: A protocol is unknown or lacks what it needs.
-        DataError: A list or a video cannot be used, or the lists do not fit the network or each other; one that names
-            original videos does not fit one that names shrunk copies.
+        DataError: A list or a video cannot be used, or the lists do not fit the network or each other; a list of
+            original videos does not fit one of shrunk copies.
     """
     check_folder(out)
     with distributed.joined(choose_device(options.device)):
-        asked = _ask(options, videos, train, protocols)
-        subject, request = asked.subject, distributed.on_main(asked.request)
+        plan = _plan(options, videos, train, protocols)
+        subject, request = plan.subject, distributed.on_main(plan.request)
         with only_run_in(out):
-            there = distributed.on_main(lambda: results_there(out, request))
-            if there is not None:
-                return there
+            existing = distributed.on_main(lambda: results_there(out, request))
+            if existing is not None:
+                return existing
             found = measure(
                 subject.backbone,
-                asked.protocols,
-                asked.gallery,
-                asked.query,
+                plan.protocols,
+                plan.gallery,
+                plan.query,
                 subject.test,
                 subject.device,
                 subject.classify,
@@ -95,20 +92,20 @@ def test(
     return results
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # no test, whatever pytest thinks of the name
+test.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest
 
 
 def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
-    """Do a job for each split into `out/splitN`; write the numbers of all, their mean and spread to `out/results.json`.
+    """Run a job for each split in `out/splitN`; write all numbers, their mean and spread to `out/results.json`.
 
     Args:
         splits: Their numbers.
         out: The folder.
-        one: Does the job for a split, in a folder, and gives its results.
+        one: Runs the job for a split in a folder and returns its results.
 
     Returns:
-        What is in `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation over
-        splits, n - 1; of several splits only), and what the results of the first say otherwise.
+        The content of `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation,
+        n - 1; empty for a single split), and the rest from the results of the first split.
     """
     found = {split: one(split, out / f"split{split}") for split in splits}
     first = found[splits[0]]
@@ -116,12 +113,12 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
         split: {name: value for name, value in results.items() if isinstance(value, float)}
         for split, results in found.items()
     }
-    shared = [name for name in numbers[splits[0]] if all(name in of_split for of_split in numbers.values())]
-    columns = {name: [of_split[name] for of_split in numbers.values()] for name in shared}
-    own = {*numbers[splits[0]], *_OWN, "request"}
+    common = [name for name in numbers[splits[0]] if all(name in of_split for of_split in numbers.values())]
+    columns = {name: [of_split[name] for of_split in numbers.values()] for name in common}
+    own = {*numbers[splits[0]], *_PER_SPLIT, "request"}
     results = {
         "splits": {
-            str(split): {**numbers[split], **{name: results[name] for name in _OWN if name in results}}
+            str(split): {**numbers[split], **{name: results[name] for name in _PER_SPLIT if name in results}}
             for split, results in found.items()
         },
         "mean": {name: mean(column) for name, column in columns.items()},
@@ -133,40 +130,40 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
 
 
 def measure_splits(
-    options: Options,
+    options: LoadOptions,
     videos: Path,
     out: Path,
     splits: Sequence[int],
     train: Path | None = None,
     protocols: Sequence[Tree] | None = None,
 ) -> Results:
-    """Do `test` for each split, whose number stands for `{split}` in the checkpoint, the lists and the settings.
+    """Run `test` for each split, whose number replaces `{split}` in the checkpoint, the lists and the settings.
 
     Raises:
         ConfigError: The test is the same for all splits, or as of `test`.
     """
-    if not any("{split}" in str(told) for told in (videos, options.checkpoint, *options.overrides)):
-        raise ConfigError(f"{videos} names no {{split}}: it would be the same test for every split")
+    if not any("{split}" in str(text) for text in (videos, options.checkpoint, *options.overrides)):
+        raise ConfigError(f"{videos} does not contain {{split}}: the test would be the same for every split")
 
-    def of_split(split: int) -> tuple[Options, Path, Path | None]:
-        gallery = None if train is None else Path(of(split, train))
-        return options.of_split(split), Path(of(split, videos)), gallery
+    def of_split(split: int) -> tuple[LoadOptions, Path, Path | None]:
+        gallery = None if train is None else Path(fill_split(split, train))
+        return options.of_split(split), Path(fill_split(split, videos)), gallery
 
     def one(split: int, folder: Path) -> Results:
-        told, query, gallery = of_split(split)
-        return test(told, query, folder, gallery, protocols)
+        chosen, query, gallery = of_split(split)
+        return test(chosen, query, folder, gallery, protocols)
 
     with distributed.joined(choose_device(options.device)):
-        for split in splits:  # a mistake in the last shows before the first is measured
-            _ask(*of_split(split), protocols)
+        for split in splits:  # errors of any split are raised before the first one is measured
+            _plan(*of_split(split), protocols)
         return over_splits(splits, out, one)
 
 
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
-    """Train and test for each split what a config describes; a split that is done is not done again.
+    """Train and test a config for each split; finished splits are not repeated.
 
     Args:
-        cfg: Its texts hold `{split}`, for which the number of the split is put.
+        cfg: The config; the number of the split replaces `{split}` in its texts.
         overrides: `KEY=VALUE`.
         splits: Their numbers.
 
@@ -175,49 +172,55 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
     Raises:
         VidsslError: As training and `test` raise them.
-        Interrupted: A signal asked to stop. A split in training is saved; one in test is tested anew next time.
+        Interrupted: A signal requested to stop. A training run is saved; an interrupted test starts again next time.
     """
     runs = {split: load_run(cfg, overrides, split) for split in splits}
     first = runs[splits[0]]
     if first.evaluate.query is None:
-        raise ConfigError(f"{cfg}: --splits tests each network: name the list in evaluate.query")
+        raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")
     out = Path(first.output).parent
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
-        for run in runs.values():  # a mistake in the lists of the last shows before the first is trained
+        for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = engine.training_list(run)
             query = engine.tested(run, videos).query
             if METHODS[run.method.name].classifies:
-                check_apart(videos, query, "the classifier")
+                check_disjoint(videos, query, "the classifier")
 
         def one(split: int, folder: Path) -> Results:
-            distributed.together(request.check)  # training hears signals itself
-            run = runs[split]
-            # Of a run that is done the checkpoint holds what it was told then: how it is tested may have changed.
-            options = Options(
-                str(engine.train(run)),
-                clips=run.evaluate.clips,
-                crops=run.evaluate.crops,
-                size=run.test_size,
-                short_side=run.evaluate.short_side or run.test_size,
-                precision=run.evaluate.precision,
-                batch_size=run.evaluate.batch_size,
-                workers=run.data.workers,
-                device=run.device,
-                root=_path(run.data.root),
-                allow_external=run.data.allow_external,
-                trust_checkpoint=run.checkpoint.trust,
-            )
-            told = run.evaluate.protocols
-            protocols = None if told is None else [protocol.model_dump(mode="json") for protocol in told]
-            lists = Path(str(run.evaluate.query)), folder, _path(run.evaluate.gallery)
-            return test(options, *lists, protocols, request.check)
+            distributed.together(request.check)  # training listens to signals itself
+            return _test_run(runs[split], engine.train(runs[split]), folder, request.check)
 
         return over_splits(splits, out, one), out / "results.json"
 
 
+def _test_run(run: Run, checkpoint: Path, out: Path, check: Callable[[], None]) -> Results:
+    # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
+    options = LoadOptions(
+        str(checkpoint),
+        clips=run.evaluate.clips,
+        crops=run.evaluate.crops,
+        size=run.test_size,
+        short_side=run.evaluate.short_side or run.test_size,
+        precision=run.evaluate.precision,
+        batch_size=run.evaluate.batch_size,
+        workers=run.data.workers,
+        device=run.device,
+        root=_path(run.data.root),
+        allow_external=run.data.allow_external,
+        trust_checkpoint=run.checkpoint.trust,
+    )
+    chosen = run.evaluate.protocols
+    protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
+    return test(options, Path(str(run.evaluate.query)), out, _path(run.evaluate.gallery), protocols, check)
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
+
+
 @dataclass(frozen=True)
-class _Asked:
-    """A test that can be made, as far as can be known before it is."""
+class _Plan:
+    """A test whose arguments are checked."""
 
     subject: Subject
     protocols: dict[str, EvaluationProtocol]
@@ -225,44 +228,35 @@ class _Asked:
     query: VideoList
 
     def request(self) -> Tree:
-        """Collect what decides the results; two tests of one request have the same. Looks at each file.
-
-        Raises:
-            DataError: One list names originals, the other shrunk copies.
-        """
+        """What decides the results; reads the size of each file."""
         data = identify(self.query)
-        train_data = None if self.gallery is None else identify(self.gallery)
-        if self.gallery is not None and train_data is not None:
+        train_list, train_data = None, None
+        if self.gallery is not None:
+            train_list, train_data = self.gallery.fingerprint, identify(self.gallery)
             check_copies(self.gallery.path, train_data, self.query.path, data)
-        return {
-            **self.subject.made_with,
-            "protocols": [
-                {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
-                for name, protocol in self.protocols.items()
-            ],
-            "list": self.query.fingerprint,
-            "train_list": None if self.gallery is None else self.gallery.fingerprint,
-            "classes": class_hash(self.query),
-            "data": data,
-            "train_data": train_data,
-        }
+        protocols = [
+            {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
+            for name, protocol in self.protocols.items()
+        ]
+        settings = {"protocols": protocols, "train_list": train_list, "train_data": train_data}
+        return self.subject.request(settings, self.query, data)
 
 
-def _ask(options: Options, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Asked:
-    """Read the lists, load the network, and see whether they and the protocols fit each other."""
+def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Plan:
+    """Read the lists, load the network, and check that they and the protocols fit each other."""
     several = [path for path in (videos, train) if "{split}" in str(path)]
     if several:
-        raise ConfigError(f"{several[0]} is for several splits; name them: --splits 1 2 3")
+        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
     query = read_list(videos, options.root, options.allow_external)
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     subject = load_subject(options)
-    # Bound only now: the run's own modules, which may register protocols, are imported.
+    # Bound only now: modules that the run imports may register protocols.
     bound = None if protocols is None else _bind(protocols)
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes)
     if any(protocol.probabilities for protocol in chosen.values()):
         check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
-    return _Asked(subject, chosen, gallery, query)
+    return _Plan(subject, chosen, gallery, query)
 
 
 def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
@@ -271,14 +265,12 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
 def summary(results: Results) -> str:
-    """Write the numbers of a test as a short table for a terminal."""
+    """Format the numbers of a test as a short table."""
     test, splits = results["protocol"], list(results.get("splits", {}).values())
-    counts = ", ".join(map(_count, splits or [results]))
+    counts = ", ".join(
+        f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results]
+    )
     lines = [
         f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
@@ -307,18 +299,8 @@ def _cell(name: str, value: float) -> str:
     return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"
 
 
-def _count(results: Results) -> str:
-    lacking = len(results["missing"])
-    count = results["num_videos"]
-    return f"{count} of {count + lacking} videos ({lacking} missing)" if lacking else f"{count} videos"
-
-
 def _results(
-    found: Measurement,
-    subject: Subject,
-    request: Tree,
-    videos: Path,
-    train: Path | None,
+    found: Measurement, subject: Subject, request: Tree, videos: Path, train: Path | None
 ) -> Results:
     return {
         **found.numbers,
@@ -336,68 +318,29 @@ def _results(
 
 
 def results_there(out: Path, request: Tree) -> Results | None:
-    """Find results of the same request; others are written over, and the log says what differs."""
+    """Return existing results of the same request. Others are replaced: the log states what differs."""
     path = out / "results.json"
     with suppress(OSError, ValueError):
         content = json.loads(path.read_text(encoding="utf-8"))
         results: Results = content if isinstance(content, dict) else {}
-        there = results.get("request")
-        if there == request:
-            _log.info("%s is of the same test: it is not made again; delete it to have it made anew", path)
+        stored = results.get("request")
+        if stored == request:
+            _log.info("%s holds the results of this test; delete it to measure again", path)
             return results
-        if isinstance(there, dict) and "data" in there:
-            differs = mismatches(there, request)
+        if isinstance(stored, dict) and "data" in stored:
+            differs = mismatches(stored, request)
         else:
-            differs = "an earlier version wrote it and did not record the files that it is of"
-        _log.info("%s holds results of another test (%s): it is replaced", path, differs)
+            differs = "an earlier version wrote it and did not record the files"
+        _log.info("%s holds results of another test (%s): replacing it", path, differs)
     return None
-
-
-def class_hash(videos: VideoList) -> str | None:
-    """Hash the names of the classes, which results repeat; None where the list has none."""
-    return hashlib.sha256("\n".join(videos.classes).encode()).hexdigest()[:16] if videos.classes else None
 
 
 def _write(out: Path, results: Results, found: Measurement) -> None:
     (out / "results.json").unlink(missing_ok=True)
-    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # of what is asked for no longer
+    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # also of other protocols
         for path in out.glob(kind):
             path.unlink()
     for name, measured in found.found.items():
         if measured.predicted is not None:
-            _write_predictions(out, name, found.query, measured)
-    write_json(out / "results.json", results)  # last: what is there is complete
-
-
-def _write_predictions(out: Path, name: str, videos: VideoList, measured: Measured) -> None:
-    assert measured.predicted is not None
-    label = torch.tensor([record.label for record in videos.records])
-    classes = max(len(videos.classes), int(max(label.max(), measured.predicted.max())) + 1)
-    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
-    counts = confusion(measured.predicted, label, classes)
-    predicted = measured.predicted.tolist()
-    rows = [
-        (path, names[record.label], names[p] if p >= 0 else "")
-        for path, record, p in zip(videos.names, videos.records, predicted, strict=True)
-    ]
-    _write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
-    _write_csv(
-        out / f"per_class_{name}.csv",
-        ("class", "videos", "right", "accuracy", "most often taken for"),
-        [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
-    )
-    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
-
-
-def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int, str, str]:
-    total, right = int(counts[n].sum()), int(counts[n, n])
-    others = counts[n, :-1].clone()
-    others[n] = 0
-    other = names[int(others.argmax())] if int(others.max()) else ""
-    return names[n], total, right, f"{right / total:.4f}", other
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_whole(path, text.getvalue().encode())
+            write_predictions(out, name, found.query, measured.predicted)
+    write_json(out / "results.json", results)  # last: if it exists, the rest is complete

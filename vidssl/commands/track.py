@@ -19,7 +19,7 @@ from vidssl.errors import ConfigError
 from vidssl.workers import usable_cpus
 
 if TYPE_CHECKING:
-    from vidssl.commands.load import Options
+    from vidssl.commands.load import LoadOptions
     from vidssl.config import Tree
     from vidssl.tracking import Tracked, TrackerSettings
 
@@ -65,7 +65,7 @@ def track(arguments: Sequence[str] | None = None, prog: str | None = None) -> No
 
 
 def track_videos(
-    options: "Options",
+    options: "LoadOptions",
     videos: Path,
     out: Path,
     config: "TrackerSettings",

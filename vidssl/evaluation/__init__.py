@@ -1,4 +1,4 @@
-"""Features of videos, and what they are worth: retrieval, nearest neighbours, uniformity."""
+"""Evaluation: features of videos and the protocols that measure them."""
 
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.protocols import PROTOCOLS

@@ -1,4 +1,4 @@
-"""Features of a list of videos: a backbone over N clips x M crops of each, averaged."""
+"""Features of a list of videos: backbone outputs, averaged over the clips and crops of each video."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -25,23 +25,23 @@ _log = logging.getLogger(__name__)
 
 
 class TestClips(DecodeSettings):
-    """What a network sees of a video when it is tested: clips at uniform starts, each cut into square crops."""
+    """Test settings: clips at uniform starts, each cut into square crops."""
 
-    __test__ = False  # no test, whatever pytest thinks of the name
+    __test__ = False  # not a test of pytest
 
     clip: ClipSettings
     clips: int
-    crops: int  # of each clip, along the longer side; 1: the centre
+    crops: int  # per clip, along the longer side; 1: the centre
     size: int  # side of the crops, pixels
-    short_side: int | None = None  # of the video before the crop, pixels; None: size
+    short_side: int | None = None  # of the video before cropping, pixels; None: size
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    batch_size: int = 8  # videos at a time
+    batch_size: int = 8  # videos
     workers: int = 2
-    prefetch: int = 2  # batches that each worker makes in advance
-    timeout: float = 120.0  # seconds that one video may take
+    prefetch: int = 2  # batches per worker, loaded in advance
+    timeout: float = 120.0  # seconds per video
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
-    allow_missing: bool = False  # leave out videos that cannot be read; else they are an error
+    allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
 
     @model_validator(mode="after")
     def _crop_fits(self) -> "TestClips":
@@ -49,7 +49,7 @@ class TestClips(DecodeSettings):
         return self
 
     def dataset(self, videos: VideoList) -> ClipDataset:
-        """Make the data set whose samples are all views of a video."""
+        """Build the dataset whose samples are all views of a video."""
         clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
         sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
         settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
@@ -66,28 +66,25 @@ def extract(
     shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
 ) -> Features:
-    """Average the features of all views of each video; each video is seen exactly once, over all processes.
+    """Average the features of all views of each video; the processes divide the videos among them.
 
-    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`, in the order of
-    their paths, and a warning names each.
-
-    The backbone is put into eval mode for this and back afterwards; no random number is drawn.
+    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`, ordered by path, and are
+    logged. The backbone is in eval mode meanwhile; no random number is drawn.
 
     Args:
         backbone: On the device.
         videos: The list.
-        test: Which clips and crops.
-        device: Where the backbone is.
-        title: Of the progress bar.
-        shard: (i, n) takes the videos i, i + n, i + 2n, … only: the i-th of n parts, from 0. A part can be
-            empty.
-        check: Called before each batch; a VidsslError or Interrupted that it raises ends the work, everywhere.
+        test: Clips and crops.
+        device: Device of the backbone.
+        title: Title of the progress bar.
+        shard: (i, n) takes only the videos i, i + n, i + 2n, …: the i-th of n parts, from 0. It can be empty.
+        check: Called before each batch; a VidsslError or Interrupted that it raises ends the work on all processes.
 
     Returns:
         The same on every process.
 
     Raises:
-        DataError: A video cannot be used, or none of the whole list can.
+        DataError: A video cannot be used, or all of the list cannot.
         PeerError: That happened on another process.
     """
     first, parts = shard
@@ -102,7 +99,7 @@ def extract(
     )
 
     def work() -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
-        rows = [torch.empty(0, backbone.dim)]  # this process may have no video at all
+        rows = [torch.empty(0, backbone.dim)]  # a process may have no videos
         indices = [torch.empty(0, dtype=torch.int64)]
         missing: list[tuple[str, str]] = []
         training = backbone.training
@@ -129,7 +126,7 @@ def extract(
     found = distributed.gather_outcomes(work)
     missing = sorted(pair for _, _, pairs in found for pair in pairs)
     for _, reason in missing if distributed.is_main() else ():
-        _log.warning("left out: %s", reason)
+        _log.warning("skipped: %s", reason)
     if len(missing) == len(videos.records):
         raise DataError(
             f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}"
@@ -140,7 +137,7 @@ def extract(
 
 
 def _mean_features(backbone: Backbone, views: Sequence[Tensor], test: TestClips) -> Tensor:
-    """Average the features of uint8 views (B, T, C, S, S) over the views; one of them is float at a time."""
+    """Average features over uint8 views (B, T, C, S, S); to save memory only one of them is float at a time."""
     total = torch.zeros(())
     for view in views:
         clips = normalised(view, test.mean, test.std)

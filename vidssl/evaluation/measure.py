@@ -1,4 +1,4 @@
-"""From a network and lists to numbers: extract once, then every protocol."""
+"""Measure a network: extract the features of lists once, then run every protocol on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,20 +21,12 @@ Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class prob
 
 @dataclass(frozen=True)
 class Measurement:
-    """All that protocols found out about a network.
+    """The results of all protocols."""
 
-    Attributes:
-        found: For each protocol what it measured.
-        gallery: The training videos that could be read; None where no protocol asked.
-        query: The tested videos that could be read.
-        missing_gallery: Path and reason of those that could not.
-        missing_query: Path and reason of those that could not.
-    """
-
-    found: Mapping[str, Measured]
-    gallery: VideoList | None
-    query: VideoList
-    missing_gallery: tuple[tuple[str, str], ...]
+    found: Mapping[str, Measured]  # by name of the protocol
+    gallery: VideoList | None  # the training videos that could be read; None if no protocol needs them
+    query: VideoList  # the tested videos that could be read
+    missing_gallery: tuple[tuple[str, str], ...]  # path and reason of those that could not
     missing_query: tuple[tuple[str, str], ...]
 
     @property
@@ -44,14 +36,14 @@ class Measurement:
 
 
 class _WithProbabilities(Backbone):
-    """A backbone whose output is followed by the probabilities of the classes: both are averaged over views."""
+    """A backbone that appends class probabilities to its features: both are averaged over views."""
 
     def __init__(self, backbone: Backbone, classify: Classifier, classes: int) -> None:
         super().__init__()
         self.backbone = backbone
         self.dim = backbone.dim + classes
         self._classify = classify
-        self.train(backbone.training)  # extraction leaves the mode as it found it
+        self.train(backbone.training)  # extraction restores the mode
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.backbone(x)
@@ -64,14 +56,14 @@ def chosen_protocols(
     """Build protocols by name.
 
     Args:
-        choices: Their bound configs; None: accuracy where there is a classifier, retrieval, kNN and uniformity where
-            there is a gallery, and of lists without labels uniformity alone.
+        choices: Their bound configs. None: accuracy if there is a classifier; retrieval, kNN and uniformity if there is
+            a gallery; without labels only uniformity.
         classifies: Whether the network has a classifier.
         gallery: The list of training videos, if there is one.
         query: The list that is tested.
 
     Raises:
-        ConfigError: A protocol is named twice, or none is left.
+        ConfigError: A protocol is repeated, or there is none.
     """
     if choices is None:
         lists = [videos for videos in (gallery, query) if videos is not None]
@@ -83,14 +75,14 @@ def chosen_protocols(
         ]
         if not names:
             raise ConfigError(
-                f"there is nothing to measure on {query.path}: accuracy needs a classifier and labels, all else a list "
-                "of training videos (--train-list, or evaluate.gallery)"
+                f"no protocol can measure {query.path}: accuracy needs a classifier and labels, the others a list of "
+                "training videos (--train-list, or evaluate.gallery)"
             )
         return {name: PROTOCOLS[name](PROTOCOLS[name].Config()) for name in names}  # type: ignore[attr-defined]
     built: dict[str, EvaluationProtocol] = {}
     for choice in choices:
         if choice.name in built:
-            raise ConfigError(f"protocol {choice.name} is named twice: each can be measured once at a time")
+            raise ConfigError(f"protocol {choice.name} is given twice: give each protocol once")
         built[choice.name] = build(PROTOCOLS, choice)
     return built
 
@@ -106,17 +98,17 @@ def measure(
     classes: int = 0,
     check: Callable[[], None] = lambda: None,
 ) -> Measurement:
-    """Measure a network by all protocols; each video is decoded once.
+    """Run all protocols on a network; each video is decoded once.
 
     Args:
         backbone: On the device.
         protocols: By name.
-        gallery: The list of training videos, which is read where a protocol needs it.
+        gallery: The list of training videos; not read if no protocol needs it.
         query: The list that is tested.
-        test: Which clips and crops.
-        device: Where the backbone is.
-        classify: The network's own classifier, for protocols that read probabilities.
-        classes: How many it has; 0: there is no classifier.
+        test: Clips and crops.
+        device: Device of the backbone.
+        classify: The network's own classifier, for protocols that use probabilities.
+        classes: Its number of classes; 0: there is no classifier.
         check: As of `extract`.
 
     Returns:
@@ -129,16 +121,13 @@ def measure(
     check_measurable(protocols, gallery, query, classes)
     asking = any(protocol.probabilities for protocol in protocols.values())
     network = _WithProbabilities(backbone, classify, classes) if asking and classify is not None else backbone
-    wanted = any(protocol.gallery for protocol in protocols.values())
-    g = (
-        extract(backbone, gallery, test, device, "gallery", check=check)
-        if gallery is not None and wanted
-        else None
-    )
+    g, galleries = None, None
+    if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
+        g = extract(backbone, gallery, test, device, "gallery", check=check)
+        galleries = gallery.rows(g.index.tolist())
     both = extract(network, query, test, device, "queries", check=check)
     q, probabilities = (replace(both, x=x) for x in (both.x[:, : backbone.dim], both.x[:, backbone.dim :]))
     queries = query.rows(q.index.tolist())
-    galleries = None if gallery is None or g is None else gallery.rows(g.index.tolist())
 
     def compute() -> dict[str, Measured]:
         own = own_rows(galleries or queries, queries)

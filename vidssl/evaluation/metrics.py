@@ -1,4 +1,4 @@
-"""Numbers of features: recall, accuracy, uniformity. All on plain tensors."""
+"""Metrics on plain tensors: recall, accuracy, calibration, uniformity."""
 
 import math
 from collections.abc import Sequence
@@ -12,21 +12,21 @@ from vidssl.types import Features
 
 
 def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Sequence[int]) -> dict[str, float]:
-    """R@k: the share of queries with a video of their class among the k nearest."""
+    """R@k: the fraction of queries with a video of their class among the k nearest."""
     hit = (gallery.label[neighbours.index] == query.label[:, None]) & torch.isfinite(neighbours.similarity)
     return {f"R@{k}": hit[:, :k].any(dim=1).double().mean().item() for k in ks}
 
 
 def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
-    """Let the k nearest vote for a class, each with weight exp(similarity / temperature) (Wu et al., 2018).
+    """Predict classes by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 
-    Equal votes go to the smaller label.
+    Ties go to the smaller label.
 
     Returns:
-        (Q,) int64; -1 for a query that found nobody: its only neighbour is itself.
+        (Q,) int64; -1 for a query without neighbours, as if the gallery holds nothing but the query itself.
     """
     labels = gallery.label[neighbours.index[:, :k]]
-    # The largest weight is 1: nothing overflows, and the winner is the same.
+    # Subtracting the largest similarity avoids overflow and does not change the winner.
     similarity = neighbours.similarity[:, :k]
     weights = torch.exp((similarity - similarity[:, :1]) / temperature)
     voters = torch.isfinite(similarity[:, 0])
@@ -35,13 +35,12 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
 
 
 def chance(query: Features, gallery: Features, exclude: Tensor | None = None) -> float:
-    """R@1 that a random order of the gallery would be expected to reach.
+    """Expected R@1 of a random order of the gallery; a query with nothing to find counts as wrong.
 
     Args:
-        query: Of which the labels count.
-        gallery: Of which the labels count.
-        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find; one with nothing to find
-            is never right.
+        query: Only its labels are used.
+        gallery: Only its labels are used.
+        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find.
     """
     same = torch.bincount(gallery.label, minlength=int(query.label.max()) + 1)[query.label]
     there = torch.full_like(same, len(gallery.label))
@@ -59,12 +58,12 @@ def top_k(scores: Tensor, label: Tensor, k: int) -> float:
 
 
 def accuracy(predicted: Tensor, label: Tensor) -> float:
-    """Fraction of videos (N,) whose class was predicted; -1, no prediction, is wrong."""
+    """Fraction of videos (N,) whose class was predicted; -1 (no prediction) is wrong."""
     return (predicted == label).double().mean().item()
 
 
 def mean_class_accuracy(predicted: Tensor, label: Tensor) -> float:
-    """Mean of the accuracies of each class, over the classes that occur in `label` (N,)."""
+    """Mean of the per-class accuracies, over the classes that occur in `label` (N,)."""
     counts = torch.bincount(label)
     right = torch.bincount(label[predicted == label], minlength=len(counts))
     there = counts > 0
@@ -72,21 +71,21 @@ def mean_class_accuracy(predicted: Tensor, label: Tensor) -> float:
 
 
 def confusion(predicted: Tensor, label: Tensor, classes: int) -> Tensor:
-    """Count videos by class (rows) and predicted class (columns): (C, C + 1); the last column is for no prediction."""
+    """Confusion matrix (C, C + 1): rows are classes, columns predicted classes; the last column: no prediction."""
     column = torch.where(predicted < 0, classes, predicted)
     return torch.bincount(label * (classes + 1) + column, minlength=classes * (classes + 1)).view(classes, -1)
 
 
 def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> float:
-    """Expected calibration error (Guo et al., 2017): by how much confidence and accuracy differ.
+    """Expected calibration error (Guo et al., 2017).
 
-    Videos are sorted into `bins` intervals ](m - 1) / bins, m / bins] of their highest probability; the result is the
-    mean of |accuracy - confidence| over the intervals, weighted by how many videos each holds.
+    Videos are binned by their highest probability into `bins` intervals ](m - 1) / bins, m / bins]. The result is the
+    mean of |accuracy - confidence| over the bins, weighted by their numbers of videos.
 
     Args:
         probabilities: (N, C), rows sum to 1.
         label: (N,).
-        bins: Intervals of equal width.
+        bins: Number of intervals.
     """
     confidence, predicted = probabilities.double().max(dim=1)
     interval = (confidence * bins).ceil().long().clamp(1, bins) - 1
@@ -97,9 +96,8 @@ def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> f
 def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
     """Log of the mean Gaussian potential of all pairs of unit rows (N, D): lower is more uniform, 0 is collapse.
 
-    `log E exp(-t |x - y|²)`, Wang and Isola, 2020, with t = 2. What other papers call uniformity is its negative.
-    A row of zeros stays one: it is not a unit vector, and lies 1 from all that are. Fewer than two rows have no pair:
-    nan.
+    `log E exp(-t |x - y|²)` (Wang and Isola, 2020). Other papers call its negative uniformity. Rows of zeros are not
+    normalised. With fewer than two rows it is nan.
 
     Raises:
         DataError: A feature is not finite.
@@ -109,7 +107,7 @@ def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
     if len(x) < 2:
         return torch.nan
     total = 0.0
-    for start in range(0, len(x), chunk):  # all pairs at once are as many as the square of the gallery
+    for start in range(0, len(x), chunk):  # all pairs at once need memory for N² numbers
         rows = unit[start : start + chunk]
         total += torch.pdist(rows).pow(2).mul(-t).exp().double().sum().item()
         others = torch.cdist(rows, unit[start + chunk :], compute_mode="donot_use_mm_for_euclid_dist")

@@ -1,4 +1,4 @@
-"""Which lists can be measured by what, and which of their rows are one video."""
+"""Checks that lists fit protocols and each other, and which of their rows show the same video."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,23 +14,23 @@ from vidssl.types import VideoRecord
 def check_measurable(
     protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList, classes: int
 ) -> None:
-    """See whether protocols can measure a network on lists, before hours of work that would be in vain.
+    """Check that protocols can measure a network on lists, before features are extracted.
 
     Args:
         protocols: By name.
         gallery: The list of training videos, if there is one.
         query: The list that is tested.
-        classes: How many the network's own classifier has; 0: there is no classifier.
+        classes: Number of classes of the network's own classifier; 0: it has none.
 
     Raises:
         ConfigError: A protocol needs a gallery or a classifier and there is none, or the classifier does not fit.
-        DataError: The lists have other classes or lack labels, or queries are in the list that is learned from.
+        DataError: As of `check_lists`.
     """
     asking = [name for name, protocol in protocols.items() if protocol.probabilities]
     if asking and not classes:
         raise ConfigError(
-            f"protocol {asking[0]} needs a classifier, and this network has none: it is there after training by the "
-            "method supervised; knn, svm, lowshot and retrieval need none"
+            f"protocol {asking[0]} needs a classifier, and this network has none: train one with the method "
+            "supervised, or use knn, svm, lowshot or retrieval"
         )
     if asking and query.classes and len(query.classes) != classes:
         raise ConfigError(
@@ -45,23 +45,23 @@ def check_measurable(
     check_lists(protocols, gallery, query)
 
 
-def check_names(videos: VideoList, names: Sequence[str], there: str) -> None:
-    """See whether the labels of a list mean what a classifier has learned by them.
+def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
+    """Check that the classes of a list have the names that a classifier was trained with.
 
     Args:
         videos: The list that is tested.
-        names: Of the classes that were learned; none where they had none.
-        there: Where these are from, for the message.
+        names: Class names of the training list; empty if it had none.
+        where: Where these are from, for the message.
 
     Raises:
         DataError: A class has another name.
     """
     if len(videos.classes) != len(names):
-        return  # there are no names on one side; that there are too few or too many `check_measurable` tells
-    for n, (here, learned) in enumerate(zip(videos.classes, names, strict=True)):
-        if here != learned:
+        return  # one side has no names; `check_measurable` compares the number of classes
+    for n, (name, learned) in enumerate(zip(videos.classes, names, strict=True)):
+        if name != learned:
             raise DataError(
-                f"label {n} is {here!r} in {videos.path} and was {learned!r} {there}: test on lists of the same data "
+                f"label {n} is {name!r} in {videos.path} and was {learned!r} {where}: test on lists of the same data "
                 "set"
             )
 
@@ -69,15 +69,15 @@ def check_names(videos: VideoList, names: Sequence[str], there: str) -> None:
 def check_lists(
     protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
 ) -> None:
-    """See whether lists can be measured, before hours of work that would be in vain.
+    """Check that protocols can compare two lists, before features are extracted.
 
     Raises:
         ConfigError: A protocol needs a gallery and there is none.
-        DataError: The lists have other classes or lack labels, or queries are in the list that is learned from.
+        DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
     """
     for name, protocol in protocols.items():
         if protocol.gallery and gallery is None:
-            raise ConfigError(f"protocol {name} compares with training videos: name their list too")
+            raise ConfigError(f"protocol {name} compares with training videos: give their list too")
         for videos in (gallery, query):
             if protocol.labels and videos is not None and (videos.labels < 0).any():
                 raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
@@ -86,58 +86,57 @@ def check_lists(
     check_classes(gallery, query)
     learning = [name for name, protocol in protocols.items() if protocol.learns]
     if learning:
-        check_apart(gallery, query, ", ".join(learning))
+        check_disjoint(gallery, query, ", ".join(learning))
     for name in learning:
         protocols[name].check(torch.from_numpy(gallery.labels))
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:
-    """See whether two lists mean the same by their labels.
+    """Check that two lists have the same classes.
 
     Raises:
-        DataError: They name different classes.
+        DataError: They do not.
     """
     if gallery.classes == query.classes:
         return
-    place = next(
-        (n for n, pair in enumerate(zip(gallery.classes, query.classes, strict=False)) if pair[0] != pair[1]),
-        min(len(gallery.classes), len(query.classes)),
-    )
+    counts = len(gallery.classes), len(query.classes)
+    pairs = enumerate(zip(gallery.classes, query.classes, strict=False))
+    first = next((n for n, (one, other) in pairs if one != other), min(counts))
     raise DataError(
-        f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
-        f"{len(query.classes)} classes, {place} is the first that differs): a label must mean the same in both"
+        f"{gallery.path} and {query.path} have different classes.txt ({counts[0]} and {counts[1]} classes, {first} is "
+        "the first that differs): a label must mean the same in both"
     )
 
 
-def check_apart(learned: VideoList, query: VideoList, learner: str) -> None:
-    """See whether no query is in the list that is learned from.
+def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
+    """Check that no tested video is in the training list.
 
     Args:
-        learned: What is learned from.
+        train: The training list.
         query: The list that is tested.
-        learner: Who learns, for the message.
+        learner: What is trained, for the message.
 
     Raises:
-        DataError: A query is, or shares time with one of its spans.
+        DataError: A tested video, or a span that overlaps it, is.
     """
-    own = own_rows(learned, query)
+    own = own_rows(train, query)
     if len(own):
         raise DataError(
-            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {learned.path} too, the first "
-            f"{query.names[int(own[0, 0])]!r}: {learner} would have seen the answers; use disjoint lists"
+            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {train.path} too, the first "
+            f"{query.names[int(own[0, 0])]!r}: {learner} would be tested on training videos; use disjoint lists"
         )
 
 
 def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
-    """Find each query in the gallery: (P, 2) pairs of a query row and a gallery row. A video must not find itself.
+    """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
 
-    That is every span of the same file, under whatever links it has, that shares time with the query's; other spans of
-    the file do count.
+    Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as
+    different videos.
     """
     real_path = RealPath()
 
     def file(record: VideoRecord) -> str:
-        return real_path(record.path) or record.path  # links that form a loop lead nowhere
+        return real_path(record.path) or record.path  # None: the links form a loop
 
     rows: dict[str, list[int]] = {}
     for n, record in enumerate(gallery.records):
@@ -146,11 +145,11 @@ def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
         (n, row)
         for n, record in enumerate(query.records)
         for row in rows.get(file(record), ())
-        if _share_time(record, gallery.records[row])
+        if _overlap(record, gallery.records[row])
     ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-def _share_time(one: VideoRecord, other: VideoRecord) -> bool:
+def _overlap(one: VideoRecord, other: VideoRecord) -> bool:
     start = max(one.start or 0.0, other.start or 0.0)
     return all(record.end is None or start < record.end for record in (one, other))

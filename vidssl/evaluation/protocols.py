@@ -1,20 +1,13 @@
-"""Protocols: what features of a gallery, or training set, say about those of queries. None trains a network."""
+"""Protocols: metrics of query features against gallery features. None of them trains a network."""
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import product
-from statistics import mean, stdev
 from typing import Annotated, Any, ClassVar, Protocol
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from vidssl.config import Settings
-from vidssl.errors import DataError
 from vidssl.evaluation.metrics import (
     accuracy,
     calibration_error,
@@ -25,43 +18,35 @@ from vidssl.evaluation.metrics import (
     uniformity_loss,
     vote,
 )
-from vidssl.evaluation.search import Neighbours, check_finite, nearest
-from vidssl.randomness import generator
+from vidssl.evaluation.search import check_finite, nearest
 from vidssl.registry import Registry
 from vidssl.types import Features
-
-_FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a protocol found out.
+    """The results of a protocol."""
 
-    Attributes:
-        numbers: By name; no two protocols share a name.
-        predicted: (Q,) int64 class of each query, -1 where there is none; None: the protocol names no class.
-        details: What else should be known of the numbers, as plain data: a cost that was chosen, say.
-    """
-
-    numbers: dict[str, float]
-    predicted: Tensor | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    numbers: dict[str, float]  # names are unique over all protocols
+    predicted: Tensor | None = (
+        None  # (Q,) int64 class of each query, -1: none; None: the protocol predicts no class
+    )
+    details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
 
 
 class EvaluationProtocol(Protocol):
     """Measures features against features; configured by its nested `Config`."""
 
     config: Any
-    # Reads the classifier's probabilities of the queries, (Q, classes), as their x.
-    probabilities: ClassVar[bool]
-    gallery: ClassVar[bool]  # needs one
-    learns: ClassVar[bool]  # from the gallery's labels: no query may be in it
-    labels: ClassVar[bool]  # needs them
+    probabilities: ClassVar[bool]  # `query.x` are the classifier's probabilities (Q, classes), not features
+    gallery: ClassVar[bool]  # needs a gallery; without one it gets the queries
+    learns: ClassVar[bool]  # from the gallery's labels: no query may be in the gallery
+    labels: ClassVar[bool]  # needs labels
 
     def __init__(self, config: Any) -> None: ...
 
     def check(self, label: Tensor) -> None:
-        """See whether it can learn from labels (N,) of a gallery, before its features are taken.
+        """Check that it can learn from the labels (N,) of a gallery, before features are extracted.
 
         Raises:
             DataError: It cannot.
@@ -69,13 +54,7 @@ class EvaluationProtocol(Protocol):
         ...
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Measure.
-
-        Args:
-            gallery: Features of the training set; those of the queries where `gallery` is False.
-            query: Features of the test set.
-            exclude: (P, 2) pairs of a query row and a gallery row that it must not find.
-        """
+        """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
         ...
 
 
@@ -83,7 +62,7 @@ PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.eva
 
 
 class Compared:
-    """What most protocols need: a gallery, and labels on both sides."""
+    """Defaults of protocols that compare with a gallery and need labels on both sides."""
 
     probabilities: ClassVar[bool] = False
     gallery: ClassVar[bool] = True
@@ -91,7 +70,7 @@ class Compared:
     labels: ClassVar[bool] = True
 
     def check(self, label: Tensor) -> None:
-        """Be content with any labels."""
+        """Accept any labels."""
 
 
 @PROTOCOLS.register("accuracy")
@@ -110,7 +89,7 @@ class Accuracy(Compared):
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `top1`, `mean_class`, `ece` and, of more than five classes, `top5`."""
+        """Return `top1`, `mean_class`, `ece` and, with more than five classes, `top5`."""
         check_finite("query", query.x)
         p, label = query.x, query.label
         predicted = torch.sort(p, dim=1, descending=True, stable=True).indices[:, 0]
@@ -124,10 +103,10 @@ class Accuracy(Compared):
 
 @PROTOCOLS.register("retrieval")
 class Retrieval(Compared):
-    """R@k by cosine: the share of queries with a video of their class among the k nearest of the gallery.
+    """R@k by cosine: the fraction of queries with a video of their class among the k nearest of the gallery.
 
-    Plain cosine; with `center` the mean of the gallery is taken from the gallery and the mean of the queries
-    from the queries first, as the authors' code of SCE and CoCLR does.
+    With `center` the mean of the gallery is subtracted from the gallery and the mean of the queries from the queries
+    first, as in the authors' code of SCE and CoCLR.
     """
 
     class Config(Settings):
@@ -140,13 +119,10 @@ class Retrieval(Compared):
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `R@k` for each k and `chance`."""
-        numbers = recall(self.search(gallery, query, exclude), query, gallery, self.config.ks)
+        """Return `R@k` for each k and `chance`."""
+        neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
+        numbers = recall(neighbours, query, gallery, self.config.ks)
         return Measured({**numbers, "chance": chance(query, gallery, exclude)})
-
-    def search(self, gallery: Features, query: Features, exclude: Tensor) -> Neighbours:
-        """Find the neighbours that the numbers are about."""
-        return nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
 
 
 @PROTOCOLS.register("knn")
@@ -163,119 +139,10 @@ class KNN(Compared):
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Give `knn` and `knn_mean_class`."""
+        """Return `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
         predicted = vote(neighbours, gallery, self.config.k, self.config.temperature)
-        return Measured(_accuracies("knn", predicted, query.label), predicted)
-
-
-class _SvmSettings(Settings):
-    """The costs of a linear SVM, and how one of them is chosen."""
-
-    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-        default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1
-    )
-    folds: int = Field(default=3, ge=2)  # of the cross-validation
-    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `lowshot`
-
-
-@PROTOCOLS.register("svm")
-class LinearSVM(Compared):
-    """Accuracy of one-against-rest linear SVMs on frozen features of unit length (as in InterCLR).
-
-    Of several costs one is chosen by cross-validation on the training side alone; of equal ones the smallest.
-    """
-
-    learns: ClassVar[bool] = True
-
-    class Config(_SvmSettings):
-        """Settings of the protocol."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `svm` and `svm_mean_class`; the details hold the cost and the score of each."""
-        self.check(gallery.label)
-        _check_both_finite(gallery, query)
-        x, label = _unit(gallery.x), gallery.label.numpy()
-        cost, scores = _choose_cost(x, label, self.config, self.config.folds)
-        predicted = _svm(x, label, cost)(query.x)
-        numbers = _accuracies("svm", predicted, query.label)
-        return Measured(
-            numbers, predicted, {"cost": cost, "cross_validation": {str(c): s for c, s in scores.items()}}
-        )
-
-    def check(self, label: Tensor) -> None:
-        """See whether there are two classes, and enough videos of each for the folds."""
-        smallest = _check_classes("svm", label)
-        if len(self.config.costs) > 1 and smallest < self.config.folds:
-            raise DataError(
-                f"protocol svm: a class has {smallest} training videos, and cross-validation with "
-                f"{self.config.folds} folds needs as many; lower folds (to 2 at least), give one cost, or add videos"
-            )
-
-
-@PROTOCOLS.register("lowshot")
-class LowShot(Compared):
-    """Accuracy of a linear SVM trained on k videos of each class, over several draws (as in InterCLR).
-
-    The cost of each draw is chosen by cross-validation on its own videos, with k folds where k is less than `folds`.
-    One video of each class leaves nothing to validate on: for k = 1 the middle one of `costs` is taken. A draw with
-    more videos holds those of the draws with fewer. A k that a class cannot fill is left out, and the details list it.
-    """
-
-    learns: ClassVar[bool] = True
-
-    class Config(_SvmSettings):
-        """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
-
-        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-            default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1
-        )
-        draws: int = Field(default=5, ge=2)
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
-        self.check(gallery.label)
-        _check_both_finite(gallery, query)
-        x, smallest = _unit(gallery.x), _check_classes("lowshot", gallery.label)
-        numbers: dict[str, float] = {}
-        chosen: dict[str, list[float]] = {}
-        for k in (k for k in self.config.shots if k <= smallest):
-            found, costs = [], []
-            for draw in range(self.config.draws):
-                rows = self._rows(gallery.label, draw, k)
-                some, label = x[rows], gallery.label.numpy()[rows]
-                cost, _ = _choose_cost(some, label, self.config, min(k, self.config.folds))
-                found.append(accuracy(_svm(some, label, cost)(query.x), query.label))
-                costs.append(cost)
-            numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
-            chosen[str(k)] = costs
-        left_out = [k for k in self.config.shots if k > smallest]
-        why = {"left_out": left_out, "videos_of_the_smallest_class": smallest} if left_out else {}
-        costs_of = {"costs": chosen} if len(self.config.costs) > 1 else {}
-        return Measured(numbers, details={**costs_of, **why})
-
-    def check(self, label: Tensor) -> None:
-        """See whether there are two classes, and enough videos of each for the fewest shots."""
-        smallest = _check_classes("lowshot", label)
-        if min(self.config.shots) > smallest:
-            raise DataError(
-                f"protocol lowshot: a class has {smallest} training videos, and the fewest shots are "
-                f"{min(self.config.shots)}; lower shots, or add videos"
-            )
-
-    def _rows(self, label: Tensor, draw: int, k: int) -> np.ndarray:
-        """Draw k rows of each class."""
-        chosen = []
-        for number in sorted(set(label.tolist())):
-            rows = (label == number).nonzero()[:, 0].numpy()
-            chosen.append(generator(self.config.seed, draw, number).permutation(rows)[:k])
-        return np.concatenate(chosen)
+        return Measured(accuracies("knn", predicted, query.label), predicted)
 
 
 @PROTOCOLS.register("uniformity")
@@ -287,86 +154,23 @@ class Uniformity(Compared):
     class Config(Settings):
         """Settings of the protocol."""
 
-        rows: int = Field(default=20_000, ge=2)  # at most so many, evenly spaced: their pairs are compared
+        rows: int = Field(default=20_000, ge=2)  # maximum; of more rows this many, evenly spaced, are used
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `uniformity_loss`: 0 is collapse, about -4 is uniform.
-
-        Its negative is what other papers call uniformity. The details say where not all rows were compared.
-        """
+        """Return `uniformity_loss`: 0 is collapse, about -4 is uniform; `details` hold the rows used if not all."""
         count = len(gallery.x)
         if count < 2:
-            return Measured({}, details={"rows": count})  # there is no pair
+            return Measured({}, details={"rows": count})  # no pairs
         if count <= self.config.rows:
             return Measured({"uniformity_loss": uniformity_loss(gallery.x)})
         chosen = torch.arange(self.config.rows) * count // self.config.rows
-        return Measured(
-            {"uniformity_loss": uniformity_loss(gallery.x[chosen])}, details={"rows": self.config.rows}
-        )
+        loss = uniformity_loss(gallery.x[chosen])
+        return Measured({"uniformity_loss": loss}, details={"rows": self.config.rows})
 
 
-def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
+def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
+    """Return the accuracy and the mean of the per-class accuracies of a protocol."""
     return {name: accuracy(predicted, label), f"{name}_mean_class": mean_class_accuracy(predicted, label)}
-
-
-def _check_both_finite(gallery: Features, query: Features) -> None:
-    check_finite("gallery", gallery.x)
-    check_finite("query", query.x)
-
-
-def _check_classes(name: str, label: Tensor) -> int:
-    """See whether there are two classes, and give the number of videos of the smallest."""
-    counts = torch.bincount(label)
-    counts = counts[counts > 0]
-    if len(counts) < 2:
-        raise DataError(
-            f"protocol {name}: all {len(label)} training videos are of one class: it needs two or more"
-        )
-    return int(counts.min())
-
-
-def _unit(x: Tensor) -> np.ndarray:
-    return functional.normalize(x.double(), dim=1).numpy()
-
-
-def _choose_cost(
-    x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
-) -> tuple[float, dict[float, float]]:
-    """Choose the cost with the highest accuracy over all folds, of equal ones the smallest; return all accuracies.
-
-    A single cost is not scored. With fewer than two folds the middle cost is taken.
-    """
-    costs = sorted(set(config.costs))
-    if len(costs) == 1 or folds < 2:
-        return costs[len(costs) // 2], {}
-    from sklearn.model_selection import StratifiedKFold
-
-    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, label))
-
-    def count_right(job: tuple[float, tuple[np.ndarray, np.ndarray]]) -> int:
-        cost, (learned, held) = job
-        predicted = _svm(x[learned], label[learned], cost)(torch.from_numpy(x[held]))
-        return int((predicted.numpy() == label[held]).sum())
-
-    rows = min(len(learned) for learned, _ in parts)
-    if rows < x.shape[1]:
-        threads = 1  # liblinear's dual solver draws from one generator of the process
-    else:
-        # Each fit holds its rows in float64, and again as liblinear's nodes of 16 bytes.
-        threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
-    with ThreadPoolExecutor(threads) as pool:
-        right = list(pool.map(count_right, product(costs, parts)))
-    scores = {cost: sum(right[n * folds :][:folds]) / len(label) for n, cost in enumerate(costs)}
-    return max(costs, key=lambda c: scores[c]), scores
-
-
-def _svm(x: np.ndarray, label: np.ndarray, cost: float) -> Callable[[Tensor], Tensor]:
-    """Fit a linear SVM and return a function that predicts the classes of features."""
-    from sklearn.svm import LinearSVC
-
-    # The dual problem where there are fewer rows than features: on many rows that overlap its solver hardly converges.
-    machine = LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0).fit(x, label)
-    return lambda features: torch.from_numpy(machine.predict(_unit(features)))

@@ -1,0 +1,55 @@
+"""Files of predicted classes: CSV tables of videos and of classes, and the confusion matrix."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vidssl.atomic import write_whole
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.metrics import confusion
+from vidssl.viz import confusion_picture
+
+
+def write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
+    """Write the predictions of a protocol: of each video, of each class, and the confusion matrix as an image.
+
+    Args:
+        out: The folder.
+        name: The protocol, for the names of the files.
+        videos: The videos that were tested.
+        predicted: (N,) class of each, -1 where there is none.
+    """
+    label = torch.from_numpy(videos.labels)
+    classes = max(len(videos.classes), int(max(label.max(), predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(predicted, label, classes)
+    rows = [
+        (path, names[of], names[p] if p >= 0 else "")
+        for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
+    ]
+    _write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    _write_csv(
+        out / f"per_class_{name}.csv",
+        ("class", "videos", "right", "accuracy", "most often taken for"),
+        [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
+    )
+    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+
+
+def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int, str, str]:
+    total, right = int(counts[n].sum()), int(counts[n, n])
+    others = counts[n, :-1].clone()
+    others[n] = 0
+    other = names[int(others.argmax())] if int(others.max()) else ""
+    return names[n], total, right, f"{right / total:.4f}", other
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
+    write_whole(path, text.getvalue().encode())

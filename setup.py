@@ -38,6 +38,7 @@ setup(
         "pillow",
         "pydantic>=2.6",
         "ruamel.yaml>=0.18",
+        "safetensors",
         "scikit-learn>=1.3",
         "scipy",
         "matplotlib",

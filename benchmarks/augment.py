@@ -207,11 +207,11 @@ def main() -> None:
         for n, pipeline in enumerate(PIPELINES):
             figures[f"{clip}, {pipeline}"] = {"ms": float(median[n]), "to_vidssl": float(ratio[n])}
             rows.append([clip, pipeline, f"{median[n]:.2f}", f"{ratio[n]:.2f}"])
-    print(table(["clip", "pipeline", "ms a view", "times vidssl"], rows))
+    print(table(["clip", "pipeline", "ms per view", "times vidssl"], rows))
     rounds = 10 * arguments.rounds
     recipes = {clip: compare(*clip_size, rounds) for clip, clip_size in CLIPS.items()}
     rows = [[name, *(f"{times[name]:.2f}" for times in recipes.values())] for name in COMPARED]
-    print(table(["recipe", *(f"{clip}, CPU ms a view" for clip in CLIPS)], rows))
+    print(table(["recipe", *(f"{clip}, CPU ms per view" for clip in CLIPS)], rows))
     finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes}, arguments.json)
 
 

@@ -30,15 +30,16 @@ from vidssl.commands.load import Subject, load_subject
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.tracking.paths import affinities, best_paths
 from vidssl.tracking.proposals import (
     Boxes,
-    made_from,
     proposals_file,
+    proposals_key,
     propose,
     read_proposals,
     write_proposals,
 )
-from vidssl.tracking.tracker import TrackerSettings, affinities, best_paths, region_features
+from vidssl.tracking.tracker import TrackerSettings, region_features
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
 from vidssl.video import open_video
@@ -81,7 +82,7 @@ def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSe
         with open_video(folder / name, fps=25) as video:
             numbers = np.arange(min(video.meta.num_frames, len(truth)))
             frames = video.frames(numbers)
-            key = made_from(config.search, video.meta)
+            key = proposals_key(config.search, video.path, video.meta)
         found = read_proposals(path, key, numbers)
         if found is None:
             images = frames.transpose(0, 2, 3, 1)

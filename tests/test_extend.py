@@ -14,7 +14,7 @@ import vidssl
 from vidssl import commands
 from vidssl.commands.references import References, read_references
 from vidssl.config import bind, read
-from vidssl.models.foreign import Layout
+from vidssl.models.checkpoint_layouts import Layout
 
 TOP = Path(__file__).parents[1]
 PAGE = (TOP / "docs" / "extend.md").read_text(encoding="utf-8")

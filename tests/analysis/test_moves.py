@@ -64,7 +64,7 @@ def test_reverse():
 
 
 def test_motion_means_nothing_for_one_frame():
-    assert [name for name, move in MOVES.items() if move.of_motion] == ["shift", "speed", "reverse"]
+    assert [name for name, move in MOVES.items() if move.needs_motion] == ["shift", "speed", "reverse"]
     for name in ("shift", "reverse"):
         moved = versions(name, 50, ClipSettings(frames=1, sampling_rate=1))[1]
         assert moved == [None] * len(MOVES[name].amounts)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.instances import SHARES, read_boxes
+from vidssl.analysis.instances import FRACTIONS, read_boxes
 from vidssl.analysis.trajectories import (
     TRANSFORMATIONS,
     Trajectories,
@@ -86,7 +86,7 @@ def test_what_the_network_gets(digits):
                 np.testing.assert_array_equal(versions[n, places["shift"]][3], later)
                 fast = seen(video, [0, 6, 13] if clip == 0 else [10, 16, 23])  # over 14 frames
                 np.testing.assert_array_equal(versions[n, places["speed"]][3], fast)
-                for share, version in zip(SHARES, versions[n, places["instance"]], strict=True):
+                for share, version in zip(FRACTIONS, versions[n, places["instance"]], strict=True):
                     frames = video.frames(numbers).copy()
                     for frame, number in zip(frames, numbers.tolist(), strict=True):
                         x1, y1, x2, y2 = map(int, boxes[record.path][number])
@@ -224,15 +224,15 @@ def test_boxes_of_spans_and_of_some_frames(digits, tmp_path):
     ("text", "message"),
     [
         ("path,frame,x,y,w,h\n", r"boxes\.csv:1: the header is not path,frame,x1,y1,x2,y2"),
-        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9\n", r"boxes\.csv:2: .* is no box"),
+        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9\n", r"boxes\.csv:2: .* is not a box"),
         ("path,frame,x1,y1,x2,y2\n{0},a,1,1,9,9\n", r"boxes\.csv:2: .*is not path,frame"),
-        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},1,9,1,9,9\n", r"boxes\.csv:3: .* is no box"),
-        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,nan,9\n", r"boxes\.csv:2: .* is no box"),
+        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},1,9,1,9,9\n", r"boxes\.csv:3: .* is not a box"),
+        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,nan,9\n", r"boxes\.csv:2: .* is not a box"),
         (
             "path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},0,2,2,9,9\n",
             r"boxes\.csv:3: frame 0 .* has a box already",
         ),
-        ("path,frame,x1,y1,x2,y2\nother.mp4,0,1,1,9,9\n", r"boxes\.csv has no box for a video of"),
+        ("path,frame,x1,y1,x2,y2\nother.mp4,0,1,1,9,9\n", r"boxes\.csv has no box for any video of"),
     ],
 )
 def test_files_of_boxes_that_are_wrong(text, message, digits, tmp_path):

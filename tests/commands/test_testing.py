@@ -610,7 +610,9 @@ def test_splits_that_are_none(splits, tmp_path):
             LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
-    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same test for every split"):
+    with pytest.raises(
+        ConfigError, match=r"does not contain \{split\}: the test would be the same for every split"
+    ):
         measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 

@@ -33,7 +33,7 @@ def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     out = tmp_path / "out"
     done = track(options(digits, workers=0), few, out, QUICK, overlays=2)
     listed = read_list(few, digits)
-    assert done.made == listed.names and not done.left_out
+    assert tuple(done.made) == listed.names and not done.left_out
     for name, record in zip(listed.names, listed.records, strict=True):
         tracks, told = read_tracks(tracks_file(out, name, record))
         assert told["tracker"] == QUICK.model_dump(mode="json") and told["weights"]["seed"] == 0

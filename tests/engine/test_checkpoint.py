@@ -106,7 +106,7 @@ def test_fault_17_a_sound_hash_of_something_else(folder, caplog):
     torch.save({"other": 1}, path)
     path.with_suffix(".sha256").write_text(hashlib.sha256(path.read_bytes()).hexdigest())
     assert checkpoint.newest_valid(folder)["step"] == 4
-    assert "is no checkpoint of vidssl" in caplog.text
+    assert "is not a vidssl checkpoint" in caplog.text
 
 
 class Killed(BaseException):

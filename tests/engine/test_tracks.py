@@ -31,7 +31,7 @@ def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
             raise DataError("selective search fails")
         return whole_frame(*image.shape[:2])
 
-    monkeypatch.setattr("vidssl.tracking.videos.propose", propose)
+    monkeypatch.setattr("vidssl.tracking.track_videos.propose", propose)
     run = toy_run("frame_invariance_tracks", "run", f"tracks.tracker={TRACKER}")
     tracks, method = (
         RunTracks(run, videos),

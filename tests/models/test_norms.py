@@ -232,7 +232,7 @@ def test_a_norm_alone_is_synchronised_too():
     made = synchronise(norm, CPU)
     assert type(made) is SyncBatchNorm and made.weight is norm.weight
     assert (made.eps, made.momentum) == (0.01, None)
-    with pytest.raises(ValueError, match=r"batch norm takes \(N, C, …\), got \(3,\)"):
+    with pytest.raises(ValueError, match=r"BatchNorm needs input \(N, C, …\), got \(3,\)"):
         made(torch.zeros(3))
 
 

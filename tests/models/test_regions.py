@@ -106,9 +106,9 @@ def test_the_network_is_layer_4_of_layer_3(name):
 
 def test_other_networks_say_that_they_have_no_third_stage():
     other = next(name for name in BACKBONES if not name.startswith("resnet"))
-    with pytest.raises(ConfigError, match="no layer 3 to look at regions with"):
+    with pytest.raises(ConfigError, match="no layer 3, which regions need"):
         build_backbone(other).check_regions()
-    with pytest.raises(ConfigError, match="choose a ResNet of vidssl: resnet18, "):
+    with pytest.raises(ConfigError, match="use resnet18, resnet50, resnet3d18 or resnet3d50"):
         build_backbone(other).layer3(torch.zeros(1, 3, 2, 32, 32))
     with pytest.raises(ConfigError, match="Backbone has no layer 3"):
         Backbone().check_regions()

@@ -30,7 +30,6 @@ from vidssl.models.weights import (
     backbone_weights,
     load_initial,
     load_state,
-    load_weights,
     read_checkpoint,
 )
 
@@ -116,7 +115,7 @@ CHANGES = {
     ),
     "no tensor": (
         lambda c: c["method"].update({NAME: "text"}),
-        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: no tensor, here (8, 3, ",
+        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: not a tensor, here (8, 3, ",
     ),
     "width": (
         lambda c: c["config"]["backbone"].update(width=4),
@@ -141,13 +140,13 @@ def test_fault_26_weights_are_loaded_all_or_none(trained):
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
     weights = backbone_weights(read_checkpoint(trained[1]))
     weights.pop(next(reversed(weights)))
-    one_line(load_weights, backbone, weights, "test")
+    one_line(load_state, backbone, weights, "test")
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
 
 def test_the_name_of_the_backbone_may_be_told(trained):
     assert load_backbone(trained[1], "resnet3d18").dim == 64
-    assert "holds a resnet3d18, not a resnet3d50: leave arch out" in one_line(
+    assert "holds a resnet3d18, not a resnet3d50: leave out arch" in one_line(
         load_backbone, trained[1], "resnet3d50"
     )
     with pytest.raises(ConfigError, match=r"no backbone 'resnet3d8' \(did you mean 'resnet3d18'\?\)"):
@@ -265,7 +264,7 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     importlib.invalidate_caches()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     told = one_line(lambda: read_checkpoint(path, trust=True))
-    assert "objects of a module that is missing (No module named 'plug_in'): install it" in told
+    assert "objects of a missing module (No module named 'plug_in'): install it" in told
 
 
 @pytest.mark.parametrize("command", ["retrieval", "extract"])
@@ -288,12 +287,12 @@ OTHER = {
     "safetensors": (len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4), "is a safetensors file"),
     "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page"),
     "old web page": (b"<HTML>not found", "is a web page"),
-    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a pointer of git-lfs"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer"),
     "text": (("path,label\n" + "ü" * 600).encode(), "is text"),
     "cut text": (("a" + "ü" * 600).encode(), "is text"),
-    "zeros": (bytes(1000), "is of no known kind"),
+    "zeros": (bytes(1000), "is of unknown format"),
     "noise": (bytes(range(128, 256)) * 10, "is a pickle"),  # begins as one
-    "latin": (("é" * 600).encode("latin-1"), "is of no known kind"),
+    "latin": (("é" * 600).encode("latin-1"), "is of unknown format"),
     "gzip": (gzip.compress(b"x"), "is a gzip file"),
     "numpy": (b"\x93NUMPY\x01\x00", "is a numpy file"),
     "cut": (b"PK\x03\x04", "is damaged: "),
@@ -368,7 +367,7 @@ def test_fault_24_other_videos(name, said, write_video, numbered, tmp_path):
 def test_fault_24_another_zip_file(tmp_path):
     with zipfile.ZipFile(tmp_path / "features.pt", "w") as archive:
         archive.writestr("word/document.xml", "text")
-    assert "features.pt is a zip file of something else; expected: a" in one_line(
+    assert "features.pt is a zip file that torch did not write; expected: a" in one_line(
         read_checkpoint, tmp_path / "features.pt"
     )
 
@@ -415,7 +414,7 @@ def test_fault_24_missing_or_other(tmp_path):
     path = tmp_path / "other.pt"
     for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": FORMAT}):
         torch.save(content, path)
-        assert f"is no checkpoint of vidssl (format {FORMAT}); expected" in one_line(read_checkpoint, path)
+        assert f"is not a vidssl checkpoint (format {FORMAT}); expected" in one_line(read_checkpoint, path)
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

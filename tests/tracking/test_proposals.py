@@ -14,8 +14,8 @@ from vidssl.tracking import proposals
 from vidssl.tracking.proposals import (
     Search,
     choose,
-    made_from,
     proposals_file,
+    proposals_key,
     propose,
     read_proposals,
     write_proposals,
@@ -167,7 +167,7 @@ def write_some(path, key, seed=0):
 def test_proposals_come_back_and_lie_beside_the_tracks(tmp_path):
     path = proposals_file(tmp_path, "a/b.mp4", VideoRecord("/videos/a/b.mp4", start=1.5, end=4))
     assert path == tmp_path / "proposals" / "a" / "b.mp4@1.500-4.000.npz"
-    key = made_from(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
+    key = proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
     found = write_some(path, key)
     read = read_proposals(path, key, np.array([4, 6, 9]))
     assert len(read) == 3
@@ -178,30 +178,33 @@ def test_proposals_come_back_and_lie_beside_the_tracks(tmp_path):
 def test_proposals_of_something_else_are_not_taken(tmp_path, monkeypatch):
     path, numbers = tmp_path / "a.npz", np.array([4, 6, 9])
     meta = VideoMeta(10, 25.0, 48, 64)
-    key = made_from(Search(), "none.mp4", meta)
+    key = proposals_key(Search(), "none.mp4", meta)
     write_some(path, key)
     assert read_proposals(path, key, np.array([4, 6, 8])) is None
-    assert read_proposals(path, made_from(Search(limit=10), "none.mp4", meta), numbers) is None
-    assert read_proposals(path, made_from(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 65)), numbers) is None
+    assert read_proposals(path, proposals_key(Search(limit=10), "none.mp4", meta), numbers) is None
+    assert (
+        read_proposals(path, proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 65)), numbers)
+        is None
+    )
     assert read_proposals(tmp_path / "none.npz", key, numbers) is None
     monkeypatch.setattr(proposals, "FORMAT", proposals.FORMAT + 1)
-    assert read_proposals(path, made_from(Search(), "none.mp4", meta), numbers) is None
+    assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None
     monkeypatch.undo()
     monkeypatch.setattr(cv2, "__version__", "0.1")
-    assert read_proposals(path, made_from(Search(), "none.mp4", meta), numbers) is None
+    assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None
 
 
 def test_another_file_of_the_same_name_and_shape_is_searched_anew(tmp_path):
     video, meta, numbers = tmp_path / "a.mp4", VideoMeta(10, 25.0, 48, 64), np.array([4, 6, 9])
     video.write_bytes(b"one")
-    write_some(tmp_path / "a.npz", made_from(Search(), str(video), meta))
-    assert read_proposals(tmp_path / "a.npz", made_from(Search(), str(video), meta), numbers) is not None
+    write_some(tmp_path / "a.npz", proposals_key(Search(), str(video), meta))
+    assert read_proposals(tmp_path / "a.npz", proposals_key(Search(), str(video), meta), numbers) is not None
     video.write_bytes(b"another")
-    assert read_proposals(tmp_path / "a.npz", made_from(Search(), str(video), meta), numbers) is None
+    assert read_proposals(tmp_path / "a.npz", proposals_key(Search(), str(video), meta), numbers) is None
 
 
 def test_damaged_proposals_are_searched_again_with_a_warning(tmp_path, caplog):
-    path, key = tmp_path / "a.npz", made_from(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
+    path, key = tmp_path / "a.npz", proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
     write_some(path, key)
     path.write_bytes(path.read_bytes()[:-40])
     with caplog.at_level(logging.WARNING):

@@ -10,7 +10,8 @@ import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
 from vidssl.randomness import generator
-from vidssl.transforms import (
+from vidssl.transforms import color as color_module
+from vidssl.transforms.color import (
     adjust_brightness,
     adjust_contrast,
     adjust_hue,
@@ -24,7 +25,6 @@ from vidssl.transforms import (
     posterize,
     solarize,
 )
-from vidssl.transforms import color as color_module
 from vidssl.types import Frames
 
 

@@ -6,7 +6,7 @@ import pytest
 from scipy import ndimage
 
 from vidssl.randomness import generator
-from vidssl.transforms import adjust_brightness, adjust_contrast, adjust_hue
+from vidssl.transforms.color import adjust_brightness, adjust_contrast, adjust_hue
 from vidssl.transforms.corruptions import CORRUPTIONS, GRAY, blur, light, occlude, rotate, zoom
 
 

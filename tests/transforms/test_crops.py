@@ -7,7 +7,7 @@ import torch
 import torchvision.transforms.v2.functional as F
 
 from vidssl.randomness import generator
-from vidssl.transforms import (
+from vidssl.transforms.crops import (
     Box,
     Window,
     center_crop,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
 from vidssl.randomness import generator
-from vidssl.transforms import rand_augment
 from vidssl.transforms import randaugment as module
+from vidssl.transforms.randaugment import rand_augment
 from vidssl.types import Frames
 
 OURS = {**module.COLOR, **module.GEOMETRY}

@@ -10,8 +10,8 @@ from vidssl.data.tracks import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, Window, mirrored
-from vidssl.transforms.crops import View, shown_of
+from vidssl.transforms import RECIPES, Window
+from vidssl.transforms.crops import View, mirrored, shown_of
 from vidssl.types import Tracks
 
 SIZE = 24

@@ -1,4 +1,4 @@
-"""What a representation does not change with: invariances, measured on features of transformed clips."""
+"""Invariances of a representation, measured on the features of transformed clips."""
 
 from vidssl.analysis.invariance import Invariance, class_invariance, firing_invariance
 from vidssl.analysis.trajectories import (

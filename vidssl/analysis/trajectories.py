@@ -1,10 +1,11 @@
-"""Local trajectories: the transformed versions of each clip, and the features of all of them.
+"""Local trajectories: each clip with its transformed versions, and their features.
 
-A video is decoded once. One sampler gives its clips, and of each those that are moved, faster, backwards or covered;
-what changes pixels is made of the clip's central square.
+A video is decoded once. Moves (`moves.py`) choose other frames of it, corruptions change the central square of a clip.
+
+Shapes: N samples (clips), V versions of each, D units; B videos of a batch.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl import distributed
-from vidssl.analysis.instances import Boxes, Covering
+from vidssl.analysis.instances import Boxes, CoveringSettings
 from vidssl.analysis.moves import MOVES, Move
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader, to_device
@@ -34,32 +35,27 @@ TRANSFORMATIONS: dict[str, Corruption | Move] = {**CORRUPTIONS, **MOVES}
 def choose_transformations(
     names: Sequence[str] | None, frames: int, boxes: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Find the transformations that can be measured.
-
-    Args:
-        names: Those that are asked for; None: all.
-        frames: Of a clip.
-        boxes: Whether boxes of instances are there.
+    """Choose the transformations, of some names or of all, that can be measured on clips of some frames.
 
     Returns:
-        Their names in the order of `TRANSFORMATIONS`, and for each that is left out why.
+        Their names in the order of `TRANSFORMATIONS`, and the reason for each that is left out.
 
     Raises:
-        ConfigError: There is no such transformation, or none is left.
+        ConfigError: A name is unknown, or no transformation can be measured.
     """
     for name in names or ():
         if name not in TRANSFORMATIONS:
             near = did_you_mean(name, TRANSFORMATIONS)
             raise ConfigError(f"no transformation '{name}'{near}; there are: {', '.join(TRANSFORMATIONS)}")
-    asked = [name for name in TRANSFORMATIONS if names is None or name in names]
+    wanted = [name for name in TRANSFORMATIONS if names is None or name in names]
     left_out = {}
-    for name in asked:
+    for name in wanted:
         kind = TRANSFORMATIONS[name]
-        if isinstance(kind, Move) and kind.of_motion and frames == 1:
+        if isinstance(kind, Move) and kind.needs_motion and frames == 1:
             left_out[name] = "a clip of one frame has no motion"
         if name == "instance" and not boxes:
             left_out[name] = "it needs --boxes"
-    chosen = tuple(name for name in asked if name not in left_out)
+    chosen = tuple(name for name in wanted if name not in left_out)
     if not chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise ConfigError(f"no transformation is left to measure ({reasons}); name others")
@@ -68,44 +64,26 @@ def choose_transformations(
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Which clips of a video are samples, and in which versions each is seen.
+    """Which clips of a video are samples, and which versions each has."""
 
-    Attributes:
-        clip: How long a clip is.
-        clips: Of each video, at uniform places; each is a sample of its own.
-        size: Of the central square that is seen, pixels.
-        names: Of the transformations.
-        short_side: Of the video before the square is cut, pixels; None: `size`.
-    """
-
-    clip: ClipSettings
-    clips: int
-    size: int
-    names: tuple[str, ...]
-    short_side: int | None = None
-
-    @property
-    def _corruptions(self) -> list[str]:
-        return [name for name in self.names if isinstance(TRANSFORMATIONS[name], Corruption)]
-
-    @property
-    def _moves(self) -> list[Move]:
-        kinds = (TRANSFORMATIONS[name] for name in self.names)
-        return [kind for kind in kinds if isinstance(kind, Move)]
+    clip: ClipSettings  # frames and sampling rate
+    clips: int  # per video, at uniform positions; each is a sample
+    size: int  # of the central square, pixels
+    names: tuple[str, ...]  # of transformations
+    short_side: int | None = None  # of the video before the crop, pixels; None: `size`
 
     @property
     def places(self) -> dict[str, slice]:
-        """For each transformation which of the versions of a clip are its own."""
-        moved = [name for name in self.names if name not in self._corruptions]
+        """For each transformation its positions among the versions of a clip: corruptions first, then moves."""
         found, first = {}, 0
-        for name in (*self._corruptions, *moved):  # in the order of the views
+        for name in sorted(self.names, key=lambda name: name in MOVES):
             found[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
             first = found[name].stop
         return found
 
     @property
     def versions(self) -> int:
-        """How many there are of each clip, over all transformations."""
+        """Number of versions of each clip, over all transformations."""
         return sum(len(TRANSFORMATIONS[name].amounts) for name in self.names)
 
     def dataset(
@@ -115,20 +93,26 @@ class Trajectories:
         boxes: Mapping[str, Boxes] | None = None,
         skip: bool = False,
     ) -> ClipDataset:
-        """Make the data set whose samples hold, clip by clip, the clip and its versions."""
-        corruptions = [CORRUPTIONS[name] for name in self._corruptions]
-        moved = sum(len(move.amounts) for move in self._moves)
-        square, plain_square = (_Square(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
-        recipes = [square, *[plain_square] * moved] * self.clips
-        plain = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
-        opening = DecodeSettings(**plain) if boxes is None else Covering(**plain, boxes=boxes)
+        """Build the dataset whose samples hold, clip by clip, the clip and its versions."""
+        corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
+        moves = [MOVES[name] for name in self.names if name in MOVES]
+        moved = sum(len(move.amounts) for move in moves)
+        corrupted, plain = (
+            _CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ())
+        )
+        settings = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
+        opening = DecodeSettings(**settings) if boxes is None else CoveringSettings(**settings, boxes=boxes)
         return ClipDataset(
-            videos, _Moved(self.clip, self.clips, self._moves), recipes, reading=opening, skip=skip
+            videos,
+            _MovedClips(self.clip, self.clips, moves),
+            [corrupted, *[plain] * moved] * self.clips,
+            reading=opening,
+            skip=skip,
         )
 
 
-class _Square:
-    """The recipe: the central square of a clip, then the square in every corruption."""
+class _CorruptedSquare:
+    """A recipe: the central square of a clip, then all its corruptions."""
 
     difference = 0.0
 
@@ -142,8 +126,8 @@ class _Square:
         return [view, *(View(version, view.window) for version in versions)]
 
 
-class _Moved:
-    """The sampler: uniform clips, each followed by its moved versions."""
+class _MovedClips:
+    """A sampler: uniform clips, each followed by its moved versions."""
 
     def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Move]) -> None:
         self._clip = clip
@@ -165,9 +149,9 @@ class TrajectoryFeatures:
 
     x: NDArray[np.float32]  # (N, D)
     versions: NDArray[np.float32]  # (N, V, D)
-    changed: NDArray[np.bool_]  # (N, V): the version differs from its sample in some pixel
-    index: NDArray[np.int64]  # (N,), of the record in its list
-    missing: tuple[tuple[str, str], ...]  # (path, reason) of the videos that could not be read
+    changed: NDArray[np.bool_]  # (N, V): whether a version differs from its sample in any pixel
+    index: NDArray[np.int64]  # (N,): row of the list
+    missing: tuple[tuple[str, str], ...]  # (path, reason) of each video that cannot be read
 
 
 def trajectory_features(
@@ -188,39 +172,30 @@ def trajectory_features(
     skip: bool = False,
     title: str = "trajectories",
 ) -> TrajectoryFeatures:
-    """Encode each clip of a list and each version of it once, over all processes.
+    """Encode each clip of a list and each of its versions once, distributed over all processes.
 
-    Args:
-        backbone: On the device, in eval mode.
-        videos: The list.
-        trajectories: Which clips and versions.
-        reading: How videos are read.
-        device: Where the backbone is.
-        mean: Of pixels in [0, 1].
-        std: Of pixels in [0, 1].
-        boxes: Of the instances, by the paths of the records; the transformation `instance` needs them.
-        batch_size: Clips at a time.
-        half: Whether the backbone runs in bfloat16.
-        workers: Processes that decode.
-        prefetch: Batches that each worker makes in advance.
-        timeout: Seconds that one video may take.
-        skip: Leave out videos that cannot be read, and name them; else they are an error.
-        title: Of the progress bar.
+    `backbone` is on the device in eval mode; `mean` and `std` are those of pixels in [0, 1]; `boxes`, by the paths of
+    records, are needed by the transformation `instance`; `half` runs the backbone in bfloat16; `skip` leaves out
+    videos that cannot be read, which are else an error.
 
     Returns:
-        The same on every process.
+        The features, equal on all processes.
 
     Raises:
         DataError: A video cannot be used, or none can.
         PeerError: That happened on another process.
     """
     dataset = trajectories.dataset(videos, reading, boxes, skip)
-    # All clips and versions of a video come at once: fewer videos at a time, the more clips there are of each.
-    batch = max(1, batch_size // trajectories.clips)
+    batch = max(1, batch_size // trajectories.clips)  # videos: all clips of a video are in one sample
     loader = eval_loader(dataset, batch, workers, distributed.rank(), distributed.world(), timeout, prefetch)
-    parts = distributed.gather_outcomes(
-        lambda: _encode(backbone, trajectories, loader, device, mean, std, half, title)
-    )
+
+    def encode(raw: Batch, view: int) -> NDArray[np.float32]:
+        one = to_device(replace(raw, views=(raw.views[view],)), device, mean, std)  # only one view is float
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            encoded: torch.Tensor = backbone(one.views[0])
+        return encoded.float().cpu().numpy()
+
+    parts = distributed.gather_outcomes(lambda: _collect(loader, trajectories, backbone.dim, encode, title))
     missing = sorted(pair for part in parts for pair in part.missing)
     if len(missing) == len(videos.records):
         raise DataError(
@@ -236,21 +211,17 @@ def trajectory_features(
     )
 
 
-@torch.no_grad()
-def _encode(
-    backbone: Backbone,
-    trajectories: Trajectories,
+def _collect(
     loader: Loader,
-    device: torch.device,
-    mean: Sequence[float],
-    std: Sequence[float],
-    half: bool,
+    trajectories: Trajectories,
+    dim: int,
+    encode: Callable[[Batch, int], NDArray[np.float32]],
     title: str,
 ) -> TrajectoryFeatures:
-    """Encode what this process's loader gives."""
-    shape = trajectories.clips, 1 + trajectories.versions
-    x = [np.empty((0, shape[1], backbone.dim), np.float32)]  # this process may have no video at all
-    changed = [np.empty((0, shape[1] - 1), bool)]
+    """Encode the batches of this process."""
+    views = 1 + trajectories.versions
+    x = [np.empty((0, views, dim), np.float32)]  # a process may have no video at all
+    changed = [np.empty((0, views - 1), bool)]
     index = [np.empty(0, np.int64)]
     missing: list[tuple[str, str]] = []
     bar = progress(
@@ -262,10 +233,9 @@ def _encode(
             missing += raw.replaced
             if not len(raw.index):
                 continue
-            views = [_one(backbone, raw, n, device, mean, std, half) for n in range(len(raw.views))]
-            encoded = np.stack(views, axis=1)
-            x.append(encoded.reshape(-1, shape[1], backbone.dim))
-            changed.append(_changed(raw, *shape))
+            encoded = np.stack([encode(raw, n) for n in range(len(raw.views))], axis=1)
+            x.append(encoded.reshape(-1, views, dim))
+            changed.append(_changed(raw, trajectories.clips, views))
             index.append(np.repeat(raw.index.numpy(), trajectories.clips))
     found = np.concatenate(x)
     return TrajectoryFeatures(
@@ -273,24 +243,8 @@ def _encode(
     )
 
 
-def _one(
-    backbone: Backbone,
-    raw: Batch,
-    view: int,
-    device: torch.device,
-    mean: Sequence[float],
-    std: Sequence[float],
-    half: bool,
-) -> NDArray[np.float32]:
-    """Encode one view of a batch; one at a time, so that not all of them are float at once."""
-    batch = to_device(replace(raw, views=(raw.views[view],)), device, mean, std)
-    with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        encoded: torch.Tensor = backbone(batch.views[0])
-    return encoded.float().cpu().numpy()
-
-
 def _changed(raw: Batch, clips: int, views: int) -> NDArray[np.bool_]:
-    """(B * clips, views - 1): whether a version differs from its clip in some pixel."""
+    """Return (B * clips, views - 1): whether a version differs from its clip in any pixel."""
     found = [
         (raw.views[clip * views + n] != raw.views[clip * views]).flatten(1).any(dim=1).numpy()
         for clip in range(clips)

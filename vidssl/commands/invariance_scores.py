@@ -73,7 +73,7 @@ def score_features(
         found = score(features.versions[:, places[name]], counted)
         scores[name] = found.score
         details[name] = {
-            "amounts_are": TRANSFORMATIONS[name].says,
+            "amounts_are": TRANSFORMATIONS[name].unit,
             "versions": found.versions,
             "unchanged_versions": int(counted.size) - found.versions,
             "samples": found.samples,

@@ -25,7 +25,6 @@ from vidssl.models.weights import (
     is_checkpoint,
     load_initial,
     load_state,
-    load_weights,
     read_anything,
 )
 from vidssl.transforms.recipes import check_short_side
@@ -161,7 +160,7 @@ def load_subject(options: LoadOptions) -> Subject:
         )
     run = bind_run(content["config"], f"config of {path}")
     backbone = build_backbone(run)
-    load_weights(backbone, backbone_weights(content), str(path))
+    load_state(backbone, backbone_weights(content), str(path))
     origin["step"] = content["step"]
     classify, classes = None, 0
     if METHODS[run.method.name].classifies:

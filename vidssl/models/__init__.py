@@ -1,7 +1,4 @@
-"""Networks: backbones by name, and the heads on top of them.
-
-A backbone is a module with `.dim` that maps (B, 3, T, H, W) to (B, dim).
-"""
+"""Backbones by name, heads, and weights from checkpoints."""
 
 from vidssl.models.backbones import BACKBONES, build_backbone
 from vidssl.models.heads import Head, mlp

@@ -1,4 +1,7 @@
-"""What a backbone is, and how one is made by name."""
+"""The backbone interface, and the registry that builds backbones by name.
+
+Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +14,13 @@ from vidssl.config import bind, build, choice
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
-_WITH_REGIONS = "choose a ResNet of vidssl: resnet18, resnet50, resnet3d18, resnet3d50"
+_RESNETS = "resnet18, resnet50, resnet3d18 or resnet3d50"
 
 
 class Backbone(nn.Module):
-    """Maps clips (B, 3, T, H, W) to vectors (B, dim).
+    """Encodes clips (B, 3, T, H, W) as features (B, dim).
 
-    A ResNet can also be asked for the maps of its third stage, where regions are looked at: then
-    `forward(x)` is `layer4(layer3(x))`.
+    A ResNet also has `layer3` and `layer4`, which methods and tools with regions use: `forward(x) = layer4(layer3(x))`.
     """
 
     dim: int
@@ -28,30 +30,31 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T', H', W').
+        """Compute the output of the third stage (B, C, T', H', W') for clips (B, 3, T, H, W).
 
         Raises:
-            ConfigError: The network has no such stage.
+            ConfigError: The backbone has no third stage.
         """
-        raise ConfigError(f"{type(self).__name__} has no layer 3 to look at regions with: {_WITH_REGIONS}")
+        self.check_regions()
+        raise NotImplementedError
 
     def layer4(self, maps: Tensor) -> Tensor:
-        """Map the output of the third stage (B, C, T', H', W') to vectors (B, dim)."""
-        raise ConfigError(f"{type(self).__name__} has no layer 4: {_WITH_REGIONS}")
+        """Compute features (B, dim) from the output of the third stage (B, C, T', H', W')."""
+        raise NotImplementedError
 
     @classmethod
     def check_regions(cls) -> None:
-        """Refuse a network that regions cannot be looked at with: to be asked before long work.
+        """Check that the backbone has a third stage; call it before long work with regions.
 
         Raises:
-            ConfigError: It has no third stage.
+            ConfigError: It has none.
         """
         if cls.layer3 is Backbone.layer3:
-            raise ConfigError(f"{cls.__name__} has no layer 3 to look at regions with: {_WITH_REGIONS}")
+            raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
 
 
 def compile_backbone(backbone: Backbone, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile a backbone in place; `layer3` and `layer4` separately, as methods with regions call them on their own."""
+    """Compile a backbone in place; `layer3` and `layer4` separately, as methods with regions call them directly."""
     if type(backbone).layer3 is Backbone.layer3:
         backbone.compile(backend=backend)
         return
@@ -63,7 +66,7 @@ BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")
 
 
 def build_backbone(name: str, **settings: Any) -> Backbone:
-    """Make an untrained backbone: `build_backbone("resnet3d18", width=64)`.
+    """Build an untrained backbone: `build_backbone("resnet3d18", width=64)`.
 
     Args:
         name: One of `BACKBONES`.
@@ -72,7 +75,7 @@ def build_backbone(name: str, **settings: Any) -> Backbone:
     Raises:
         ConfigError: There is no such backbone, or it has no such setting.
     """
-    BACKBONES[name]  # names the nearest one where there is none
+    BACKBONES[name]  # raises a ConfigError with the nearest name
     schema = create_model("BackboneChoice", backbone=(choice(BACKBONES), ...))
     config = bind(schema, {"backbone": {"name": name, **settings}}, "build_backbone").backbone  # type: ignore[attr-defined]
     backbone: Backbone = build(BACKBONES, config)

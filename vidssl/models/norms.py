@@ -1,4 +1,7 @@
-"""Batch norm over several processes."""
+"""Batch norm over several processes.
+
+Shapes: N samples of this process, C channels; world processes.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,18 +16,18 @@ _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm whose mean and variance are those of the batches of all processes, on any device.
+    """Batch norm with the mean and variance over the batches of all processes, on any device.
 
-    Input is (N, C, …); gradients flow through the statistics to all processes. torch's own is faster, and takes
-    CUDA tensors only.
+    Input is (N, C, …); gradients flow through the statistics to all processes. torch's own is faster, but works on
+    CUDA only.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
-            raise ValueError(f"batch norm takes (N, C, …), got {tuple(input.shape)}")
+            raise ValueError(f"BatchNorm needs input (N, C, …), got {tuple(input.shape)}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise with the batch of all processes in training, with the running statistics otherwise."""
+        """Normalise: with the statistics of all processes in training, else with the running statistics."""
         if not self.training or distributed.world() == 1:
             return super().forward(input)
         x = input if input.dtype == torch.float64 else input.float()  # never in half precision
@@ -32,47 +35,47 @@ class SyncBatchNorm(_BatchNorm):
         shape = (1, -1, *(1 for _ in dims[1:]))
         variance, mean = torch.var_mean(x, dims, correction=0)
         own = torch.cat([mean, variance, x.new_tensor([x.numel() / x.shape[1]])])
-        every = distributed.gather_with_grad(own[None])  # (world, 2 C + 1): one message
-        means, variances, counts = torch.split(every, [len(mean), len(mean), 1], dim=1)
+        gathered = distributed.gather_with_grad(own[None])  # (world, 2 C + 1), one message
+        means, variances, counts = torch.split(gathered, [len(mean), len(mean), 1], dim=1)
         count = counts.sum().detach()
-        shares = counts.detach() / count
-        mean = (shares * means).sum(dim=0)
-        # Within the processes and between them; E[x²] - E[x]² would lose all digits where the mean is large.
-        variance = (shares * (variances + (means - mean).square())).sum(dim=0)
+        weights = counts.detach() / count
+        mean = (weights * means).sum(dim=0)
+        # Variance within the processes plus that between them: E[x²] - E[x]² loses all digits where the mean is large.
+        variance = (weights * (variances + (means - mean).square())).sum(dim=0)
         y = (x - mean.view(shape)) * torch.rsqrt(variance + self.eps).view(shape)
         if self.affine:
             y = y * self.weight.view(shape) + self.bias.view(shape)
         if self.track_running_stats:
-            self._remember(mean.detach(), variance.detach() * count / (count - 1))
+            self._update_running(mean.detach(), variance.detach() * count / (count - 1))
         return y.to(input.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running(self, mean: Tensor, variance: Tensor) -> None:
         assert self.running_mean is not None and self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked += 1
-        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean, share)
-        self.running_var.lerp_(variance, share)
+        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, weight)
+        self.running_var.lerp_(variance, weight)
 
 
 def synchronise(module: nn.Module, device: torch.device) -> nn.Module:
-    """Make all batch norms of a module those of the whole batch; weights, statistics and names stay."""
+    """Convert all batch norms of a module to synchronised ones; weights, statistics and names stay."""
     if device.type == "cuda":
         return nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-any-return,no-untyped-call]
     for norm in batch_norms(module):
-        norm.__class__ = SyncBatchNorm  # the same data, another forward
+        norm.__class__ = SyncBatchNorm  # same parameters and buffers, another forward
     return module
 
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
-    """List the batch norms of a module."""
+    """Return the batch norms of a module."""
     return [part for part in module.modules() if isinstance(part, _BatchNorm)]
 
 
 @contextmanager
 def statistics_kept(module: nn.Module) -> Iterator[None]:
-    """Leave the running statistics of batch norms as they are; training batches are normalised as always."""
+    """Do not update running statistics within the context; batches are normalised as usual."""
     norms = [norm for norm in batch_norms(module) if norm.training and norm.track_running_stats]
     for norm in norms:
         norm.track_running_stats = False
@@ -84,16 +87,16 @@ def statistics_kept(module: nn.Module) -> Iterator[None]:
 
 
 def norm_parameters(module: nn.Module) -> list[nn.Parameter]:
-    """List the weights and biases of all normalisation layers of a module."""
+    """Return the weights and biases of all normalisation layers of a module."""
     layers = (part for part in module.modules() if isinstance(part, _NORMS))
     return [p for layer in layers for p in layer.parameters()]
 
 
 @torch.no_grad()
 def average_statistics(module: nn.Module) -> None:
-    """Make the running statistics of all processes equal: their mean. For batch norms that see one process each.
+    """Replace running statistics by their mean over processes; for batch norms that are not synchronised.
 
-    Frozen ones, which are in eval mode, are equal already: their mean would be off by a rounding.
+    Frozen batch norms (in eval mode) are left out: they are equal already, and their mean would differ by rounding.
     """
     running = [
         statistic

@@ -1,4 +1,7 @@
-"""ResNets for pictures, applied frame by frame: He et al. (2016), by torchvision."""
+"""2D ResNets (He et al., 2016), applied frame by frame.
+
+Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip.
+"""
 
 from typing import Literal
 
@@ -11,21 +14,21 @@ from vidssl.models.backbones import BACKBONES, Backbone
 class ResNet2D(Backbone):
     """torchvision's ResNet without its classifier; the features of a clip are the mean over its frames.
 
-    It sees no motion. A clip of one frame is a picture.
+    It cannot see motion. A clip of one frame is an image.
     """
 
     class Config(Settings):
         """Settings of the network."""
 
         name: str
-        # Start the last batch norm of each residual block from gamma 0 (torchvision: zero_init_residual).
+        # Initialise the last batch norm of each residual block with gamma 0 (torchvision: zero_init_residual).
         zero_init: bool = False
-        # cifar: for images of 32 to 96 pixels, a first convolution 3x3 of stride 1 and no first pooling (SimCLR,
-        # section B.9; SCE, section D.1). All maps are four times as high and as wide.
+        # cifar, for images of 32 to 96 pixels: a 3x3 first convolution with stride 1 and no first pooling (SimCLR,
+        # section B.9; SCE, section D.1). All maps are four times as high and wide.
         stem: Literal["imagenet", "cifar"] = "imagenet"
 
     def __init__(self, config: Config) -> None:
-        from torchvision.models import get_model  # seconds to import
+        from torchvision.models import get_model  # slow import
 
         super().__init__()
         self.net = get_model(config.name, weights=None, zero_init_residual=config.zero_init)
@@ -37,18 +40,18 @@ class ResNet2D(Backbone):
             self.net.maxpool = nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, H, W) to (B, dim)."""
+        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         return self.layer4(self.layer3(x))
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Map clips (B, 3, T, H, W) to the output of the third stage (B, C, T, H / 16, W / 16); `cifar`: H / 4."""
+        """Compute the output of the third stage (B, C, T, H / 16, W / 16); with the cifar stem H / 4, W / 4."""
         net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
         maps: Tensor = net.maxpool(net.relu(net.bn1(net.conv1(frames.flatten(0, 1)))))
         maps = net.layer3(net.layer2(net.layer1(maps)))
         return maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2)
 
     def layer4(self, maps: Tensor) -> Tensor:
-        """Map the output of the third stage to vectors (B, dim), the mean over the frames."""
+        """Compute features (B, dim), the mean over frames, from the output of the third stage."""
         frames = maps.transpose(1, 2)  # (B, T, C, H, W)
         features: Tensor = self.net.avgpool(self.net.layer4(frames.flatten(0, 1))).flatten(1)
         return features.view(*frames.shape[:2], self.dim).mean(dim=1)

@@ -1,4 +1,7 @@
-"""ResNet3D-18 and -50 along the slow path of SlowFast: SCE, Table 23, from pytorchvideo's blocks."""
+"""ResNet3D-18 and -50, the slow path of SlowFast (SCE, Table 23), built from pytorchvideo's blocks.
+
+Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip.
+"""
 
 import warnings
 from collections.abc import Callable
@@ -14,17 +17,14 @@ _Kernel = tuple[int, int, int]
 
 
 class ResNet3D(Backbone):
-    """Stem 1x7x7, four stages, global average. No temporal stride: all T frames reach the pool.
-
-    Convolutions start from c2_msra.
-    """
+    """Stem 1x7x7, four stages, global average pooling; no temporal stride. Convolutions use c2_msra initialisation."""
 
     class Config(Settings):
         """Settings of the network."""
 
-        width: int = Field(default=64, ge=4)  # channels of the stem; 64 is the paper's
-        # Start the last batch norm of each residual block from gamma 0 (the authors' code; the paper does not say).
-        # Short runs learn sooner without: the untrained blocks then already see motion.
+        width: int = Field(default=64, ge=4)  # channels of the stem; the paper has 64
+        # Initialise the last batch norm of each residual block with gamma 0 (the authors' code; not in the paper).
+        # Short runs learn faster without it: untrained blocks then already respond to motion.
         zero_init: bool = True
 
     def __init__(
@@ -41,13 +41,13 @@ class ResNet3D(Backbone):
         Args:
             config: Width and initialisation.
             depths: Blocks of each stage.
-            block: Makes the residual branch; None: pytorchvideo's bottleneck.
-            expansion: Channels that leave a block, over its inner ones.
-            kernels: Of the first convolution of the blocks of each stage.
+            block: Builds the residual branch; None: pytorchvideo's bottleneck.
+            expansion: Output channels of a block, in inner channels.
+            kernels: Kernel of the first convolution of a block, for each stage.
             stride_first: Whether the first or the second convolution of a block has the spatial stride.
         """
-        with warnings.catch_warnings():  # here, for the import takes seconds: it includes torchvision
-            warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, deprecated since
+        with warnings.catch_warnings():  # imported here because it takes seconds
+            warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, now deprecated
             from pytorchvideo.models.net import Net
             from pytorchvideo.models.resnet import create_bottleneck_block, create_res_stage
             from pytorchvideo.models.stem import create_res_basic_stem
@@ -85,17 +85,17 @@ class ResNet3D(Backbone):
                 nn.init.constant_(module.weight, 0.0 if config.zero_init else 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, H, W) to (B, dim)."""
+        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         return self.layer4(self.layer3(x))
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Map clips (B, 3, T, H, W) to the output of res4 (B, C, T, H / 16, W / 16)."""
+        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""
         for block in self.net.blocks[:-1]:
             x = block(x)
         return x
 
     def layer4(self, maps: Tensor) -> Tensor:
-        """Map the output of res4 to vectors (B, dim)."""
+        """Compute features (B, dim) from the output of res4."""
         features: Tensor = self.net.blocks[-1](maps)
         return features.mean(dim=(2, 3, 4))
 
@@ -119,7 +119,7 @@ class ResNet3D50(ResNet3D):
 
 
 class _FramePool(nn.Module):
-    """`nn.MaxPool3d` frame by frame: its gradient has a fixed order of sums on GPUs with every torch from 2.6 on."""
+    """2D max pooling of each frame: unlike `nn.MaxPool3d` deterministic on GPUs with every torch from 2.6 on."""
 
     def __init__(self, kernel_size: _Kernel, stride: _Kernel, padding: _Kernel) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def _basic_block(
     activation: Callable[..., nn.Module],
     **_: Any,
 ) -> nn.Module:
-    """Make the two-convolution branch in the place where pytorchvideo puts a bottleneck; it has no such block."""
+    """Build a basic block's residual branch, which pytorchvideo lacks, with the signature of its bottleneck."""
     final = norm(dim_out)
     final.block_final_bn = True  # type: ignore[assignment]  # as pytorchvideo marks it
     return nn.Sequential(

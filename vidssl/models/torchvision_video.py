@@ -1,12 +1,14 @@
-"""Any network of `torchvision.models.video`, by its name there."""
+"""The video networks of `torchvision.models.video`, under their names there.
+
+Shapes: B clips, T frames, H x W pixels; dim features of a clip.
+"""
 
 from torch import Tensor, nn
 
 from vidssl.config import Settings
-from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
 
-# torchvision.models.list_models(module=torchvision.models.video), without the import.
+# torchvision.models.list_models(module=torchvision.models.video), without the slow import.
 NETWORKS = (
     "mc3_18",
     "mvit_v1_b",
@@ -21,34 +23,26 @@ NETWORKS = (
 
 
 class TorchvisionVideo(Backbone):
-    """A torchvision video network without its classifier, untrained."""
+    """An untrained torchvision video network without its classifier."""
 
     class Config(Settings):
-        """torchvision's own settings are kept."""
+        """The name; everything else is torchvision's default."""
 
         name: str
 
     def __init__(self, config: Config) -> None:
-        from torchvision.models import get_model  # seconds to import
+        from torchvision.models import get_model  # slow import
 
         super().__init__()
         self.net = get_model(config.name, weights=None)
-        # The classifier is the last linear (or, in s3d, 1x1x1 convolutional) layer, after which nothing
-        # learns.
-        path, layer = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)][
-            -1
-        ]
-        parent = self.net.get_submodule(path.rpartition(".")[0])
-        setattr(parent, path.rpartition(".")[2], nn.Identity())
-        if isinstance(layer, nn.Linear):
-            self.dim = layer.in_features
-        elif isinstance(layer, nn.Conv3d):
-            self.dim = layer.in_channels
-        else:
-            raise ConfigError(f"backbone '{config.name}' has no classifier to take off")
+        # The classifier is the last linear layer; in s3d it is a 1x1x1 convolution.
+        layers = [(n, m) for n, m in self.net.named_modules() if isinstance(m, nn.Linear | nn.Conv3d)]
+        path, layer = layers[-1]
+        self.net.set_submodule(path, nn.Identity())
+        self.dim = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Encode clips (B, 3, T, H, W) to (B, dim)."""
+        """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         features: Tensor = self.net(x)
         return features
 

@@ -1,7 +1,7 @@
-"""Changes of a view that leave what it shows as it is: what invariance is measured with. Nothing is random.
+"""Deterministic corruptions of a view that keep its content, to measure invariance with.
 
-Each takes frames (T, 3, S, S), uint8, channels last in memory, and an amount; it treats all frames alike and never
-changes its input. Lengths are shares of the side, so that an amount means the same at every size.
+Each takes frames (T, 3, S, S), uint8, channels last in memory, and an amount. Lengths are fractions of the side, so
+that an amount means the same at every size.
 """
 
 import math
@@ -16,30 +16,28 @@ GRAY = 128
 
 
 def occlude(frames: Frames, amount: tuple[float, float, float]) -> Frames:
-    """Put a gray square of side `share` about (x, y), moved so that it lies within the frame; all are shares."""
-    share, x, y = amount
-    left, top, side = _square(frames.shape[3], share, x, y)
+    """Cover a square with gray: its side and centre (x, y), shifted into the frame; all are fractions."""
+    left, top, side = _square(frames.shape[3], *amount)
     out = frames.copy(order="K")
     out[:, :, top : top + side, left : left + side] = GRAY
     return out
 
 
 def zoom(frames: Frames, amount: tuple[float, float, float]) -> Frames:
-    """Show only the square of side `share` about (x, y), as large as the whole: nearer, or from elsewhere."""
-    share, x, y = amount
+    """Enlarge a square to the whole frame: its side and centre (x, y), shifted into the frame; all are fractions."""
     size = frames.shape[3]
-    left, top, side = _square(size, share, x, y)
+    left, top, side = _square(size, *amount)
     return crops.crop_resize(frames, crops.Box(left, top, side, side), size, size)
 
 
 def rotate(frames: Frames, degrees: float) -> Frames:
-    """Turn about the centre, anticlockwise; what comes in at the corners is mirrored."""
+    """Rotate anticlockwise about the centre; the corners are filled by reflection."""
     return crops.rotate(frames, degrees, fill=None)
 
 
-def blur(frames: Frames, share: float) -> Frames:
-    """Blur by a Gaussian whose standard deviation is a share of the side."""
-    sigma = share * frames.shape[3]
+def blur(frames: Frames, fraction: float) -> Frames:
+    """Blur with a Gaussian whose standard deviation is a fraction of the side."""
+    sigma = fraction * frames.shape[3]
     return color.gaussian_blur(frames, 2 * math.ceil(3.5 * sigma) + 1, sigma)
 
 
@@ -51,14 +49,14 @@ def light(frames: Frames, amount: tuple[float, float]) -> Frames:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A change and the amounts of it that make a trajectory, each with a text that says it."""
+    """An operation, and the amounts of it that make a trajectory."""
 
     change: Callable[[Frames, Any], Frames]
     amounts: tuple[Any, ...]
-    says: str  # what the amounts are
+    unit: str  # of the amounts
 
     def versions(self, frames: Frames) -> list[Frames]:
-        """Make all versions of a view (T, 3, S, S)."""
+        """Apply each amount to a view (T, 3, S, S)."""
         return [self.change(frames, amount) for amount in self.amounts]
 
 
@@ -66,28 +64,28 @@ CORRUPTIONS = {
     "occlusion": Corruption(
         occlude,
         ((1 / 4, 0.25, 0.25), (3 / 8, 0.75, 0.75), (1 / 2, 0.75, 0.25), (5 / 8, 0.25, 0.75)),
-        "a gray square: its side and centre, shares of the frame's side",
+        "side and centre of the gray square, fractions of the frame's side",
     ),
     "viewpoint": Corruption(
         zoom,
         ((0.9, 0.5, 0.5), (0.75, 0.5, 0.5), (0.75, 0.0, 0.0), (0.75, 1.0, 1.0), (0.6, 0.5, 0.5)),
-        "the part that is seen: its side and centre, shares of the frame's side",
+        "side and centre of the visible square, fractions of the frame's side",
     ),
     "rotation": Corruption(rotate, (-30.0, -15.0, 15.0, 30.0), "degrees"),
     "illumination": Corruption(
         light, ((1.0, 0.5), (1.0, 1.5), (0.5, 1.0), (1.5, 1.0)), "factors of contrast and of brightness"
     ),
     "colour": Corruption(
-        color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "turn of the hue, share of the whole circle"
+        color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "shift of the hue, fraction of the circle"
     ),
     "blur": Corruption(
-        blur, (1 / 80, 1 / 40, 1 / 20), "standard deviation of a Gaussian, share of the frame's side"
+        blur, (1 / 80, 1 / 40, 1 / 20), "standard deviation of a Gaussian, fraction of the frame's side"
     ),
 }
 
 
-def _square(size: int, share: float, x: float, y: float) -> tuple[int, int, int]:
-    """Left, top and side of a square about (x, y) that lies within the frame, pixels."""
-    side = max(1, round(share * size))
-    left, top = (min(max(round(place * size - side / 2), 0), size - side) for place in (x, y))
+def _square(size: int, fraction: float, x: float, y: float) -> tuple[int, int, int]:
+    """Return left, top and side, in pixels, of a square about (x, y), shifted into the frame."""
+    side = max(1, round(fraction * size))
+    left, top = (min(max(round(centre * size - side / 2), 0), size - side) for centre in (x, y))
     return left, top, side

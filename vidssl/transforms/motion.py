@@ -1,4 +1,4 @@
-"""RGB difference: what moves between consecutive native frames, as an image (SCE, Denize et al., 2023)."""
+"""RGB difference of consecutive native frames, which shows motion only (SCE, Denize et al., 2023)."""
 
 import cv2
 import numpy as np
@@ -10,14 +10,13 @@ from vidssl.types import Frames
 def difference_pairs(
     indices: NDArray[np.int64], first: int, last: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Name the two native frames that make the difference of each kept frame.
+    """Return the two native frames of the difference for each frame of a clip.
 
-    Frame t is paired with t + 1; the last frame of the span has no next one and repeats the pair before it,
-    (last - 1, last). Of a span of one frame the pair is (t, t): its difference is mid-gray. The order of
-    `indices` is kept, so a clip that is played backwards shows the forward differences in reverse.
+    Frame t is paired with t + 1, and the last frame of the span has the pair before it, (last - 1, last). In a span of
+    one frame the pair is (t, t), whose difference is mid-gray. A reversed clip has the forward differences in reverse.
 
     Args:
-        indices: (T,) native frames that are kept, in [first, last], in any order.
+        indices: (T,) native frames of the clip, in any order.
         first: First native frame of the clip's span.
         last: Last native frame of the clip's span, included.
 
@@ -27,7 +26,6 @@ def difference_pairs(
     Raises:
         ValueError: An index lies outside of the span.
     """
-    indices = np.asarray(indices, dtype=np.int64)
     if indices.size and not first <= indices.min() <= indices.max() <= last:
         raise ValueError(f"frames {indices.min()}-{indices.max()} are not in the span {first}-{last}")
     before = np.maximum(np.minimum(indices, last - 1), first)
@@ -35,20 +33,10 @@ def difference_pairs(
 
 
 def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
-    """Subtract clips: `(a - b + 255) / 2` of their gray values, signed, in all three channels.
+    """Subtract the gray values of clips (T, 3, H, W): `(a - b + 255) / 2`, in all three channels.
 
-    Gray is 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601) rounded to the nearest integer; the half is rounded
-    down, so no difference is 127, -255 is 0 and +255 is 255.
-
-    Args:
-        frames_a: (T, 3, H, W), the earlier frames.
-        frames_b: (T, 3, H, W), the frames that follow them.
-
-    Returns:
-        (T, 3, H, W).
-
-    Raises:
-        ValueError: The clips are not of one shape.
+    Gray is 0.299 R + 0.587 G + 0.114 B (ITU-R BT.601), rounded to the nearest integer; the half is rounded down, so
+    that no difference is 127, -255 is 0 and +255 is 255.
     """
     if frames_a.shape != frames_b.shape:
         raise ValueError(f"cannot subtract frames {frames_b.shape} from {frames_a.shape}")
@@ -56,15 +44,11 @@ def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
     difference += 255
     difference >>= 1
     length, channels, height, width = frames_a.shape
-    out = np.empty((length, height, width, channels), np.uint8)
-    cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB, dst=out.reshape(-1, width, channels))
-    return out.transpose(0, 3, 1, 2)
+    out = np.asarray(cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB), np.uint8)
+    return out.reshape(length, height, width, channels).transpose(0, 3, 1, 2)
 
 
 def _gray(frames: Frames) -> NDArray[np.uint8]:
-    """(T, 3, H, W) to (T·H, W)."""
-    length, channels, height, width = frames.shape
-    out = np.empty((length * height, width), np.uint8)
+    """Convert frames (T, 3, H, W) to gray (T·H, W)."""
     images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
-    cv2.cvtColor(images.reshape(-1, width, channels), cv2.COLOR_RGB2GRAY, dst=out)
-    return out
+    return np.asarray(cv2.cvtColor(images.reshape(-1, *images.shape[2:]), cv2.COLOR_RGB2GRAY), np.uint8)

@@ -1,9 +1,9 @@
-"""RandAugment (Cubuk et al., 2020) of clips: a few operations drawn from fourteen, all by one strength.
+"""RandAugment (Cubuk et al., 2020) of clips: a few operations drawn from fourteen, with one magnitude.
 
-Operations and strengths are those of torchvision's `RandAugment`, whose magnitude goes from 0 to 30; what comes in from
-outside of the frames is gray (128), as in the authors' code. Largest and mean difference from torchvision's functions
-on the same bytes, of 255, bilinear as here: rotation and shear 1 and 0.06, translation 0; of the others `color` tells.
-Two are not torchvision's on clips: automatic contrast and equalisation look at all frames together.
+Operations and their strengths are those of torchvision's `RandAugment`, with magnitudes from 0 to 30; pixels from
+outside of the frames are gray (128), as in the authors' code. Largest and mean difference from torchvision on the same
+bytes, of 255, bilinear: rotation and shear 1 and 0.06, translation 0; for the others see `color`. Unlike torchvision,
+automatic contrast and equalisation use the statistics of the whole clip.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from vidssl.types import Frames
 
 LARGEST = 30  # magnitude
 
-# What each level means, -1 to 1: the magnitude as a share of the largest, and a random sign. Solarisation and
-# posterisation know no sign.
+# Operations of frames and level, from -1 to 1: the magnitude as a fraction of the largest, with a random sign, which
+# solarisation and posterisation ignore.
 COLOR: dict[str, Callable[[Frames, float], Frames]] = {
     "identity": lambda frames, level: frames,
     "auto_contrast": lambda frames, level: color.auto_contrast(frames),
@@ -33,19 +33,19 @@ COLOR: dict[str, Callable[[Frames, float], Frames]] = {
 
 
 def shear(frames: Frames, amount: float, axis: int) -> Frames:
-    """Move each row left (`axis` 0), or each column up (1), by `amount` times its distance from the first edge."""
+    """Shift each row left (`axis` 0), or each column up (1), by `amount` times its distance from the first edge."""
     matrix = np.eye(2, 3)
     matrix[axis, 1 - axis] = -amount
     matrix[axis, 2] = -amount / 2  # distances are from the corner of the first pixel, not from its centre
     return warp(frames, matrix, GRAY)
 
 
-def translate(frames: Frames, share: float, axis: int) -> Frames:
-    """Move right (`axis` 0) or down (1) by a share of the width or height, cut to whole pixels."""
+def translate(frames: Frames, fraction: float, axis: int) -> Frames:
+    """Shift right (`axis` 0) or down (1) by a fraction of the width or height, truncated to whole pixels."""
     length, channels, height, width = frames.shape
     out = np.full((length, height, width, channels), GRAY, np.uint8).transpose(0, 3, 1, 2)
     source, target = frames.swapaxes(2, 3 - axis), out.swapaxes(2, 3 - axis)
-    away, end = int(share * source.shape[2]), source.shape[2]
+    away, end = int(fraction * source.shape[2]), source.shape[2]
     target[:, :, max(away, 0) : end + min(away, 0)] = source[:, :, max(-away, 0) : end - max(away, 0)]
     return out
 
@@ -67,23 +67,20 @@ def rand_augment(
     generator: np.random.Generator,
     probability: float = 1.0,
 ) -> Frames:
-    """Do operations drawn at random, one after the other; each draw, of operation and sign, holds for the clip.
+    """Apply random operations one after the other; operation and sign are drawn once per clip.
 
     Args:
         frames: (T, 3, H, W).
-        operations: How many, N of the paper. All are equally likely, and one may come twice.
-        magnitude: M of the paper, 0 to 30.
+        operations: Number of operations, N in the paper; equally likely, with repetition.
+        magnitude: M in the paper, 0 to 30.
         geometry: Whether to rotate, shear and translate too.
         generator: Source of random numbers.
-        probability: With which each operation that was drawn is done.
-
-    Returns:
-        (T, 3, H, W); the given frames themselves where nothing is done, or only the identity.
+        probability: Probability that a drawn operation is applied.
     """
-    drawn = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
+    choices = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
     for _ in range(operations):
-        change = drawn[generator.integers(len(drawn))]
+        operation = choices[generator.integers(len(choices))]
         if probability < 1 and generator.random() >= probability:
             continue
-        frames = change(frames, generator.choice((-1, 1)) * magnitude / LARGEST)
+        frames = operation(frames, generator.choice((-1, 1)) * magnitude / LARGEST)
     return frames

@@ -1,4 +1,4 @@
-"""Other people's weights: the same features come out, by the names that their programs write."""
+"""Checkpoints of other projects: their features are reproduced, from the weight names that they write."""
 
 import argparse
 import functools
@@ -20,7 +20,7 @@ from vidssl.config import Settings, bind, dump
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import BACKBONES, Initial, InitialWeights, build_backbone, load_backbone, load_initial
 from vidssl.models.backbones import Backbone
-from vidssl.models.foreign import BRANCHES, LAYOUTS, choose, infer
+from vidssl.models.checkpoint_layouts import BRANCHES, LAYOUTS, choose_match, match_backbones
 
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))
 
@@ -197,8 +197,8 @@ def test_networks_that_only_look_alike_are_refused(name, settings, said, tmp_pat
     path = save(tmp_path / f"{name}.pyth", {"model_state": network.state_dict()})
     told = refused(load_backbone, path)
     assert told.startswith(f"{path} fits no backbone, best resnet3d50: ") and said in told
-    assert "names are read as those of pytorchvideo after 'model_state.'" in told
-    assert told.endswith("or take what fits with init.partial=true (Python: partial=True)")
+    assert "names read as those of pytorchvideo after 'model_state.'" in told
+    assert told.endswith("or load only what fits with init.partial=true (Python: partial=True)")
     assert f"{path} does not fit resnet3d50: " in refused(load_backbone, path, "resnet3d50")
 
 
@@ -404,9 +404,9 @@ def without_classifier(network):
         ("r3d_18", (4, 32, 32)),
         ("mc3_18", (4, 32, 32)),
         ("r2plus1d_18", (4, 32, 32)),
-        ("s3d", (16, 224, 224)),
+        pytest.param("s3d", (16, 224, 224), marks=pytest.mark.long),
         ("swin3d_t", (4, 64, 64)),
-        ("mvit_v2_s", (16, 224, 224)),
+        pytest.param("mvit_v2_s", (16, 224, 224), marks=pytest.mark.long),
     ],
 )
 def test_torchvision_video_networks(name, shape, tmp_path):
@@ -422,7 +422,7 @@ def test_torchvision_video_networks(name, shape, tmp_path):
 def test_every_torchvision_video_network_is_told_from_the_others(name):
     with torch.device("meta"):
         weights = renamed(torchvision.models.get_model(name, weights=None).state_dict(), "model.module.")
-    found = choose(infer(weights, {}, "file", None), weights, "file", partial=False)
+    found = choose_match(match_backbones(weights, {}, "file", None), weights, "file", partial=False)
     assert found.backbone == name and 1 <= len(found.left) <= 4  # the classifier
 
 
@@ -460,8 +460,8 @@ def test_torchvision_resnets_see_frames(resnet, counters, tmp_path):
 def test_other_resnets_are_refused(name, nearest, said):
     with torch.device("meta"):
         weights = torchvision.models.get_model(name, weights=None).state_dict()
-    matches = infer(weights, {}, "file", None)
-    told = refused(choose, matches, weights, "file", partial=False)
+    matches = match_backbones(weights, {}, "file", None)
+    told = refused(choose_match, matches, weights, "file", partial=False)
     assert told.startswith(f"file fits no backbone, best {nearest}: {said}")
 
 
@@ -527,7 +527,7 @@ def test_keys_name_the_parts(slow, tmp_path):
 
     path = save(tmp_path / "own.pth", {"net": renamed(slow.state_dict(), name=scrambled)})
     told = refused(load_backbone, path)
-    assert "no network is known by these names (net.student.deep.first.conv.weight; " in told
+    assert "no known layout has these weight names (net.student.deep.first.conv.weight; " in told
     assert "init.keys={OLD: NEW}" in told
     keys = {
         "net.student.deep.": "",
@@ -544,12 +544,9 @@ def test_keys_name_the_parts(slow, tmp_path):
 def test_keys_that_match_nothing_or_collide(slow, tmp_path):
     path = save(tmp_path / "file.pth", slow.state_dict())
     told = refused(load_backbone, path, "resnet3d50", keys={"modul.": ""})
-    assert (
-        "no weight is left whose name begins with 'modul.', as keys says; names there are (s1.pathway0_"
-        in told
-    )
+    assert "no weight uses the prefix 'modul.' of keys; names in the file: (s1.pathway0_" in told
     told = refused(load_backbone, path, "resnet3d50", keys={"s2.": "", "s3.": ""})
-    assert "keys would call both s2.pathway0_res0.branch1.weight and s3." in told
+    assert "keys would rename both s2.pathway0_res0.branch1.weight and s3." in told
 
 
 def test_one_of_two_networks_is_to_be_named(slow, tmp_path):
@@ -559,7 +556,7 @@ def test_one_of_two_networks_is_to_be_named(slow, tmp_path):
     }
     path = save(tmp_path / "dino.pth", state)
     told = refused(load_backbone, path, "resnet3d50")
-    assert "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': name" in told
+    assert "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': choose" in told
     for name, network in networks.items():
         same(features(load_backbone(path, "resnet3d50", keys={name: ""})), features(network))
 
@@ -606,7 +603,8 @@ def test_backbones_of_your_own_are_found_by_their_names(registered, tmp_path):
     registered("twin")(Plain)
     told = refused(load_backbone, path)
     assert (
-        "can be plain from 'state_dict.module.' or twin from 'state_dict.module.': name the backbone" in told
+        "can be plain from 'state_dict.module.' or twin from 'state_dict.module.': choose the backbone"
+        in told
     )
     assert load_backbone(path, "twin").dim == 3
 
@@ -638,8 +636,8 @@ def test_missing_and_reshaped_weights_are_named_and_nothing_is_changed(slow, tmp
     assert told == (
         f"{path} does not fit the backbone: 15 weights missing ({last}.conv_a.weight; {last}.norm_a.weight; "
         f"{last}.norm_a.bias; …), 0 unknown, 1 of another shape (net.blocks.1.res_blocks.0.branch1_conv.weight: "
-        "(2, 2), here (32, 8, 1, 1, 1)); names are read as those of SlowFast after 'model_state.'; choose the "
-        "backbone that was trained, or take what fits with init.partial=true (Python: partial=True)"
+        "(2, 2), here (32, 8, 1, 1, 1)); names read as those of SlowFast after 'model_state.'; use the "
+        "backbone that was trained, or load only what fits with init.partial=true (Python: partial=True)"
     )
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
@@ -664,14 +662,14 @@ def test_a_partial_match_of_nothing_is_an_error(slow, tmp_path):
         ),
     ):
         told = refused(call)
-        assert "0 unknown" in told and told.endswith("nothing fits: take another file or backbone")
+        assert "0 unknown" in told and told.endswith("no weight fits: use another file or backbone")
 
 
 def test_a_stem_alone_may_be_of_two_backbones(slow, tmp_path):
     state = {k: v for k, v in slow.state_dict().items() if k.startswith("s1.")}
     path = save(tmp_path / "stem.pth", renamed(state, name=as_pytorchvideo))
     told = refused(load_backbone, path, partial=True)
-    assert "can be resnet3d18 from '' or resnet3d50 from '': name the backbone (Python: arch=)" in told
+    assert "can be resnet3d18 from '' or resnet3d50 from '': choose the backbone (Python: arch=)" in told
     assert load_backbone(path, "resnet3d50", partial=True).dim == 2048 // 8
 
 
@@ -682,11 +680,11 @@ def test_files_without_weights(content, tmp_path):
         lambda: load_backbone(path),
         lambda: load_initial(build_backbone("resnet3d18", width=4), InitialWeights(file=str(path))),
     ):
-        assert f"{path} holds no weights by name: save the network's state_dict()" in refused(call)
+        assert f"{path} holds no named weights: save the network's state_dict()" in refused(call)
 
 
 def test_a_whole_module_is_no_state_dict(slow, tmp_path):
-    assert "holds no weights by name" in refused(load_backbone, save(tmp_path / "module.pt", slow))
+    assert "holds no named weights" in refused(load_backbone, save(tmp_path / "module.pt", slow))
     state = load_backbone(
         save(tmp_path / "trusted.pt", {"model": slow.state_dict(), "cfg": slow}), trust=True
     )

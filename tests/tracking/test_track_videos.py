@@ -14,7 +14,7 @@ from vidssl.data.tracks import read_tracks, write_tracks
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.tracking import Search, TrackerSettings, track_list, track_video, videos
+from vidssl.tracking import Search, TrackerSettings, track_list, track_video, track_videos
 from vidssl.tracking.proposals import propose
 from vidssl.video import open_video
 
@@ -77,7 +77,7 @@ def same(one, other):
 
 def test_each_chunk_is_tracked_on_its_own_and_frames_count_from_the_record(folder, backbone, track):
     done = track(["path,start,end", "0.mp4,0.2,1.0", "1.mp4,,"], workers=0)
-    assert done.made == ("0.mp4", "1.mp4") and not done.left_out
+    assert done.made == ["0.mp4", "1.mp4"] and not done.left_out
     tracks, _ = read_tracks(folder / "out" / "tracks" / "0.mp4@0.200-1.000.npz")
     expected = []
     for start in (0, 8):  # frames 5 to 24 are meant: 20, in which two chunks of 12 begin at 0 and at 8
@@ -108,7 +108,7 @@ def test_workers_change_nothing_and_what_is_there_is_kept(folder, track):
     files[2].write_bytes(b"PK damaged")
     before = files[0].stat().st_mtime_ns
     done = track(rows, workers=0)
-    assert done.kept == 1 and done.made == ("1.mp4", "2.mp4") and files[0].stat().st_mtime_ns == before
+    assert done.kept == 1 and done.made == ["1.mp4", "2.mp4"] and files[0].stat().st_mtime_ns == before
     assert track(rows, workers=0).kept == 3
     assert track(rows, workers=0, weights="b").kept == 0
     assert track(rows, workers=0, weights="b", config=CONFIG.model_copy(update={"top": 2})).kept == 0
@@ -121,7 +121,7 @@ def test_tracks_of_another_file_are_made_again(folder, track, write_video, caplo
     before = read_tracks(folder / "out/tracks/0.mp4.npz")[0]
     write_video(folder / "0.mp4", draw_frames(30, 25))
     again = track(rows)
-    assert (again.made, again.kept) == (("0.mp4",), 1)
+    assert (again.made, again.kept) == (["0.mp4"], 1)
     path = folder / "out/tracks/0.mp4.npz"
     assert f"1 files of tracks are made again: the first, {path}, was made with another video." in caplog.text
     assert not np.array_equal(read_tracks(path)[0].boxes, before.boxes)
@@ -130,7 +130,7 @@ def test_tracks_of_another_file_are_made_again(folder, track, write_video, caplo
     tracks, made_with = read_tracks(path)
     del made_with["video"]  # as an earlier version wrote it
     write_tracks(path, tracks, made_with)
-    assert track(rows).made == ("0.mp4",) and "another video" in caplog.text
+    assert track(rows).made == ["0.mp4"] and "another video" in caplog.text
 
 
 def test_tracks_and_proposals_stay_when_videos_are_copied(track, folder, monkeypatch):
@@ -138,8 +138,8 @@ def test_tracks_and_proposals_stay_when_videos_are_copied(track, folder, monkeyp
     track(rows)
     os.utime(folder / "1.mp4", (1, 1))
     assert track(rows).kept == 1
-    monkeypatch.setattr(videos, "propose", lambda *_: pytest.fail("searched again"))
-    assert track(rows, workers=0, weights="b").made == ("1.mp4",)
+    monkeypatch.setattr(track_videos, "propose", lambda *_: pytest.fail("searched again"))
+    assert track(rows, workers=0, weights="b").made == ["1.mp4"]
 
 
 def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
@@ -149,8 +149,8 @@ def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
     def refuse(*_):
         raise AssertionError("searched again")
 
-    monkeypatch.setattr(videos, "propose", refuse)
-    assert track(rows, workers=0, weights="b").made == ("1.mp4",)
+    monkeypatch.setattr(track_videos, "propose", refuse)
+    assert track(rows, workers=0, weights="b").made == ["1.mp4"]
     wider = CONFIG.model_copy(update={"search": Search(short_side=40)})
     with pytest.raises(AssertionError, match="searched again"):
         track(rows, workers=0, config=wider)
@@ -158,14 +158,14 @@ def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
 
 def test_parts_of_a_list_together_are_the_list(folder, track):
     rows = ["path", "0.mp4", "1.mp4", "2.mp4"]
-    assert track(rows, shard=(0, 2), workers=0).made == ("0.mp4", "2.mp4")
-    assert track(rows, shard=(1, 2), workers=0).made == ("1.mp4",)
+    assert track(rows, shard=(0, 2), workers=0).made == ["0.mp4", "2.mp4"]
+    assert track(rows, shard=(1, 2), workers=0).made == ["1.mp4"]
     assert track(rows, workers=0).kept == 3
 
 
 def test_short_videos_have_files_without_tracks_and_are_counted(folder, track):
     done = track(["path", "3.mp4"], workers=0)
-    assert done.made == done.untracked == ("3.mp4",) and "1 without a track" in str(done)
+    assert done.made == done.untracked == ["3.mp4"] and "1 without a track" in str(done)
     assert len(read_tracks(folder / "out" / "tracks" / "3.mp4.npz")[0].frames) == 0
 
 
@@ -184,13 +184,13 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
             time.sleep(60)
         return real(image, search)
 
-    monkeypatch.setattr(videos, "propose", break_down)
+    monkeypatch.setattr(track_videos, "propose", break_down)
     done = track(["path", "crash.mp4", "0.mp4", "hang.mp4"], workers=2, timeout=2.0)
     assert (
         "signal 11" in done.left_out["crash.mp4"]
         and "timed out after 2 s, twice" in done.left_out["hang.mp4"]
     )
-    assert len(done.left_out) == 2 and done.made == ("0.mp4",)
+    assert len(done.left_out) == 2 and done.made == ["0.mp4"]
     assert [path.name for path in (folder / "out" / "tracks").iterdir()] == ["0.mp4.npz"]
     assert "left out: crash.mp4: the process" in str(done)
 
@@ -198,7 +198,7 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
 def test_what_cannot_be_read_is_named_and_left_out(folder, track):
     (folder / "bad.mp4").write_bytes(b"nothing")
     done = track(["path", "bad.mp4", "gone.mp4", "1.mp4"], workers=0)
-    assert done.made == ("1.mp4",) and set(done.left_out) == {"bad.mp4", "gone.mp4"}
+    assert done.made == ["1.mp4"] and set(done.left_out) == {"bad.mp4", "gone.mp4"}
     assert done.left_out["gone.mp4"].startswith("No such file")
     assert str(folder) not in done.left_out["bad.mp4"]
 
@@ -210,7 +210,7 @@ def test_an_error_of_opencv_is_the_video_s(track, monkeypatch):
         def setBaseImage(self, image):
             raise cv2.error("no memory")
 
-    module = videos.selective_search()
+    module = track_videos.selective_search()
     monkeypatch.setattr(module, "createSelectiveSearchSegmentation", Engine)
     done = track(["path", "1.mp4"], workers=0)
     assert "selective search fails on a frame of 64x48" in done.left_out["1.mp4"]
@@ -218,7 +218,7 @@ def test_an_error_of_opencv_is_the_video_s(track, monkeypatch):
 
 def test_rows_of_one_video_are_tracked_once(track):
     done = track(["path,mask", "1.mp4,a.png", "1.mp4,b.png"], workers=0)
-    assert done.made == ("1.mp4",) and done.kept == 0
+    assert done.made == ["1.mp4"] and done.kept == 0
 
 
 def test_two_videos_with_one_file_of_tracks_are_refused(folder, track, backbone):

@@ -1,0 +1,128 @@
+"""Paths between the regions of consecutive frames: affinities, the sum over all paths, and the best path.
+
+Shapes: T frames, R regions of a frame (a different number in each), D features of a region, S paths; boxes are xyxy.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_ROWS = 600  # of a matrix product on a CPU, so that it stays in the cache
+
+
+def affinities(
+    features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool, step: float | None
+) -> list[Tensor]:
+    """Compare the regions of consecutive frames: max(0, cosine), Eq. (5).
+
+    Args:
+        features: T tensors (R, D).
+        boxes: T tensors (R, 4).
+        center: Subtract the mean of all features first; without it the cosine of any two regions is near 1.
+        step: Pixels; the affinity of regions of which an edge moves farther is 0. None: no limit.
+
+    Returns:
+        T - 1 tensors (R of a frame, R of the next frame), in [0, 1].
+    """
+    middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
+    unit = [F.normalize(each - middle, dim=1) for each in features]
+    found = []
+    for (here, there), (before, after) in zip(pairwise(unit), pairwise(boxes), strict=True):
+        affinity = (here @ there.T).clamp(0, 1)
+        if step is not None:
+            affinity.masked_fill_(torch.cdist(before, after, p=math.inf) > step, 0)
+        found.append(affinity)
+    return found
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Products of affinities from every earlier frame to one frame; valid until the next one is yielded."""
+
+    end: int  # j
+    rows: Tensor  # (regions of frames 0 … j - 1, R_j), the largest value of each row 1, or all 0
+    log_scale: Tensor  # of each row; -inf where no path is left
+    first: list[int]  # row of the first region of each frame
+
+    def pair(self, start: int) -> tuple[Tensor, Tensor]:
+        """Return S of Eq. (4) between the regions of frame `start` and of this one: (R_i, R_j), log-scale (R_i,)."""
+        rows = slice(self.first[start], self.first[start + 1])
+        return self.rows[rows], self.log_scale[rows] - math.log(self.end - start)
+
+
+def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
+    """Sum over all paths between the regions of every two frames, Eq. (4) and (5).
+
+    The factors (j - i - 1) / (j - i) of the recursion telescope: S_ij = A_i A_(i+1) … A_(j-1) / (j - i). The product
+    overflows float32 after some 15 frames of 300 regions, so each row carries the logarithm of its own scale: the paths
+    of unrelated regions grow at different rates.
+
+    For each end frame all start frames are advanced together, on a GPU by one matrix product.
+
+    Args:
+        affinity: T - 1 tensors (R_t, R_(t+1)), >= 0.
+
+    Yields:
+        The sums that end in frame 1, 2, …, T - 1.
+    """
+    first = np.cumsum([0, *(len(each) for each in affinity)]).tolist()
+    widest = max(each.shape[1] for each in affinity)
+    buffers = [affinity[0].new_empty(first[-1] * widest) for _ in range(2)]
+    log_scale = affinity[0].new_zeros(first[-1])
+    before = affinity[0].new_empty(0, len(affinity[0]))
+    block = _ROWS if log_scale.device.type == "cpu" else first[-1]
+    for t, step in enumerate(affinity):
+        old, count = first[t], first[t + 1]
+        rows = buffers[t % 2][: count * step.shape[1]].view(count, step.shape[1])
+        rows[old:] = step
+        _rescale(rows[old:], log_scale[old:count])
+        for at in range(0, old, block):
+            end = min(at + block, old)
+            torch.mm(before[at:end], step, out=rows[at:end])
+            _rescale(rows[at:end], log_scale[at:end])
+        yield Sums(t + 1, rows, log_scale[:count], first)
+        before = rows
+
+
+def _rescale(rows: Tensor, log_scale: Tensor) -> None:
+    """Divide each row by its largest value, and add the logarithm to its scale."""
+    largest = rows.amax(dim=1)
+    log_scale += largest.log()
+    rows.div_(largest.where(largest > 0, 1.0)[:, None])
+
+
+def best_paths(affinity: Sequence[Tensor], starts: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the path with the largest product from each start region (Viterbi): Eq. (4) with a maximum for the sum.
+
+    Args:
+        affinity: T - 1 tensors (R_t, R_(t+1)), >= 0.
+        starts: (S,) int64, regions of the first frame.
+
+    Returns:
+        The region of each path in each frame, (S, T) int64, -1 after its end, where all affinities are 0; and the
+        geometric mean of its affinities, (S,), 0 for a path that ends in the first frame.
+    """
+    rows = torch.arange(len(starts), device=starts.device)
+    value = affinity[0].new_full((len(starts), len(affinity[0])), -math.inf)
+    value[rows, starts] = 0
+    values, origins = [value], []
+    for step in affinity:
+        value, origin = (value[:, :, None] + step.log()).max(dim=1)  # (S, R_(t+1))
+        values.append(value)
+        origins.append(origin)
+    reached = torch.stack([value.amax(dim=1) for value in values], dim=1)  # (S, T)
+    last = (reached > -math.inf).sum(dim=1) - 1  # where the path ends
+    path = torch.full_like(reached, -1, dtype=torch.int64)
+    for t in reversed(range(len(values))):
+        here = values[t].argmax(dim=1)
+        if t < len(origins):
+            here = torch.where(last > t, origins[t][rows, path[:, t + 1].clamp(min=0)], here)
+        path[:, t] = torch.where(last >= t, here, -1)
+    score = (reached[rows, last] / last.clamp(min=1)).exp().where(last > 0, 0.0)
+    return path, score

@@ -21,11 +21,11 @@ export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 	touch $@
 
 demo: .venv/.installed
-	$(BIN)/python tools/train_net.py --cfg configs/demo/sce.yaml output=$(OUT)/run
+	$(BIN)/vidssl train --cfg configs/demo/sce.yaml output=$(OUT)/run
 	for labels in motion digit; do \
-	  $(BIN)/python tools/retrieval.py --checkpoint random --cfg configs/demo/sce.yaml \
+	  $(BIN)/vidssl retrieval --checkpoint random --cfg configs/demo/sce.yaml \
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/random/$$labels && \
-	  $(BIN)/python tools/retrieval.py --checkpoint $(OUT)/run/checkpoints/last.pt \
+	  $(BIN)/vidssl retrieval --checkpoint $(OUT)/run/checkpoints/last.pt \
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/trained/$$labels \
 	  || exit 1; \
 	done

@@ -18,12 +18,14 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=find_packages(include=["vidssl", "vidssl.*"]),
+    packages=[*find_packages(include=["vidssl", "vidssl.*"]), "vidssl.configs"],
+    package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg sce_small
     package_data={
         "vidssl": ["py.typed"],
+        "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
         "vidssl.viz": ["templates/*.html"],
     },
-    entry_points={"console_scripts": ["vidssl = vidssl.commands.cli:main"]},
+    entry_points={"console_scripts": ["vidssl = vidssl.commands:main"]},
     install_requires=[
         "torch>=2.6",
         "torchvision",

@@ -22,15 +22,18 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
-from vidssl.commands.cli import guarded
+from vidssl.commands import guarded
 from vidssl.commands.load import LoadOptions as Subjects
 from vidssl.commands.load import Subject, load_subject
-from vidssl.commands.shrink import Options, Settings, resized, shrink
+from vidssl.commands.shrink import ShrinkOptions as Options
+from vidssl.commands.shrink import ShrinkSettings as Settings
+from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data import VideoList, read_list
 from vidssl.data.samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.randomness import generator
 from vidssl.video import open_video
+from vidssl.video.encode import resized
 
 SIZES = {128: 112, 256: 224}  # short side of the copies, and side of the crops that are cut from them
 QUALITIES = (15, 18, 21, 24)

@@ -33,8 +33,8 @@ def main() -> None:
         "--lists", required=True, help="folder with train.csv and test.csv; may contain {split}"
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--splits", default="1,2,3")
-    parser.add_argument("--jobs", type=int, default=1, help="configs that run in parallel, one core each")
+    parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
+    parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all configs")
     parsed = parser.parse_intermixed_args()
     configs = sorted(parsed.configs.glob("*.yaml"))
@@ -66,8 +66,8 @@ def main() -> None:
         sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
 
 
-def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
-    """Command that trains and tests a config."""
+def trained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+    """Write the command that trains and tests a config."""
     where = [
         f"data.train={lists}/train.csv",
         f"evaluate.gallery={lists}/train.csv",
@@ -77,7 +77,7 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
         "--cfg",
         str(config),
         "--splits",
-        splits,
+        *splits,
         "seed={split}",
         *where,
         f"output={out / config.stem}",
@@ -85,19 +85,18 @@ def trained(config: Path, lists: str, out: Path, splits: str, overrides: list[st
     return [sys.executable, str(TOOLS / "train_net.py"), *options, *overrides]
 
 
-def untrained(config: Path, lists: str, out: Path, splits: str, overrides: list[str]) -> list[str]:
-    """Command that tests the network before training."""
-    network = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
+def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+    """Write the command that tests the network which trainings start from."""
     where = [
-        "--list",
         f"{lists}/test.csv",
         "--train-list",
         f"{lists}/train.csv",
         "--out",
         str(out / "untrained"),
     ]
-    protocols = ["--protocol", "retrieval", "knn", "uniformity", "--splits", splits]
-    return [sys.executable, str(TOOLS / "test_net.py"), *network, *where, *protocols]
+    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits]
+    told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
+    return [sys.executable, str(TOOLS / "test_net.py"), *where, *told, *asked]
 
 
 def run(out: Path, command: list[str]) -> str | None:

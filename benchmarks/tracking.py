@@ -24,10 +24,10 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
-from vidssl.commands.cli import guarded
+from vidssl.commands import guarded
 from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.load import Subject, load_subject
-from vidssl.commands.track import settings
+from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.tracking.paths import affinities, best_paths

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import vidssl
-from vidssl.commands import cli
+from vidssl import commands
 from vidssl.config import bind, read
 from vidssl.models.checkpoint_layouts import Layout
 
@@ -50,7 +50,7 @@ def run_block(section, folder):
             assert any(re.search(pattern, line) for line in Path(file).read_text().splitlines()), rest
         elif rest[0] == "vidssl":
             sys.argv = [*rest, *SHORTER[rest[1]]]
-            cli.main()
+            commands.main()
         else:
             sys.argv = [*rest[1:], *SHORTER[Path(rest[1]).stem.removesuffix("_net")]]
             runpy.run_path(rest[1], run_name="__main__")

@@ -14,7 +14,7 @@ LAYERS = (
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},
     {"engine"},
     {"commands"},
-    {"tools", "datasets", "benchmarks", "examples"},
+    {"tools", "datasets", "benchmarks", "examples", "__main__"},
 )
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}
 FILES = [

@@ -1,13 +1,13 @@
-r"""Analyse what a network has learned. The first word says what: `invariance`; it has its own --help.
+r"""Measure how invariant networks are: `vidssl analyze invariance`.
 
-python tools/analyze.py invariance --checkpoint output/demo/run/checkpoints/last.pt \
-        --list output/demo/data/motion/test.csv --out output/invariance
-python tools/analyze.py invariance --checkpoint random output/demo/run/checkpoints/last.pt \
-        --cfg configs/demo/sce.yaml --list output/demo/data/digit/test.csv \
+python tools/analyze.py invariance output/demo/data/motion/test.csv \
+        --checkpoint output/demo/run/checkpoints/last.pt --out output/invariance
+python tools/analyze.py invariance output/demo/data/digit/test.csv \
+        --checkpoint random output/demo/run/checkpoints/last.pt --cfg demo/sce \
         --boxes output/demo/data/boxes.csv --clips 3 --out output/invariance
 """
 
-from vidssl.commands.cli import analyze, guarded
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(analyze)
+    main("analyze")

@@ -1,15 +1,15 @@
-r"""Write the features of a list of videos to an npz file.
+r"""Write the features of a list of videos as a folder: `vidssl extract`.
 
-python tools/extract.py --checkpoint output/demo/run/checkpoints/last.pt \
-        --list output/demo/data/motion/test.csv --out features.npz --clips 10 --crops 3
+python tools/extract.py output/demo/data/motion/test.csv --checkpoint output/demo/run/checkpoints/last.pt \
+        --out features --clips 10 --crops 3
 
-In parts, each made once, whatever was killed meanwhile:
+In parts, which can be started again one by one:
 
-python tools/extract.py --checkpoint last.pt --list kinetics/train.csv --out features.npz --shard 0/64     # … 63/64
-python tools/extract.py --merge --out features.npz
+python tools/extract.py kinetics/train.csv --checkpoint last.pt --out features --shard 0/64     # … 63/64
+python tools/extract.py --merge --out features
 """
 
-from vidssl.commands.cli import extract, guarded
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(extract)
+    main("extract")

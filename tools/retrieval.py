@@ -1,17 +1,16 @@
-r"""Retrieve videos by their features: R@k, kNN accuracy, and a page to look at.
+r"""Search videos by their features: R@k, kNN accuracy, and a page with the results: `vidssl retrieval`.
 
 python tools/retrieval.py --checkpoint output/demo/run/checkpoints/last.pt \
-        --gallery output/demo/data/motion/train.csv --query output/demo/data/motion/test.csv \
-        --out output/retrieval
-python tools/retrieval.py --checkpoint random --cfg configs/demo/sce.yaml --gallery LIST --query LIST --out DIR
+        --gallery output/demo/data/motion/train.csv --query output/demo/data/motion/test.csv --out output/retrieval
+python tools/retrieval.py --checkpoint random --cfg demo/sce --gallery LIST --query LIST --out DIR
 
-With the features of the gallery in a file, which is made once; then with one video, and without the list:
+An index keeps the features of the gallery; later searches, also for one video, need only the index:
 
-python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery.npz --query LIST --out DIR
-python tools/retrieval.py --checkpoint last.pt --index gallery.npz --query new.mp4 --out DIR
+python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery --query LIST --out DIR
+python tools/retrieval.py --checkpoint last.pt --index gallery --query new.mp4 --out DIR
 """
 
-from vidssl.commands.cli import guarded, retrieval
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(retrieval)
+    main("retrieval")

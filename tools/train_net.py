@@ -1,11 +1,11 @@
-r"""Pre-train, finetune, probe or train from scratch: what the config says.
+r"""Pre-train, finetune, probe or train from scratch: `vidssl train`.
 
-python tools/train_net.py --cfg configs/demo/sce.yaml
-python tools/train_net.py --cfg configs/pretrain/sce_small.yaml output=output/mine data.train=lists/mine/train.csv
-torchrun --nproc-per-node 8 tools/train_net.py --cfg configs/pretrain/sce_r3d50_k400.yaml
+python tools/train_net.py --cfg demo/sce
+python tools/train_net.py --cfg sce_small output=output/mine data.train=lists/mine/train.csv
+torchrun --nproc-per-node 8 tools/train_net.py --cfg sce_r3d50_k400
 """
 
-from vidssl.commands.cli import guarded, train
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    guarded(train)
+    main("train")

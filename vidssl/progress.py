@@ -1,5 +1,6 @@
 """Progress bars, on terminals and in log files."""
 
+import logging
 import sys
 from typing import Any
 
@@ -18,6 +19,8 @@ def progress(iterable: Any = None, *, title: str | None = None, unit: str, **set
         settings: Of tqdm: total, initial, leave, disable, …
     """
     terminal = sys.stderr.isatty()
+    if logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
+        settings["disable"] = True
     return tqdm(
         iterable,
         desc=title,

@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands import cli
-from vidssl.commands.check import Options, check
+from vidssl import commands
+from vidssl.commands.check import CheckOptions, check_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -51,7 +51,7 @@ def write_list(folder, rows, header="path,label", classes=("no", "yes"), name="a
 def checked(folder, rows, header="path,label", **options):
     """Check files of a folder; give the findings by path, the names that are kept, and all that came out."""
     videos = write_list(folder / "lists", rows, header)
-    result = check(videos, folder / "out", Options(root=folder, **options))
+    result = check_list(videos, folder / "out", CheckOptions(root=folder, **options))
     with open(folder / "out/report.csv", newline="") as file:
         report = list(csv.DictReader(file))
     found = {}
@@ -161,7 +161,7 @@ def test_nothing_is_found_in_real_videos(tmp_path, real):
         if path.name != "corrupted.mp4"
     ]
     videos = write_list(tmp_path, [[name, 0] for name in names])
-    result = check(videos, tmp_path / "out", Options(root=real, workers=2, min_frames=1))
+    result = check_list(videos, tmp_path / "out", CheckOptions(root=real, workers=2, min_frames=1))
     assert not result.findings and result.kept == len(names) > 30
     assert read_list(result.list).names == tuple(names)
 
@@ -242,7 +242,7 @@ def test_7_short_videos_and_files_without_pictures(tmp_path, write_video, write_
     assert kept == ["one.mp4", "ten.mp4", *3 * ["fifty.mp4"]]
     found, kept, result = checked(tmp_path, rows, header, min_frames=11)
     assert found["one.mp4"] == found["ten.mp4"] == ["too short"] and kept == 2 * ["fifty.mp4"]
-    assert "10 frames, at least 11 are asked for" in {each.reason for each in result.findings}
+    assert "10 frames, the minimum is 11" in {each.reason for each in result.findings}
     found, kept, _ = checked(tmp_path, rows, header, min_seconds=1.5)
     assert kept == ["ten.mp4", "fifty.mp4", "fifty.mp4"]  # 2 s, 2 s and 1.9 s
     assert result.files == 4  # each once, though three rows more are about one of them
@@ -256,7 +256,7 @@ def test_7_all_columns_are_kept(tmp_path, digits):
         b"\xef\xbb\xbflabel, start,path,end\r\n1,0.10,Fine.mp4,\r\n\r\n0,,none.mp4,\r\n-1,0.1,fine.mp4,0.9\r\n"
     )
     (tmp_path / "lists/root.txt").write_text(f"{tmp_path}\n")
-    result = check(videos, tmp_path / "out", Options())
+    result = check_list(videos, tmp_path / "out", CheckOptions())
     assert result.list.read_bytes() == b"label, start,path,end\n1,0.10,Fine.mp4,\n-1,0.1,Fine.mp4,0.9\n"
     assert (tmp_path / "out/root.txt").read_text() == f"{tmp_path.resolve()}\n"
     assert not (tmp_path / "out/classes.txt").exists()
@@ -375,10 +375,10 @@ def test_12_lists_are_read_as_for_training(tmp_path, digits):
     for name in ("../out.mp4", str(tmp_path / "out.mp4"), "http://127.0.0.1:9/a.mp4"):
         videos = write_list(tmp_path / "lists", [[name, 0]])
         with pytest.raises(DataError, match=r"all\.csv:2"):
-            check(videos, tmp_path / "checked", Options(root=root))
+            check_list(videos, tmp_path / "checked", CheckOptions(root=root))
     for name in ("../out.mp4", str(tmp_path / "out.mp4")):
         videos = write_list(tmp_path / "lists", [[name, 0]])
-        result = check(videos, tmp_path / "checked", Options(root=root, allow_external=True))
+        result = check_list(videos, tmp_path / "checked", CheckOptions(root=root, allow_external=True))
         assert result.kept == 1
         assert read_list(result.list, allow_external=True).records[0].path == str(root / name)
 
@@ -429,7 +429,7 @@ def test_frame_folders(tmp_path):
     assert reasons["mixed"] == "its frames are 32x24 and 64x24"
     found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
     assert found == {"fine": ["too short"]} and kept == ["fine"]
-    with pytest.raises(ConfigError, match="fine is a folder of images, which says no seconds: give --fps"):
+    with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give --fps"):
         checked(tmp_path, [["fine", 0]], min_seconds=1.0)
     assert checked(tmp_path, [["fine", 0]], min_seconds=1.0, fps=8.0)[1] == ["fine"]
 
@@ -439,21 +439,23 @@ def test_nothing_is_written_over(tmp_path, digits):
     videos = write_list(tmp_path / "lists", rows)
     before = videos.read_bytes()
     with pytest.raises(DataError, match="is the list that is read"):
-        check(videos, tmp_path / "lists", Options(root=tmp_path))
+        check_list(videos, tmp_path / "lists", CheckOptions(root=tmp_path))
     assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
-    check(videos, tmp_path / "out", Options(root=tmp_path))
-    check(videos, tmp_path / "out", Options(root=tmp_path))  # the same once more
-    with pytest.raises(DataError, match="is about another list"):
-        check(write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", Options(root=tmp_path))
+    check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))
+    check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))  # the same once more
+    with pytest.raises(DataError, match="belongs to another list"):
+        check_list(
+            write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", CheckOptions(root=tmp_path)
+        )
     (tmp_path / "out/report.csv").unlink()
     other = write_list(tmp_path / "other", rows, classes=("maybe", "never"))
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
-        check(other, tmp_path / "out", Options(root=tmp_path))
+        check_list(other, tmp_path / "out", CheckOptions(root=tmp_path))
     with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
-        check(videos, tmp_path / "out", Options(root=digits / "videos/test"))
+        check_list(videos, tmp_path / "out", CheckOptions(root=digits / "videos/test"))
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="cannot write list"):
-        check(videos, tmp_path / "file", Options(root=tmp_path))
+        check_list(videos, tmp_path / "file", CheckOptions(root=tmp_path))
 
 
 def test_1_3_the_clean_list_trains(tmp_path, digits):
@@ -469,7 +471,7 @@ def test_1_3_the_clean_list_trains(tmp_path, digits):
     source = write_list(tmp_path / "lists", rows, classes=listed.classes)
     told = ["--root", str(videos), "--out", str(tmp_path / "clean"), "--workers", "2"]
     with pytest.raises(SystemExit) as caught:
-        cli.check([str(source), *told])
+        commands.run("check", [str(source), *told])
     assert caught.value.code == 1
     clean = tmp_path / "clean/all.csv"
     assert len(read_list(clean).records) == 12
@@ -484,7 +486,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsy
     def status(*arguments):
         monkeypatch.setattr(sys, "argv", ["vidssl", "check", *map(str, arguments)])
         try:
-            cli.main()
+            commands.main()
         except SystemExit as end:
             return end.code
         return 0

@@ -17,8 +17,9 @@ import torch
 from vidssl.commands import extract as job
 from vidssl.commands.extract import extract_features, merge, open_index
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.shrink import Options as Shrinking
-from vidssl.commands.shrink import Settings, shrink
+from vidssl.commands.shrink import ShrinkOptions as Shrinking
+from vidssl.commands.shrink import ShrinkSettings as Settings
+from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run

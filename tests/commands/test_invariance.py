@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
-from vidssl.commands.invariance import Measure, invariance, invariance_splits
+from vidssl.commands.invariance import measure_invariance, measure_invariance_splits
 from vidssl.commands.invariance_chart import summary
+from vidssl.commands.invariance_scores import Measure
 from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.load import load_subject
 from vidssl.data.video_list import read_list
@@ -77,7 +78,7 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
     labels = np.array([record.label for record in videos.records])
     places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
     for measure in (FEW, replace(FEW, population="samples"), replace(FEW, variant="goodfellow")):
-        found = invariance(
+        found = measure_invariance(
             options, ["random"], path, tmp_path / measure.variant / measure.population, measure
         )
         results = found["random"]
@@ -99,7 +100,7 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
 
 def test_what_is_written(options, checkpoint, digits, tmp_path):
     path, out = digits / "motion/test.csv", tmp_path / "out"
-    found = invariance(options, ["random", str(checkpoint)], path, out, FEW)
+    found = measure_invariance(options, ["random", str(checkpoint)], path, out, FEW)
     assert list(found) == ["random", "trained"]
     png = (out / "invariance.png").read_bytes()
     assert png[:4] == b"\x89PNG"
@@ -129,15 +130,20 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
 
 def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypatch):
     path, measure = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
-    first = invariance(options, ["random"], path, tmp_path / "out", measure)
+    first = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     other = replace(measure, top_k=6)
-    assert invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
-    invariance(options, ["random"], path, tmp_path / "out", measure)
+    assert (
+        measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"]
+        == 6
+    )
+    measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     monkeypatch.setattr("vidssl.commands.invariance.trajectory_features", None)
-    assert invariance(options, ["random"], path, tmp_path / "out", measure) == first
+    assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
-        invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)
+        measure_invariance(
+            replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure
+        )
 
 
 @pytest.fixture
@@ -160,7 +166,7 @@ def test_the_short_side_and_the_precision_are_those_asked_for(
 ):
     told = replace(options, short_side=short_side, precision=precision, batch_size=1)
     path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
-    results = invariance(told, ["random"], path, tmp_path / "out", few)["random"]
+    results = measure_invariance(told, ["random"], path, tmp_path / "out", few)["random"]
     assert results["protocol"]["short_side"] == short_side
     assert {half for _, half in inputs} == {precision == "bfloat16"}
     clip = load_subject(replace(told, checkpoint="random")).test.clip
@@ -174,12 +180,12 @@ def test_the_short_side_and_the_precision_are_those_asked_for(
 def test_left_out_transformations_are_named(options, digits, tmp_path):
     path, sampler = digits / "motion/test.csv", "{name: random, frames: 1, sampling_rate: 1}"
     one = replace(options, overrides=(*TOLD, f"data.sampler={sampler}"))
-    found = invariance(one, ["random"], path, tmp_path / "out", Measure(top_k=5))["random"]
+    found = measure_invariance(one, ["random"], path, tmp_path / "out", Measure(top_k=5))["random"]
     assert set(found["left_out"]) == {"shift", "speed", "reverse", "instance"}
     assert "invariance_reverse" not in found and "invariance_gap" in found
     assert "not measured: speed (a clip of one frame has no motion)" in summary({"random": found})
     boxes = Measure(("instance", "gap"), top_k=5, boxes=digits / "boxes.csv")
-    found = invariance(options, ["random"], path, tmp_path / "boxes", boxes)["random"]
+    found = measure_invariance(options, ["random"], path, tmp_path / "boxes", boxes)["random"]
     assert found["details"]["instance"]["versions"] == 48 and "invariance_instance" in found
     # Of 24 frames no clip has room for most of the gaps.
     gap = found["details"].get("gap", {"unchanged_versions": 64})
@@ -187,7 +193,7 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
 
 
 def test_several_clips_are_several_samples(options, digits, tmp_path):
-    found = invariance(
+    found = measure_invariance(
         replace(options, clips=3),
         ["random"],
         digits / "motion/test.csv",
@@ -206,9 +212,11 @@ def test_broken_videos(options, digits, tmp_path):
     (tmp_path / "list.csv").write_text("path,label\n" + "".join(rows))
     measure = Measure(("blur",), top_k=5)
     with pytest.raises(DataError, match=r"3\.mp4"):
-        invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
+        measure_invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
     allowing = replace(options, allow_missing=True)
-    found = invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
+    found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)[
+        "random"
+    ]
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
     assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
 
@@ -221,33 +229,33 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"needs labels, and 16 videos of .* have none.*--variant goodfellow"):
-        invariance(rooted, ["random"], unlabelled, out, FEW)
+    with pytest.raises(DataError, match=r"needs labels, but 16 videos of .* have none.*--variant goodfellow"):
+        measure_invariance(rooted, ["random"], unlabelled, out, FEW)
     with pytest.raises(DataError, match="have one class"):
-        invariance(rooted, ["random"], alike, out, FEW)
-    with pytest.raises(ConfigError, match="--top-k 4000: random has 64 units"):
-        invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
-    with pytest.raises(ConfigError, match="--crops 3: the central square is measured"):
-        invariance(replace(options, crops=3), ["random"], path, out, FEW)
+        measure_invariance(rooted, ["random"], alike, out, FEW)
+    with pytest.raises(ConfigError, match="--top-k 4000 is more than the 64 units of random"):
+        measure_invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
+    with pytest.raises(ConfigError, match="--crops 3: only the central square is measured"):
+        measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
-        invariance(options, ["random", "random"], path, out, FEW)
+        measure_invariance(options, ["random", "random"], path, out, FEW)
     with pytest.raises(ConfigError, match="--cfg and KEY=VALUE go with --checkpoint random"):
-        invariance(options, [str(checkpoint)], path, out, FEW)
+        measure_invariance(options, [str(checkpoint)], path, out, FEW)
     with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
-        invariance(options, ["random"], path, out, Measure(("instance",)))
+        measure_invariance(options, ["random"], path, out, Measure(("instance",)))
     assert not out.exists()
-    found = invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
+    found = measure_invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
     assert found["random"]["details"]["blur"]["per_class"] == {}
 
 
 def in_a_world(options, path, out):
-    return invariance(options, ["random"], Path(path), Path(out), FEW)["random"]
+    return measure_invariance(options, ["random"], Path(path), Path(out), FEW)["random"]
 
 
 @pytest.mark.long
 def test_several_processes(run_world, options, digits, tmp_path):
     path = str(digits / "motion/test.csv")
-    alone = invariance(options, ["random"], Path(path), tmp_path / "alone", FEW)["random"]
+    alone = measure_invariance(options, ["random"], Path(path), tmp_path / "alone", FEW)["random"]
     found = run_world(2, in_a_world, options, path, str(tmp_path / "out"))
     assert found[0] == found[1]
     for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
@@ -257,9 +265,9 @@ def test_several_processes(run_world, options, digits, tmp_path):
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     told = replace(options, overrides=(*TOLD, "seed={split}"))
     path = digits / "motion/test.csv"
-    found = invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    found = measure_invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
     alone = [
-        invariance(
+        measure_invariance(
             replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW
         )["random"]
         for n in (3, 4)
@@ -275,8 +283,8 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary(
         {"r": found}
     )
-    with pytest.raises(ConfigError, match=r"neither random nor the list names \{split\}"):
-        invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+    with pytest.raises(ConfigError, match=r"neither random nor the list contains \{split\}"):
+        measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
@@ -286,16 +294,18 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
+    found = measure_invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
-    alone = invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
+    alone = measure_invariance(
+        replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW
+    )
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
-    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list names \{split\}"):
-        invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
-    with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1,2,3"):
-        invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
+    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list contains \{split\}"):
+        measure_invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
+    with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
+        measure_invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
 
 
 def test_there_is_no_mean_of_different_transformations():

@@ -81,9 +81,9 @@ def test_the_script_ends_as_the_run_did_and_comes_back_when_it_should(cluster, c
 def test_the_script_hands_on_every_argument_as_it_is(cluster):
     process = batch(TOY, "output=/runs/two words", "optimizer={name: sgd, lr: 0.1}")
     process.communicate(timeout=30)
-    options, command = (cluster / "srun.log").read_text().split("python\n")
+    options, command = (cluster / "srun.log").read_text().split("python\n-m\nvidssl\n")
     assert command.splitlines() == [
-        "tools/train_net.py",
+        "train",
         "--cfg",
         TOY,
         "output=/runs/two words",
@@ -101,9 +101,8 @@ def test_the_script_outlives_sigterm_until_the_run_has_saved(cluster):
     assert (process.returncode, requeued(cluster)) == (75, 1)
 
 
-@pytest.mark.parametrize(("arguments", "cwd"), [((), ROOT), ((TOY,), Path("/"))])
-def test_the_script_says_how_it_is_used(cluster, arguments, cwd):
-    process = batch(*arguments, cwd=cwd)
+def test_the_script_needs_a_config(cluster):
+    process = batch()
     _, message = process.communicate(timeout=30)
     assert process.returncode == 2 and len(message.splitlines()) == 1 and "CONFIG" in message
     assert not (cluster / "srun.log").exists()
@@ -127,29 +126,29 @@ def test_times_are_those_of_slurm(text, minutes):
 
 @pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-5"])
 def test_no_time(text):
-    with pytest.raises(launch.argparse.ArgumentTypeError, match="is no time"):
+    with pytest.raises(launch.argparse.ArgumentTypeError, match="is not a time"):
         launch.minutes(text)
 
 
 def test_without_submitit_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'vidssl\[slurm\]'"):
-        launch.main(["--cfg", TOY])
+        launch.launch(["--cfg", TOY])
 
 
 def test_a_mistake_shows_before_the_job_waits_in_a_queue(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     with pytest.raises(ConfigError, match="stepz"):
-        launch.main(["--cfg", TOY, "stepz=4"])
+        launch.launch(["--cfg", TOY, "stepz=4"])
     with pytest.raises(ConfigError, match="--nodes 2: --cluster local is one machine"):
-        launch.main(["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
+        launch.launch(["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
 
 
 def test_without_slurm_the_message_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"cannot submit to slurm: .*srun") as caught:
-        launch.main(["--cfg", TOY, f"output={tmp_path}"])
+        launch.launch(["--cfg", TOY, f"output={tmp_path}"])
     assert "\n" not in str(caught.value)
 
 
@@ -157,7 +156,7 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     options = "--nodes 2 --gpus 8 --cpus 12 --mem 200G --partition gpu --time 1-12 --name mine"
     options += " --slurm account=us --slurm exclusive"
-    launch.main(["--cfg", TOY, f"output={cluster}/run", *options.split()])
+    launch.launch(["--cfg", TOY, f"output={cluster}/run", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
     wanted = {
         "nodes=2",
@@ -262,7 +261,7 @@ def start(out: Path, digits: Path, *overrides: str) -> "subprocess.Popen[str]":
     data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={out}", "device=cpu"]
     options = ["--cluster", "local", "--processes", "2", "--time", "10", "--wait"]
     return subprocess.Popen(
-        [sys.executable, "-m", "vidssl.commands.launch", "--cfg", TOY, *data, *overrides, *options],
+        [sys.executable, "-m", "vidssl", "launch", "--cfg", TOY, *data, *overrides, *options],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -10,15 +10,16 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 from vidssl.commands import extract as extract_job
 from vidssl.commands import retrieval as job
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions
 from vidssl.commands.retrieval import RANKS, find, is_video, retrieve, table
 from vidssl.commands.retrieval_page import middle_frames
-from vidssl.commands.shrink import Options as Shrinking
-from vidssl.commands.shrink import Settings, shrink
+from vidssl.commands.shrink import ShrinkOptions as Shrinking
+from vidssl.commands.shrink import ShrinkSettings as Settings
+from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
@@ -381,7 +382,7 @@ def test_an_image_is_a_query(tmp_path, capsys):
         "--query",
         tmp_path / "new.png",
     ]
-    cli.retrieval([str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
+    commands.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
     results = json.loads((tmp_path / "out/results.json").read_text())
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999

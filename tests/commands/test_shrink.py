@@ -16,8 +16,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands import cli
-from vidssl.commands.shrink import Options, Settings, shrink
+from vidssl import commands
+from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run_config import load_run
@@ -45,8 +45,10 @@ def shrunk(tmp_path):
     def run(names, short_side=16, quality=12, fps=None, **options):
         rows = [[name, number % 2] for number, name in enumerate(names)]
         videos = write_list(tmp_path / "lists", rows)
-        settings = Settings(short_side, quality, fps)
-        return shrink(videos, tmp_path / "small", settings, Options(root=tmp_path / "videos", **options))
+        settings = ShrinkSettings(short_side, quality, fps)
+        return shrink_list(
+            videos, tmp_path / "small", settings, ShrinkOptions(root=tmp_path / "videos", **options)
+        )
 
     return run
 
@@ -173,7 +175,7 @@ def test_sizes_are_even_and_nothing_is_enlarged(tmp_path, videos, shrunk, size, 
 def test_images_alone_are_refused(videos, shrunk):
     """Their copy would be a video that is called like an image."""
     cv2.imwrite(str(videos / "a.png"), np.zeros((8, 8, 3), np.uint8))
-    with pytest.raises(DataError, match=r"'a\.png' in .* is an image: only videos are shrunk"):
+    with pytest.raises(DataError, match=r"'a\.png' in .* is an image, and only videos are shrunk"):
         shrunk(["a.png"])
 
 
@@ -181,30 +183,34 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
     for number, picture in enumerate(numbered(12)):
         (videos / "a/b").mkdir(parents=True, exist_ok=True)
         cv2.imwrite(str(videos / f"a/b/{number}.png"), picture)
-    with pytest.raises(ConfigError, match="a/b is a folder of images: give --fps or a column fps"):
+    with pytest.raises(ConfigError, match="a/b is an image folder without a frame rate: give --fps"):
         shrunk(["a/b"])
     rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
     listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")
-    result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
     assert result.made == 1 and result.before == sum(
         each.stat().st_size for each in (videos / "a/b").iterdir()
     ) + ((videos / "a/b").stat().st_size)
     with open_video(read_list(result.list).records[0].path) as copy:
         assert copy.meta.fps == 12.5 and number_of(copy.frames(range(12))) == list(range(12))
-    assert shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos)).kept == 1
+    assert (
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).kept == 1
+    )
     time.sleep(1.1)
     cv2.imwrite(str(videos / "a/b/3.png"), numbered(20)[19])  # the time of the folder itself stays
-    assert shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos)).made == 1
+    assert (
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).made == 1
+    )
     listed = write_list(tmp_path / "lists", [["a/b", 0, 12.5], ["a/b", 1, 25]], "path,label,fps")
     with pytest.raises(ConfigError, match=r"a/b has 12\.5 and 25\.0 fps"):
-        shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
 
 
 def test_lists_work_with_the_copies(tmp_path, digits):
     """The list that is written trains at once; other labels of the same videos do with another root."""
     listed = read_list(digits / "motion/train.csv")
-    settings, options = Settings(24, 18), Options(workers=2)
-    result = shrink(listed.path, tmp_path / "small", settings, options)
+    settings, options = ShrinkSettings(24, 18), ShrinkOptions(workers=2)
+    result = shrink_list(listed.path, tmp_path / "small", settings, options)
     assert result.made == 40 and result.after > 0
     written = read_list(result.list)
     assert written.names == listed.names and written.classes == listed.classes
@@ -222,9 +228,9 @@ def test_lists_work_with_the_copies(tmp_path, digits):
         f"output={tmp_path}/b",
     ]
     assert train(load_run(toy, [*more, *told])).exists()
-    assert shrink(listed.path, tmp_path / "small", settings, options).kept == 40
+    assert shrink_list(listed.path, tmp_path / "small", settings, options).kept == 40
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
-        shrink(digits / "digit/train.csv", tmp_path / "small", settings, options)
+        shrink_list(digits / "digit/train.csv", tmp_path / "small", settings, options)
 
 
 def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered):
@@ -242,7 +248,7 @@ def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video,
         write_video(videos / name, numbered(20)[number : number + 3])
     rows = [[name, 0, ""] for name in names]
     listed = write_list(tmp_path / "lists", [*rows, ["./-i.mp4", 0, 0.1]], "path,label,end")
-    result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
     assert result.made == len(names) and not result.left_out
     for number, record in enumerate(read_list(result.list).records[: len(names)]):
         with open_video(record.path) as copy:
@@ -319,7 +325,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, numbered)
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.commands.shrink import Options, Settings, shrink
+from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):
@@ -328,7 +334,8 @@ def iter_frames(self):
             time.sleep(600)
         yield image
 decode.PyAV.iter_frames = iter_frames
-print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(root=Path(sys.argv[3]), workers=1)))
+source, target, root = map(Path, sys.argv[1:])
+print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=root, workers=1)))
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]
     running = subprocess.Popen(
@@ -347,7 +354,9 @@ print(shrink(Path(sys.argv[1]), Path(sys.argv[2]), Settings(16, 12), Options(roo
     assert not (tmp_path / "small/all.csv").exists()
     for _ in range(100):  # until the kernel has cleared away the last of its processes
         try:
-            result = shrink(listed, tmp_path / "small", Settings(16, 12), Options(root=videos))
+            result = shrink_list(
+                listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)
+            )
             break
         except ConfigError as error:
             assert "another run is writing to" in str(error)
@@ -384,29 +393,27 @@ def test_other_settings_are_refused(tmp_path, videos, shrunk, write_video, numbe
         "quality": 12,
         "fps": None,
     }
-    with pytest.raises(
-        ConfigError, match=r"short_side 16 there, 24 asked for; quality 12 there, 20 asked for"
-    ):
+    with pytest.raises(ConfigError, match=r"short_side is 16, not 24; quality is 12, not 20"):
         shrunk(["a.mp4"], short_side=24, quality=20)
     (tmp_path / "small/shrink.json").write_text("{")
-    with pytest.raises(DataError, match=r"shrink\.json is not what was written"):
+    with pytest.raises(DataError, match=r"shrink\.json is damaged"):
         shrunk(["a.mp4"])
 
 
 def test_originals_are_never_touched(tmp_path, videos, shrunk, write_video, numbered):
     before = write_video(videos / "a.mp4", numbered(9)).read_bytes()
     listed = write_list(tmp_path / "lists", [["a.mp4", 0]])
-    with pytest.raises(DataError, match="is where the videos are"):
-        shrink(listed, videos, Settings(16), Options(root=videos))
+    with pytest.raises(DataError, match="is the folder of the originals"):
+        shrink_list(listed, videos, ShrinkSettings(16), ShrinkOptions(root=videos))
     (tmp_path / "linked").symlink_to(videos)
-    with pytest.raises(DataError, match="is where the videos are"):
-        shrink(listed, tmp_path / "linked", Settings(16), Options(root=videos))
+    with pytest.raises(DataError, match="is the folder of the originals"):
+        shrink_list(listed, tmp_path / "linked", ShrinkSettings(16), ShrinkOptions(root=videos))
     (tmp_path / "small").mkdir()
     (tmp_path / "small/a.mp4").symlink_to(videos / "a.mp4")
     with pytest.raises(DataError, match="is a link to the original"):
         shrunk(["a.mp4"])
     for name in (str(videos / "a.mp4"), "../videos/a.mp4", "none/../a.mp4"):
-        with pytest.raises(DataError, match="is not below the root"):
+        with pytest.raises(DataError, match="is outside of the root"):
             shrunk([name])
     with pytest.raises(DataError, match="leaves the root"):
         shrunk(["../elsewhere.mp4"])
@@ -452,7 +459,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbe
         told = [str(listed), "--root", str(videos), "--out", str(tmp_path / "small"), *more]
         monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *told])
         try:
-            cli.main()
+            commands.main()
         except SystemExit as end:
             return end.code
         return 0
@@ -461,7 +468,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbe
     out = capsys.readouterr().out
     assert "2 files: 2 copied, 0 were there, 0 left out" in out and " MB -> " in out and " s\n" in out
     assert status() == 2
-    assert "short_side 24 there, 128 asked for" in capsys.readouterr().err
+    assert "short_side is 24, not 128" in capsys.readouterr().err
     assert status("--quality", "52") == 2
     (videos / "b.mp4").write_text("<html>")
     os.utime(videos / "b.mp4", (1, 1))

@@ -17,8 +17,9 @@ import torch
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.retrieval import retrieve
-from vidssl.commands.shrink import Options as Shrinking
-from vidssl.commands.shrink import Settings, shrink
+from vidssl.commands.shrink import ShrinkOptions as Shrinking
+from vidssl.commands.shrink import ShrinkSettings as Settings
+from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.commands.test import measure_splits, over_splits, summary, train_splits
 from vidssl.commands.test import test as measure
 from vidssl.data.samplers import Uniform
@@ -397,15 +398,14 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
     """The module is named in the run's imports, and the checkpoint names it."""
     (tmp_path / "my_protocols.py").write_text(PLUG_IN)
     script = (
-        "import sys; sys.path.insert(0, '.'); from vidssl import cli; "
-        "cli.train(sys.argv[1:7]) if sys.argv[7] == 'train' else cli.test(sys.argv[8:])"
+        "import sys; sys.path.insert(0, '.'); from vidssl.commands import run; "
+        "run('train', sys.argv[1:7]) if sys.argv[7] == 'train' else run('test', sys.argv[8:])"
     )
     told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
     test = [
         "--checkpoint",
         "output/toy/supervised/checkpoints/last.pt",
-        "--list",
         f"{digits}/motion/test.csv",
     ]
     test += [
@@ -590,7 +590,7 @@ def test_splits_that_are_none(splits, tmp_path):
     with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
         train_splits(toy, ["data.train=a.csv"], (1, 2))
     with pytest.raises(
-        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1,2,3"
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1 2 3"
     ):
         load_run(toy, splits)
     with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
@@ -601,7 +601,9 @@ def test_splits_that_are_none(splits, tmp_path):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
     with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
-    with pytest.raises(ConfigError, match=r"\{split\}.csv is for several splits; name them: --splits 1,2,3"):
+    with pytest.raises(
+        ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"
+    ):
         measure(LoadOptions("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
     with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
         where = tmp_path / "lists{split}/test.csv"
@@ -609,7 +611,9 @@ def test_splits_that_are_none(splits, tmp_path):
             LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
-    with pytest.raises(ConfigError, match=r"names no \{split\}: it would be the same test for every split"):
+    with pytest.raises(
+        ConfigError, match=r"does not contain \{split\}: the test would be the same for every split"
+    ):
         measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from vidssl.commands.load import LoadOptions as Options
-from vidssl.commands.track import settings, track
+from vidssl.commands.track import track_videos as track
+from vidssl.commands.track import tracker_settings as settings
 from vidssl.data import read_list
 from vidssl.data.tracks import read_tracks, tracks_file
 from vidssl.errors import ConfigError, DataError

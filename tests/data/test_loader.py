@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.check import Options, check
+from vidssl.commands.check import CheckOptions as Options
+from vidssl.commands.check import check_list as check
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import (
     Loader,

@@ -14,8 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from vidssl import distributed
-from vidssl.commands import cli
+from vidssl import commands, distributed
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.run_config import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
@@ -263,5 +262,5 @@ def guarded(name, data, output, overrides, phase, number, twice):
             patch.setattr(train_module, "average_gradients", send_twice)
         else:
             signal_in(patch, phase, 0, number)
-        cli.guarded(lambda: train_module.train(toy(name, data, output, overrides)))
+        commands.guarded(lambda: train_module.train(toy(name, data, output, overrides)))
     sys.exit(0)

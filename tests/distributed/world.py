@@ -23,11 +23,11 @@ _server = multiprocessing.get_context("forkserver")
 _PACKAGE = Path(__file__).parents[2] / "vidssl"
 _server.set_forkserver_preload(
     [
-        "vidssl.commands.cli",
+        "vidssl.commands",
         # What commands, registries and networks import when they need it, which takes seconds.
         *(
             f"vidssl.{room}.{path.stem}"
-            for room in ("models", "methods", "engine", "jobs")
+            for room in ("models", "methods", "engine", "commands")
             for path in (_PACKAGE / room).glob("[a-z]*.py")
         ),
         "pytorchvideo.models.resnet",

@@ -224,7 +224,7 @@ log_every: 1
 
 def use_outside(folder, data):
     """Train, resume and test a method of a package elsewhere; in a process of its own, which it stays registered in."""
-    from vidssl.commands import cli
+    from vidssl import commands
     from vidssl.engine.train import train
 
     sys.path.insert(0, str(folder))
@@ -238,9 +238,11 @@ def use_outside(folder, data):
     common = ["--checkpoint", str(last), "--workers", "0"]
     gallery, query = f"{data}/motion/train.csv", f"{data}/motion/test.csv"
     out = str(folder / "r")
-    cli.retrieval([*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
+    commands.run(
+        "retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out]
+    )
     for name, listed in (("gallery", gallery), ("query", query)):
-        cli.extract([*common, "--list", listed, "--out", str(folder / f"{name}-features")])
+        commands.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands import cli
+from vidssl import commands
 from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.load import load_subject
 from vidssl.config import build
@@ -267,17 +267,17 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     assert "objects of a missing module (No module named 'plug_in'): install it" in told
 
 
-@pytest.mark.parametrize("command", [cli.retrieval, cli.extract])
+@pytest.mark.parametrize("command", ["retrieval", "extract"])
 def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, tmp_path, capsys):
     path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
     test = str(digits / "motion/test.csv")
-    lists = ["--gallery", test, "--query", test] if command is cli.retrieval else ["--list", test]
+    lists = ["--gallery", test, "--query", test] if command == "retrieval" else [test]
     told = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
     told += ["--workers", "0", "--device", "cpu"]
     with pytest.raises(UntrustedError, match="--trust-checkpoint"):
-        command(told)
+        commands.run(command, told)
     assert not (tmp_path / "out").exists()
-    command([*told, "--trust-checkpoint"])
+    commands.run(command, [*told, "--trust-checkpoint"])
     assert (tmp_path / "out").exists()
 
 

@@ -1,22 +1,26 @@
-"""What commands can be told, and how it is read: each group of arguments once."""
+"""Options that several commands share, and how they are parsed."""
 
 import argparse
+import json
+import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vidssl.errors import ConfigError
+from vidssl.registry import did_you_mean
 from vidssl.workers import usable_cpus
 
-# What a command works with is imported once its arguments are read: --help and a mistyped option need no torch.
 if TYPE_CHECKING:
     from vidssl.commands.load import LoadOptions
-    from vidssl.config import Tree
+
+
+# Types of arguments -----------------------------------------------------------------------------------------
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """Make the type of an argument that is a whole number and not less than `least`."""
+    """Make the type of an argument that is an integer of at least `least`."""
 
     def number(text: str) -> int:
         if int(text) < least:
@@ -26,195 +30,225 @@ def at_least(least: int) -> Callable[[str], int]:
     return number
 
 
-def add_options(
-    parser: argparse.ArgumentParser, required: bool = True, several: bool = False, clips: bool = True
-) -> None:
-    """Add the arguments that choose a backbone, or several of them, and its clips unless there are none."""
-    parser.add_argument(
-        "--checkpoint",
-        required=required,
-        nargs="+" if several else None,
-        help="a checkpoint, or 'random' for the untrained backbone of --cfg"
-        + ("; several" if several else ""),
-    )
-    parser.add_argument(
-        "--trust-checkpoint",
-        action="store_true",
-        help="load a checkpoint that holds more than tensors and plain data; such a file can run any code",
-    )
-    parser.add_argument("--cfg", type=Path, help="config, with --checkpoint random")
-    workers = "one per usable CPU"
-    if clips:
-        workers = "the run's"
-        parser.add_argument(
-            "--clips", type=at_least(1), help="clips of each video (default: the run's evaluate.clips)"
-        )
-        parser.add_argument(
-            "--crops", type=at_least(1), help="crops of each clip, along the longer side (default: the run's)"
-        )
-        parser.add_argument("--size", type=at_least(1), help="side of the crops, pixels (default: the run's)")
-        parser.add_argument(
-            "--short-side",
-            type=at_least(1),
-            help="of the video before it is cropped, pixels (default: the run's)",
-        )
-        parser.add_argument("--batch-size", type=at_least(1), help="videos at a time (default: the run's)")
-        parser.add_argument(
-            "--precision",
-            choices=("float32", "bfloat16"),
-            help="of the forward pass (default: the run's evaluate.precision)",
-        )
-    parser.add_argument("--workers", type=at_least(0), help=f"processes that decode (default: {workers})")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
-    parser.add_argument("--allow-external", action="store_true", help="accept paths that leave the root")
-    parser.add_argument(
-        "--allow-missing", action="store_true", help="leave out videos that cannot be read, and say how many"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings over those of --cfg")
-
-
 def above_zero(text: str) -> float:
-    """Read a number above 0."""
+    """Parse a number above 0."""
     if not 0 < float(text) < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return float(text)
 
 
+def config_file(text: str) -> Path:
+    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
+    if Path(text).is_file():
+        return Path(text)
+    package = Path(__file__).parents[1]
+    folder = package / "configs"
+    if not folder.is_dir():  # a checkout: the folder is beside the package
+        folder = package.parent / "configs"
+    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+    name = text.removesuffix(".yaml").removeprefix("configs/")
+    found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
+    if not found:
+        hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
+        raise argparse.ArgumentTypeError(f"{text} is neither a file nor the name of a config{hint}")
+    if len(found) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
+    return known[found[0]]
+
+
+def one_value(text: str) -> str:
+    """Parse one of several values, which are separated by spaces."""
+    if "," in text:
+        raise argparse.ArgumentTypeError(f"separate values by spaces: {text.replace(',', ' ')}")
+    return text
+
+
+def _input(text: str) -> Path:
+    if re.match(r"[\w.]+=", text) and not text.endswith(".csv"):
+        raise argparse.ArgumentTypeError(
+            f"{text} is a setting; a video list is required, before all settings"
+        )
+    return Path(text)
+
+
+def _split(text: str) -> int | str:
+    if "=" in text:  # a setting after the last number; `parse` moves it
+        return text
+    if not re.fullmatch("[0-9]{1,4}", one_value(text)):
+        raise argparse.ArgumentTypeError(f"{text} is not a number; write --splits 1 2 3, and INPUT before it")
+    return int(text)
+
+
+class _Renamed(argparse.Action):
+    """Refuses the former spelling of an argument; `metavar` is the present one."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(f"{self.option_strings[0]} was replaced: write {parser.prog} {self.metavar} …")
+
+
+# Groups of options ------------------------------------------------------------------------------------------
+
+
+def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    """Add the positional INPUT."""
+    parser.add_argument(
+        "input",
+        type=_input,
+        nargs="?" if optional else None,
+        metavar="INPUT",
+        help="video list, a CSV file with the header path,label[,start,end]; `vidssl prepare` writes it",
+    )
+    parser.add_argument("--list", action=_Renamed, nargs="?", metavar="LIST", help=argparse.SUPPRESS)
+
+
+def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: str = "") -> None:
+    """Add `--cfg` and the settings `KEY=VALUE`."""
+    parser.add_argument(
+        "--cfg",
+        type=config_file,
+        required=required,
+        help=f"config: a YAML file, or the name of a config that is installed, as sce_small{purpose}",
+    )
+    parser.add_argument(
+        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that override the config's"
+    )
+
+
+def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add `--splits`."""
+    parser.add_argument("--splits", type=_split, nargs="+", metavar="N", help=purpose)
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add `--quiet` and `--json`."""
+    parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+
+
 def add_file_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of what reads every file of a list to its end."""
-    parser.add_argument("list", type=Path, help="list of videos")
-    parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
-    parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
-    parser.add_argument("--fps", type=above_zero, help="of folders of images whose list does not say it")
-    parser.add_argument(
-        "--max-pixels",
-        type=at_least(1),
-        default=argparse.SUPPRESS,
-        help="largest size of a frame, width times height (default 4096 x 4096)",
-    )
-    parser.add_argument(
-        "--timeout", type=above_zero, default=120.0, help="seconds without a frame that mean it hangs (120)"
-    )
-    parser.add_argument(
+    """Add the options of the commands that decode every file of a list completely."""
+    option = parser.add_argument
+    add_input(parser)
+    option("--out", type=Path, required=True, help="output folder")
+    _add_root(parser)
+    option("--fps", type=above_zero, help="frame rate of image folders if the list has no column fps")
+    option("--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)")
+    add_timeout(parser)
+    option(
         "--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)"
     )
+    add_output_options(parser)
 
 
-def list_parser(
-    description: str | None, max_missing: float = 0.05, fps: float | None = None
-) -> argparse.ArgumentParser:
-    """Make the parser of a script in datasets/, with what all of them know that find listed files in a folder.
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    """Add `--timeout`."""
+    parser.add_argument(
+        "--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)"
+    )
 
-    Args:
-        description: The script's own.
-        max_missing: Default of --max-missing.
-        fps: Default of --fps; None: the lists do not say.
-    """
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+
+def _add_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
+
+
+def add_network_options(
+    parser: argparse.ArgumentParser, required: bool = True, several: bool = False, clips: bool = True
+) -> None:
+    """Add the options that choose a network or several, its clips (unless `clips` is False) and the videos' root."""
+    option = parser.add_argument
+    option(
+        "--checkpoint",
+        required=required,
+        nargs="+" if several else None,
+        help="a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
+        + ("; several are compared" if several else ""),
     )
-    parser.add_argument("--out", type=Path, required=True, help="folder for the lists")
-    parser.add_argument(
-        "--max-missing",
-        type=float,
-        default=max_missing,
-        help=f"share of the files of a list that may be missing (default {max_missing:g})",
+    option(
+        "--trust-checkpoint",
+        action="store_true",
+        help="load a checkpoint with pickled objects; such a file can run any code",
     )
-    parser.add_argument(
-        "--follow-links", action="store_true", help="follow links to folders, and links that leave the folder"
-    )
-    default = "" if fps is None else f" (default {fps:g})"
-    parser.add_argument(
-        "--fps", type=float, default=fps, help=f"frames per second of folders of images{default}"
-    )
-    return parser
+    add_config(parser, required=False, purpose="; for 'random' and weights of another project")
+    if clips:
+        per_run = "(default: the run's evaluate.{})"
+        for name, text in {
+            "clips": "clips per video",
+            "crops": "crops per clip, along the longer side",
+            "size": "side of the crops in pixels",
+            "short-side": "short side of the video before it is cropped, in pixels",
+            "batch-size": "videos per batch",
+        }.items():
+            default = per_run.format(name.replace("-", "_"))
+            option(f"--{name}", type=at_least(1), help=f"{text} {default}")
+        option(
+            "--precision",
+            choices=("float32", "bfloat16"),
+            help=f"precision of the forward pass {per_run.format('precision')}",
+        )
+    workers = "the run's data.workers" if clips else "one per usable CPU"
+    option("--workers", type=at_least(0), help=f"worker processes (default: {workers})")
+    option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
+    _add_root(parser)
+    option("--allow-external", action="store_true", help="accept paths outside of the root")
+    option("--allow-missing", action="store_true", help="skip and count videos that are unreadable")
+    add_output_options(parser)
+
+
+# Parsing and printing ---------------------------------------------------------------------------------------
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse options and KEY=VALUE settings in any order.
+    """Parse options and KEY=VALUE settings in any order, and apply `--quiet`.
 
     An unknown option that is a setting of the config, as `--output=x`, is an error that names the setting.
     """
     parsed, unknown = parser.parse_known_intermixed_args(arguments)
     if unknown:
-        settings = [word.lstrip("-") for word in unknown if word.startswith("--") and _is_setting(word)]
+        settings = [word.lstrip("-") for word in unknown if word.startswith("--") and is_setting(word)]
         written = " ".join(word if "=" in word else f"{word}=VALUE" for word in settings)
         hint = f" (did you mean {written}? settings of the config have no dashes)" if written else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    for name in ("splits", "transformations"):  # options that take all words that follow, settings too
+        if words := getattr(parsed, name, None):
+            parsed.overrides += [word for word in words if "=" in str(word)]
+            values = [word for word in words if "=" not in str(word)]
+            if not values or len({*values}) < len(values):
+                parser.error(f"--{name} needs different values, got {' '.join(map(str, values)) or 'none'}")
+            setattr(parsed, name, values)
+    if getattr(parsed, "quiet", False):
+        logging.getLogger("vidssl").setLevel(logging.WARNING)  # hides progress bars too
     return parsed
 
 
-def _is_setting(word: str) -> bool:
+def is_setting(word: str) -> bool:
+    """Whether a word, as `--output=x` or `data.workers=0`, begins with a key of the config."""
     from vidssl.engine.run_config import Run
 
     return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
 
 
-def options_of(arguments: argparse.Namespace) -> "LoadOptions":
-    """Collect the arguments of `add_options`."""
+def network_options(parsed: argparse.Namespace) -> "LoadOptions":
+    """Collect the arguments of `add_network_options`."""
     from vidssl.commands.load import LoadOptions
 
     fields = LoadOptions.__dataclass_fields__
-    return LoadOptions(**{name: value for name, value in vars(arguments).items() if name in fields})
+    return LoadOptions(**{name: value for name, value in vars(parsed).items() if name in fields})
 
 
-def splits(text: str) -> tuple[int, ...]:
-    """Read `1,2,3`."""
-    parts = text.split(",")
-    numbers = tuple(int(part) for part in parts if re.fullmatch("[0-9]{1,4}", part))
-    if len(set(numbers)) < len(parts):
-        raise argparse.ArgumentTypeError(f"{text} is not a list of different numbers, as 1,2,3")
-    return numbers
+def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> None:
+    """Print results in the main process: as lines of text, or with `--json` as one JSON object.
 
-
-def protocol_choices(words: Sequence[str]) -> "tuple[list[Tree], list[str]]":
-    """Read `knn k=20 svm data.workers=0` as the choices of two protocols, and the settings of the config among them.
-
-    A setting belongs to the protocol before it, unless that does not have it and the config does.
+    Args:
+        parsed: With the options of `add_output_options`.
+        results: A dictionary or a dataclass.
+        lines: The results as text.
     """
-    from vidssl.config import override
+    from vidssl import distributed
 
-    choices: list[Tree] = []
-    overrides = []
-    for word in words:
-        if "=" not in word:
-            choices.append({"name": word})
-        elif _is_setting(word) and not (choices and _has_setting(choices[-1]["name"], word)):
-            overrides.append(word)
-        elif not choices:
-            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
-        else:
-            override(choices[-1], word)
-    if not choices:
-        raise ConfigError(
-            f"--protocol {' '.join(words)} names no protocol: write its name first, as --protocol knn k=20"
-        )
-    return choices, overrides
-
-
-def _has_setting(protocol: str, word: str) -> bool:
-    from vidssl.evaluation import PROTOCOLS
-
-    key = word.partition("=")[0]
-    if protocol not in PROTOCOLS:  # of a plug-in, which is not imported yet
-        return "." not in key
-    kind: Any = PROTOCOLS[protocol]
-    return key.split(".")[0] in kind.Config.model_fields
-
-
-def chooser(
-    prog: str | None, description: str | None, commands: Mapping[str, Callable[..., None]]
-) -> argparse.ArgumentParser:
-    """Make a parser whose first word chooses a command, and whose others are that command's."""
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog="\n".join(
-            f"  {name:<10} {(command.__doc__ or '').splitlines()[0]}" for name, command in commands.items()
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("command", choices=commands, help="what to do; COMMAND --help tells more")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+    if not distributed.is_main():
+        return
+    if parsed.json:
+        content = asdict(results) if is_dataclass(results) and not isinstance(results, type) else results
+        print(json.dumps(content, default=str))
+    else:
+        print(*lines, sep="\n")

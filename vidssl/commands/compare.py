@@ -1,63 +1,62 @@
-"""One page that compares runs: untrained against trained, for each label set."""
+"""The command `compare`: one page that compares retrieval results of several networks."""
 
+import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.commands.retrieval import RANKS
-from vidssl.commands.retrieval_page import video_preview
-from vidssl.data.video_list import read_list
+from vidssl.commands.arguments import add_output_options, parse, print_results
 from vidssl.errors import DataError
-from vidssl.viz import training_curves, write_compare_page
 
 _SUMMARY = (
-    "A network was trained on videos without being told what they show: two clips of one video, changed in different "
-    "ways, have to get similar features. Its features are compared here with those of the same network before "
-    "training. For each query video of the test list, the most similar videos of the training list are searched; "
-    "R@k is the share of queries with a video of their own class among the k most similar. Labels are used for "
-    "counting only."
+    "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
+    "similar features. Its features are compared here with those of the same network before training. For each query "
+    "video of the test list, the most similar videos of the training list are searched; R@k is the fraction of queries "
+    "with a video of their own class among the k most similar. Labels are used for counting only."
 )
+_NUMBERS = ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance")  # columns of the table
 
-_NUMBERS = (*(f"R@{k}" for k in RANKS), "knn", "chance")  # columns of the table
+Found = dict[str, dict[str, dict[str, Any]]]  # run -> label set -> results
 
 
-def compare(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) -> str:
-    """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; give the numbers as a table.
+def compare(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
+    """Compare the retrieval results of several networks on one page; `make demo` ends with it."""
+    parser = argparse.ArgumentParser(prog=prog, description=compare.__doc__)
+    option = parser.add_argument
+    option("folder", type=Path, help="holds RUN/LABELS/results.json; index.html is written there")
+    option("--runs", nargs="+", default=["random", "trained"], metavar="RUN", help="the baseline first")
+    option("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
+    option("--videos", type=Path, required=True, help="list with an example video per class")
+    add_output_options(parser)
+    parsed = parse(parser, arguments)
+    found = compare_runs(parsed.folder, parsed.runs, parsed.metrics, parsed.videos)
+    print_results(parsed, found, _table(found), parsed.folder / "index.html")
+
+
+def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path) -> Found:
+    """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; return the results.
 
     Args:
         folder: Where the results are.
-        runs: Names of the runs, the one to compare with first.
+        runs: Names of the runs, the baseline first.
         metrics: The metrics.jsonl of the training, for the curves.
-        videos: A list, whose classes are shown as playing previews.
+        videos: A list; the page plays the first video of each class.
 
     Raises:
         DataError: A file is missing.
     """
+    from vidssl.commands.retrieval_page import video_preview
+    from vidssl.data.video_list import read_list
+    from vidssl.viz import training_curves, write_compare_page
+
+    found = _read(folder, runs)
     try:
-        found = {
-            run: {
-                path.parent.name: json.loads(path.read_text(encoding="utf-8"))
-                for path in sorted((folder / run).glob("*/results.json"))
-            }
-            for run in runs
-        }
         lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
-        raise DataError(f"cannot read {error.filename}: {error.strerror}; run the retrievals first") from None
-    for run, labels in found.items():
-        if not labels:
-            raise DataError(f"no results in {folder / run}/*/results.json; run the retrievals first")
-        for label in next(iter(found.values())):
-            lacking = [name for name in _NUMBERS if name not in labels.get(label, {})]
-            if lacking:
-                raise DataError(
-                    f"{folder / run / label}/results.json lacks {', '.join(lacking)}; search labelled lists first"
-                )
-    best = found[runs[-1]]
-    for run in found:  # what was learned best stands first
-        found[run] = dict(sorted(found[run].items(), key=lambda item: -best[item[0]].get("R@1", 0.0)))
+        raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
     listed = read_list(videos)
-    first = {record.label: record for record in reversed(listed.records)}  # of each class the first video
+    first = {record.label: record for record in reversed(listed.records)}  # the first video of each class
     curves = training_curves(lines)
     (folder / "curves.png").write_bytes(curves)
     write_compare_page(
@@ -65,27 +64,46 @@ def compare(folder: Path, runs: tuple[str, ...], metrics: Path, videos: Path) ->
         title="vidssl: what was learned from unlabelled videos",
         summary=_SUMMARY,
         runs={
-            run: {name: _numbers(results) for name, results in labels.items()}
-            for run, labels in found.items()
+            run: {
+                labels: {name: value for name, value in results.items() if isinstance(value, int | float)}
+                for labels, results in of_run.items()
+            }
+            for run, of_run in found.items()
         },
         curves=curves,
         links=[
-            (f"{run}: {name}", f"{run}/{name}/index.html") for run, labels in found.items() for name in labels
+            (f"{run}: {labels}", f"{run}/{labels}/index.html")
+            for run, of_run in found.items()
+            for labels in of_run
         ],
         strip=[(listed.class_name(label), video_preview(first[label].path)) for label in sorted(first)],
     )
-    return _table(found)
+    return found
 
 
-def _numbers(results: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in results.items() if isinstance(value, int | float)}
+def _read(folder: Path, runs: Sequence[str]) -> Found:
+    """Read the results, the label set that the last run has learned best first."""
+    found: Found = {}
+    for run in runs:
+        paths = sorted((folder / run).glob("*/results.json"))
+        if not paths:
+            raise DataError(f"no results in {folder / run}/*/results.json; run the retrievals first")
+        found[run] = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+    for run, of_run in found.items():
+        for labels in found[runs[0]]:
+            if lacking := [name for name in _NUMBERS if name not in of_run.get(labels, {})]:
+                raise DataError(
+                    f"{folder / run / labels}/results.json lacks {', '.join(lacking)}; use lists with labels"
+                )
+    order = sorted(found[runs[0]], key=lambda labels: -found[runs[-1]][labels]["R@1"])
+    return {run: {labels: of_run[labels] for labels in order} for run, of_run in found.items()}
 
 
-def _table(found: dict[str, dict[str, Any]]) -> str:
+def _table(found: Found) -> str:
     head = f"{'labels':<10}{'backbone':<12}" + "".join(f"{name:>8}" for name in _NUMBERS)
     rows = [head, "-" * len(head)]
-    for label in next(iter(found.values())):
-        for run, labels in found.items():
-            cells = "".join(f"{100 * labels[label][name]:8.1f}" for name in _NUMBERS)
-            rows.append(f"{label:<10}{run:<12}{cells}")
+    for labels in next(iter(found.values())):
+        for run, of_run in found.items():
+            cells = "".join(f"{100 * of_run[labels][name]:8.1f}" for name in _NUMBERS)
+            rows.append(f"{labels:<10}{run:<12}{cells}")
     return "\n".join(rows)

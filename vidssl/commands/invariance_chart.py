@@ -1,4 +1,4 @@
-"""What is shown of how invariant networks are: a chart, and a table for a terminal."""
+"""The results of `analyze invariance` as a chart and as a table for a terminal."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands.test import Results
 from vidssl.viz.bars import grouped_bars
 
-COMPARED = ("unchanged", "shuffled")  # what the transformations are compared with
+COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
 
 
 def chart(found: Mapping[str, Results]) -> bytes:
-    """Draw the scores of networks, one colour each: a PNG file."""
+    """Draw the scores of networks, one colour each, as PNG."""
     names = _measured(found)
     first = next(iter(found.values()))
     series = {
@@ -30,20 +30,20 @@ def chart(found: Mapping[str, Results]) -> bytes:
 
 
 def _means(results: Results) -> Results:
-    """The numbers by name: over several splits their means."""
+    """The numbers by name; for several splits their means."""
     means: Results = results.get("mean", results)
     return means
 
 
 def _measured(found: Mapping[str, Results]) -> list[str]:
-    """The groups of the chart, the lines of the table: the mean only where it is over the same for all networks."""
+    """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
     own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in _means(r)] for r in found.values()]
     names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
     return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
 
 
 def summary(found: Mapping[str, Results]) -> str:
-    """Write the scores of networks as a short table for a terminal."""
+    """Format the scores of networks as a short table."""
     first = next(iter(found.values()))
     names = _measured(found)
     width = max(map(len, names))

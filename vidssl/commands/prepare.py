@@ -18,7 +18,7 @@ def prepare(arguments: Sequence[str] | None = None, prog: str | None = None) -> 
 
 def run_script(dataset: str) -> None:
     """Run the command of one data set with the arguments of a script."""
-    from vidssl.commands.cli import guarded
+    from vidssl.commands import guarded
 
     parser = add_parsers(argparse.ArgumentParser())[dataset]
     parser.prog = Path(sys.argv[0]).name

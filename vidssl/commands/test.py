@@ -145,9 +145,7 @@ def measure_splits(
         ConfigError: The test is the same for all splits, or as of `test`.
     """
     if not any("{split}" in str(text) for text in (videos, options.checkpoint, *options.overrides)):
-        raise ConfigError(
-            f"--list {videos} does not contain {{split}}: the test would be the same for every split"
-        )
+        raise ConfigError(f"{videos} does not contain {{split}}: the test would be the same for every split")
 
     def of_split(split: int) -> tuple[LoadOptions, Path, Path | None]:
         gallery = None if train is None else Path(fill_split(split, train))
@@ -250,7 +248,7 @@ def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Seq
     """Read the lists, load the network, and check that they and the protocols fit each other."""
     several = [path for path in (videos, train) if "{split}" in str(path)]
     if several:
-        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1,2,3")
+        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
     query = read_list(videos, options.root, options.allow_external)
     gallery = None if train is None else read_list(train, options.root, options.allow_external)
     subject = load_subject(options)

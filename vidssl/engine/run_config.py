@@ -198,7 +198,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
     if split is None and (named or _mentions_split(tree)):
         raise ConfigError(
-            f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1,2,3"
+            f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3"
         )
     if split is not None:
         if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):

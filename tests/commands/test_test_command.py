@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import cli
-from vidssl.commands.arguments import protocol_choices
+from vidssl import commands
+from vidssl.commands.evaluate import protocol_choices
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
@@ -33,7 +33,7 @@ def asked(monkeypatch, capsys, *words):
     capsys.readouterr()
     status = 0
     try:
-        cli.guarded(lambda: cli.test([str(word) for word in words]))
+        commands.guarded(lambda: commands.run("test", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
     told = capsys.readouterr()
@@ -41,7 +41,7 @@ def asked(monkeypatch, capsys, *words):
 
 
 def test_the_script(run_script, checkpoint, digits, tmp_path):
-    arguments = ["--checkpoint", checkpoint, "--list", digits / "motion/test.csv", "--out", "out"]
+    arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
     told = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
     status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *told, cwd=tmp_path)
@@ -86,9 +86,11 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
         (["--protocol", "knn", "k=0"], "greater than or equal to 1"),
         (["--protocol", "k=3", "knn"], "--protocol begins with the setting k=3: name the protocol before it"),
         (["--protocol", "svm"], "protocol svm compares with training videos: name their list too"),
-        (["--splits", "1,2"], "names no {split}: it would be the same test for every split"),
-        (["--splits", "1,1"], "1,1 is not a list of different numbers, as 1,2,3"),
-        (["--splits", "1,,b"], "1,,b is not a list of different numbers, as 1,2,3"),
+        (["--splits", "1", "2"], "does not contain {split}: the test would be the same for every split"),
+        (["--splits", "1", "1"], "--splits needs different values, got 1 1"),
+        (["--splits", "1,2,3"], "separate values by spaces: 1 2 3"),
+        (["--splits", "1", "b"], "b is not a number; write --splits 1 2 3, and INPUT before it"),
+        (["--list", "x.csv"], "--list was replaced: write "),
         (["--crops", "0"], "0 is less than 1"),
     ],
 )
@@ -96,7 +98,6 @@ def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, cap
     told = [
         "--checkpoint",
         checkpoint,
-        "--list",
         digits / "motion/test.csv",
         "--out",
         tmp_path / "out",
@@ -109,7 +110,7 @@ def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, cap
 
 
 def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
-    told = ["--list", digits / "motion/test.csv", "--out", tmp_path / "out"]
+    told = [digits / "motion/test.csv", "--out", tmp_path / "out"]
     (tmp_path / "text.pt").write_text("no weights")
     for path, message in (
         (tmp_path / "none.pt", "No such file"),
@@ -125,7 +126,7 @@ def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
     monkeypatch.chdir(tmp_path)
-    cli.train(["--cfg", str(TOY), "--splits", "1,2", *told, *where])
+    commands.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *told, *where])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("16 videos, 16 videos; 1 clips x 1 crops") and lines[-1] == "out/results.json"
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -141,7 +142,7 @@ def splits_in_a_world(folder, told):
 
     os.chdir(folder)
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        cli.train(told)
+        commands.run("train", told)
     return text.getvalue()
 
 
@@ -152,7 +153,7 @@ def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
     told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
     found = run_world(
-        2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1,2", *told, *where]
+        2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *told, *where]
     )
     assert found[0].endswith("out/results.json\n") and found[1] == ""
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -161,7 +162,7 @@ def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
 
 def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
     """They are told from those of the protocols; what both have is the protocol's."""
-    lists = ["--list", digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
+    lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
     told = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
     chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
@@ -182,7 +183,7 @@ def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
 
 
 def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digits, tmp_path):
-    lists = ["--list", digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
+    lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     told = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
     assert "unknown key" in asked(monkeypatch, capsys, *told, "knn", "kk=3")[1]
     message = asked(monkeypatch, capsys, *told, "k=3", "knn")[1]

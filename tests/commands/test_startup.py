@@ -12,14 +12,14 @@ import pytest
 
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
-from vidssl.commands.cli import _COMMANDS
+from vidssl.commands import COMMANDS
 from vidssl.commands.prepare import add_parsers
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
-DATASETS = [*add_parsers(argparse.ArgumentParser())]
 TOP = Path(__file__).parents[2]
 HEAVY = ("torch", "torchvision", "sklearn", "matplotlib", "scipy", "tensorboard", "pytorchvideo", "av", "cv2")
+DATASETS = [*add_parsers(argparse.ArgumentParser())]
 SCRIPTS = [str(path) for kind in ("tools", "datasets") for path in (TOP / kind).glob("*.py")]
 
 # Runs commands one after another in one process: nothing heavy may be there after the last, so after none.
@@ -34,7 +34,7 @@ for words in json.loads(sys.argv[1]):
             if words[0].endswith(".py"):
                 runpy.run_path(words[0], run_name="__main__")
             elif words[0] == "vidssl":
-                from vidssl.commands.cli import main
+                from vidssl.commands import main
                 main()
             else:
                 runpy.run_module(words[0], run_name="__main__")
@@ -61,9 +61,9 @@ def python(code, *arguments):
 @pytest.fixture(scope="module")
 def helps():
     """What each command prints with --help, and the heavy modules that are there after all of them."""
-    words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.commands.launch", "--help"]]
-    words += [["vidssl", name, "--help"] for name in _COMMANDS]
-    words += [["vidssl", "analyze", name, "--help"] for name in ("invariance", "parts")]
+    words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.__main__", "--help"]]
+    words += [["vidssl", name, "--help"] for name in COMMANDS]
+    words += [["vidssl", "analyze", "invariance", "--help"]]
     words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
@@ -71,7 +71,7 @@ def helps():
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 19 and len(shown) == 5 + len(_COMMANDS) + len(DATASETS) + len(SCRIPTS)
+    assert len(SCRIPTS) >= 18 and len(shown) == 4 + len(COMMANDS) + len(DATASETS) + len(SCRIPTS)
     assert heavy == []
 
 
@@ -79,7 +79,7 @@ def test_a_command_names_itself(helps):
     for words, text in helps[0].items():
         if words != "vidssl --version":
             name = words.removesuffix(" --help").rpartition("/")[2]
-            name = "python -m vidssl.commands.launch" if name == "vidssl.commands.launch" else name
+            name = "vidssl" if name == "vidssl.__main__" else name
             assert text.startswith((f"usage: {name} [-h]", f"usage: {name}\n")), words
 
 
@@ -93,12 +93,12 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.commands.cli
+import vidssl, vidssl.commands.evaluate
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl.__all__}
 from vidssl import open_video
-import vidssl.data
-assert open_video is vidssl.open_video is vidssl.data.open_video
+import vidssl.video
+assert open_video is vidssl.open_video is vidssl.video.open_video
 try:
     vidssl.open_vidoe
 except AttributeError as error:
@@ -111,9 +111,9 @@ print(json.dumps([light, message]))
 def test_a_run_imports_what_it_uses(digits, tmp_path):
     code = """
 import json, sys
-from vidssl.commands import cli
+from vidssl import commands
 heavy = json.loads(sys.argv[1])
-cli.train(sys.argv[2:])
+commands.run("train", sys.argv[2:])
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     config = TOP / "configs" / "toy" / "supervised.yaml"

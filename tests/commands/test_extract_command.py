@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 from vidssl.data.video_list import read_list
 
 TOP = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def few(digits, tmp_path):
     """A list of five videos, and the arguments that make their features quickly."""
     names = read_list(digits / "motion/test.csv").names[:5]
     (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
-    return [*UNTRAINED, "--list", tmp_path / "few.csv", "--root", digits, "--clips", "1", "--workers", "0"]
+    return [tmp_path / "few.csv", *UNTRAINED, "--root", digits, "--clips", "1", "--workers", "0"]
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def said(capsys):
     def run(*told):
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.extract([str(word) for word in told]))
+            commands.guarded(lambda: commands.run("extract", [str(word) for word in told]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -75,12 +75,14 @@ def test_shards_that_there_are_not(few, said, tmp_path, shard):
 
 
 def test_what_merge_goes_with(few, said, tmp_path):
-    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["seed=3"], ["--allow-missing"]):
+    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["--allow-missing"]):
         line, status = said("--merge", "--out", tmp_path / "x", *told)
-        assert status == 2 and "--merge goes with --out alone" in line and "\n" not in line
-    for told in (few[5:], few[:5], []):
+        assert status == 2 and "--merge needs --out only" in line and "\n" not in line
+    line, status = said("--out", tmp_path / "x", *few[1:])
+    assert status == 2 and "data.moving_digits=null is a setting; a video list is required" in line
+    for told in (few[1:5], [few[0], *few[6:]], []):
         line, status = said("--out", tmp_path / "x", *told)
-        assert status == 2 and "--checkpoint and --list are required" in line and "\n" not in line
+        assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
     line, status = said("--merge", "--out", tmp_path / "x")
     assert status == 2 and "has no parts" in line
     line, status = said("--merge")
@@ -113,7 +115,7 @@ def test_fault_28_several_processes_are_one(few, said, tmp_path, digits):
     rest = ("--clips", "1", "--workers", "0", "--page-queries", "2")
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
     lines = both("tools/retrieval.py", *UNTRAINED, *lists, *rest, "--out", tmp_path / "two")
-    cli.retrieval([str(word) for word in (*UNTRAINED, *lists, *rest, "--out", tmp_path / "one")])
+    commands.run("retrieval", [str(word) for word in (*UNTRAINED, *lists, *rest, "--out", tmp_path / "one")])
     assert len(lines) == 5 and lines[-1] == f"{tmp_path}/two/index.html"
     results = [(tmp_path / name / "results.json").read_text() for name in ("one", "two")]
     assert results[0] == results[1]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -32,7 +32,7 @@ def said(capsys):
     def run(*told):
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.retrieval([str(word) for word in (*UNTRAINED, *told)]))
+            commands.guarded(lambda: commands.run("retrieval", [str(word) for word in (*UNTRAINED, *told)]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -60,7 +60,7 @@ def test_mistakes(said, digits, tmp_path):
     video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
     lists = ("--gallery", digits / "motion/train.csv")
     for told, named in (
-        (("--query", video), "--gallery LIST, --index FILE or both"),
+        (("--query", video), "--gallery LIST or --index FILE is required"),
         (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
         (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
         (("--query", tmp_path / "none.csv", *lists), "cannot read list"),

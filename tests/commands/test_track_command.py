@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 from vidssl.data.video_list import read_list
 
 TOP = Path(__file__).parents[2]
@@ -23,7 +23,7 @@ def run(digits, tmp_path, capsys):
         words += ["--tracker", "search.short_side=72", "size=32", "min_gap=12"]
         capsys.readouterr()
         try:
-            cli.guarded(lambda: cli.track([str(word) for word in words]))
+            commands.guarded(lambda: commands.run("track", [str(word) for word in words]))
         except SystemExit as end:
             printed = capsys.readouterr()
             return printed.out + printed.err, end.code
@@ -55,7 +55,3 @@ def test_a_mistake_is_one_line(run):
     assert status == 2 and printed.strip().splitlines()[-1].startswith("error: ") and "2/2" in printed
     printed, status = run("--clips", "3")  # of what is tracked there are none
     assert status == 2 and "unrecognized arguments: --clips" in printed
-
-
-def test_the_tool_calls_it():
-    assert "guarded(track)" in (TOP / "tools" / "track_regions.py").read_text()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands import cli
+from vidssl import commands
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "sce.yaml"
@@ -17,7 +17,7 @@ def asked(capsys, *words):
     capsys.readouterr()
     status = 0
     try:
-        cli.guarded(lambda: cli.analyze([str(word) for word in words]))
+        commands.guarded(lambda: commands.run("analyze", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
     told = capsys.readouterr()
@@ -25,8 +25,8 @@ def asked(capsys, *words):
 
 
 def test_the_script(run_script, digits, tmp_path):
-    arguments = ["--checkpoint", "random", "--cfg", TOY, *TOLD, "--list", digits / "motion/test.csv"]
-    more = ["--transformations", "instance,colour", "--top-k", "4", "--boxes", digits / "boxes.csv"]
+    arguments = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOY, *TOLD]
+    more = ["--transformations", "instance", "colour", "--top-k", "4", "--boxes", digits / "boxes.csv"]
     more += ["--workers", "0", "--device", "cpu", "--size", "24", "--out", "out"]
     status, out, err = run_script(TOP / "tools/analyze.py", "invariance", *arguments, *more, cwd=tmp_path)
     assert status == 0 and "Traceback" not in err, err
@@ -47,11 +47,11 @@ def test_the_script(run_script, digits, tmp_path):
         (["--variant", "other"], "invalid choice: 'other'"),
         (["--top-k", "0"], "0 is less than 1"),
         (["--boxes", "nowhere.csv"], "nowhere.csv"),
-        (["--crops", "2"], "--crops 2: the central square is measured"),
+        (["--crops", "2"], "--crops 2: only the central square is measured"),
     ],
 )
 def test_mistakes_are_one_line(words, message, digits, tmp_path, capsys):
-    arguments = ["--checkpoint", "random", "--cfg", TOY, *TOLD, "--list", digits / "motion/test.csv"]
+    arguments = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOY, *TOLD]
     out, err, status = asked(capsys, "invariance", *arguments, "--out", tmp_path / "out", *words)
     assert status == 2 and message in err.splitlines()[-1] and not out
     assert not (tmp_path / "out").exists()

@@ -1,0 +1,84 @@
+"""The README's five steps with the package as pip installs it, in a folder outside of the checkout."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).parents[2]
+FREE = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def run(*words, cwd):
+    done = subprocess.run(
+        [str(word) for word in words],
+        cwd=cwd,
+        env={**FREE, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{words}: {done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def bin_folder(tmp_path_factory):
+    """The `bin` of an environment with the wheel installed, and the other packages of the tests' environment."""
+    pytest.importorskip("setuptools", reason="setuptools is not installed")
+    folder = tmp_path_factory.mktemp("installed")
+    source = folder / "source"
+    source.mkdir()
+    for name in ("setup.py", "pyproject.toml", "README.md"):
+        shutil.copy(TOP / name, source)
+    for name in ("vidssl", "configs"):
+        shutil.copytree(TOP / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", folder, source, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    configs = [path.relative_to(TOP).as_posix() for path in (TOP / "configs").rglob("*.yaml")]
+    assert {f"vidssl/{name}" for name in configs} <= {*names} and not [
+        n for n in names if n.startswith("tests")
+    ]
+    shutil.rmtree(source)
+    venv.create(folder / "env", with_pip=False)
+    (site,) = (folder / "env/lib").glob("python*/site-packages")
+    run(*pip, "--python", folder / "env/bin/python", "install", "--quiet", "--no-deps", wheel, cwd=folder)
+    others = next(path for path in map(Path, sys.path) if (path / "torch").is_dir())
+    (site / "others.pth").write_text(f"{others}\n")  # after the environment's own packages
+    return folder / "env/bin"
+
+
+@pytest.mark.long
+def test_the_steps_of_the_readme(bin_folder, digits, tmp_path):
+    code = "import vidssl; print(vidssl.__file__)"
+    assert str(bin_folder.parent) in run(bin_folder / "python", "-c", code, cwd=tmp_path)
+    for line in (digits / "motion/train.csv").read_text().splitlines()[1:25]:
+        path, label = line.split(",")[:2]
+        target = tmp_path / "videos" / f"class{label}" / f"person{Path(path).stem}.mp4"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(digits / path, target)
+    text = (TOP / "README.md").read_text(encoding="utf-8")
+    steps = text.split("## Five steps", 1)[1].split("```sh\n", 1)[1].split("```", 1)[0]
+    steps = re.sub(r"\\\n", " ", steps).replace("/data/actions", str(tmp_path / "videos"))
+    commands = [shlex.split(line) for line in steps.splitlines() if line.startswith("vidssl ")]
+    assert [words[1] for words in commands] == ["prepare", "train", "test", "retrieval", "extract"]
+    for _, name, *words in commands:
+        if name == "train":
+            words += ["steps=2", "batch_size=4", "data.workers=0"]
+        if name in ("test", "retrieval", "extract"):
+            words += ["--clips", "1", "--crops", "1", "--workers", "0"]
+        if name == "test":  # too few videos for cross-validation
+            words[words.index("svm")] = "uniformity"
+        run(bin_folder / "vidssl", name, *words, cwd=tmp_path)
+    assert (tmp_path / "output/mine/test/results.json").exists()
+    assert (tmp_path / "output/mine/retrieval/index.html").exists()
+    assert (tmp_path / "output/mine/features/features.npy").exists()

@@ -44,6 +44,7 @@ setup(
         "matplotlib",
         "tensorboard",
         "tqdm",
+        "typing_extensions>=4.6",
         "jinja2",
     ],
     extras_require={

@@ -112,8 +112,8 @@ def test_a_list_of_chunks(videos, tmp_path, number_of):
         assert number_of(video.frames(range(first, first + part.num_frames))) == list(range(2, 22))
     assert (made.videos, made.chunks, made.short, made.fewer) == (4, 10, ("short.mp4",), 0)
     assert str(made).splitlines() == [
-        "4 videos, 10 chunks of 20 frames",
-        "1 shorter videos kept as one chunk each: 'short.mp4'",
+        "4 videos, 10 chunks",
+        "1 videos are shorter than a chunk: 'short.mp4'",
     ]
 
 
@@ -127,7 +127,7 @@ def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):
         for n in (0, 1)
     ]
     assert spans(tmp_path / "again" / "train.csv") == expected
-    assert made.short == ("short.mp4",) and "1 shorter videos dropped" in str(made)
+    assert made.short == ("short.mp4",) and "1 videos are shorter than a chunk" in str(made)
     with pytest.raises(DataError, match=r"no video of .* has 200 frames"):
         prepare_chunks(videos, tmp_path / "none", frames=200, short="drop")
     assert not (tmp_path / "none").exists()
@@ -167,8 +167,8 @@ def test_the_script(videos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments, "--short", "drop"])
     runpy.run_path(str(SCRIPT), run_name="__main__")
     assert capsys.readouterr().out.splitlines() == [
-        "4 videos, 6 chunks of 20 frames",
-        "1 shorter videos dropped: 'short.mp4'",
+        "4 videos, 6 chunks",
+        "1 videos are shorter than a chunk: 'short.mp4'",
         f"lists written to {tmp_path / 'out'}",
     ]
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(tmp_path / "none.csv"), *arguments[1:]])

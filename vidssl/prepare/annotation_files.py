@@ -1,4 +1,7 @@
-"""Readers of annotation files: lines of text, CSV, JSON, class names. Errors name the file and the line."""
+"""Readers of annotation files. All raise DataError with `file:line` for a file that is unreadable or malformed.
+
+`remedy` ends the error for a missing file, such as "pass an official CSV".
+"""
 
 import csv
 import io
@@ -12,23 +15,14 @@ from vidssl.errors import DataError
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
-    """Yield the non-empty lines of a text file, stripped, each with its `file:line`.
-
-    Raises:
-        DataError: The file cannot be read (the error ends in `remedy`), or is not UTF-8.
-    """
+    """Yield the non-empty lines of a text file, stripped, each with its `file:line`."""
     for number, line in enumerate(read_text(path, remedy).split("\n"), 1):
         if line.strip():
             yield f"{path}:{number}", line.strip()
 
 
 def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the rows of a CSV file with a header, each with its `file:line`.
-
-    Raises:
-        DataError: The file cannot be read or is not CSV (the error ends in `remedy`), lacks one of `columns`, or a row
-            has too many fields or an empty one in these columns.
-    """
+    """Yield the rows of a CSV file with a header, each with its `file:line`; `columns` must not be empty."""
     reader = csv.DictReader(io.StringIO(read_text(path, remedy), newline=""), strict=True)
     try:
         header = reader.fieldnames or ()
@@ -45,11 +39,7 @@ def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        DataError: It cannot be read, or is not JSON.
-    """
+    """Read a JSON file."""
     try:
         return json.loads(read_text(path, "pass an official JSON file"))
     except (json.JSONDecodeError, RecursionError) as error:
@@ -57,11 +47,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_classes(path: Path) -> list[str]:
-    """Read class names, one a line; line n names class n.
-
-    Raises:
-        DataError: The file cannot be read, or has an empty line.
-    """
+    """Read class names, one a line; line n names class n."""
     names = [line.strip() for line in read_text(path, "pass a file of class names").rstrip().split("\n")]
     if "" in names:
         raise DataError(f"{path}:{names.index('') + 1}: empty line; line n names class n, from 0")
@@ -69,11 +55,7 @@ def read_classes(path: Path) -> list[str]:
 
 
 def file_names(folder: Path) -> list[str]:
-    """Names of the files in a folder, sorted.
-
-    Raises:
-        DataError: The folder cannot be read.
-    """
+    """Names of the files in a folder, sorted."""
     try:
         return sorted(path.name for path in folder.iterdir() if path.is_file())
     except OSError as error:

@@ -20,17 +20,14 @@ class ChunkReport:
 
     videos: int  # rows that were read
     chunks: int  # rows that were written
-    frames: int  # of each chunk
     short: tuple[str, ...]  # videos that are shorter than a chunk
-    short_kept: bool  # whether each of these is one chunk
     fewer: int  # videos too short for all chunks
     duplicates: int  # dropped chunks
 
     def __str__(self) -> str:
-        lines = [f"{self.videos} videos, {self.chunks} chunks of {self.frames} frames"]
+        lines = [f"{self.videos} videos, {self.chunks} chunks"]
         if self.short:
-            action = "kept as one chunk each" if self.short_kept else "dropped"
-            lines.append(f"{len(self.short)} shorter videos {action}: {preview(self.short)}")
+            lines.append(f"{len(self.short)} videos are shorter than a chunk: {preview(self.short)}")
         if self.fewer:
             lines.append(f"{self.fewer} videos have fewer chunks")
         if self.duplicates:
@@ -97,6 +94,4 @@ def prepare_chunks(
     if not unique:
         raise DataError(f"no video of {videos} has {frames} frames: use shorter chunks, or keep short videos")
     write_lists(out, listed.root, {videos.stem: unique}, listed.classes)
-    return ChunkReport(
-        len(items), len(unique), frames, tuple(too_short), short == "keep", fewer, len(rows) - len(unique)
-    )
+    return ChunkReport(len(items), len(unique), tuple(too_short), fewer, len(rows) - len(unique))

@@ -3,7 +3,7 @@
 import posixpath
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from vidssl.errors import DataError
 from vidssl.prepare.file_index import FileIndex, preview
@@ -56,26 +56,21 @@ def folders_of_possible_frames(images: Iterable[tuple[str, str | None, str]]) ->
         names[folder].append(name)
         labels[folder].add(label)
     folders_per_label = Counter(label for each in labels.values() for label in each)
-    return sorted(
-        folder
-        for folder in names
-        if folder
-        and len(names[folder]) > 1
-        and _may_be_frames(
-            folder,
-            names[folder],
-            labels[folder],
-            all(folders_per_label[label] == 1 for label in labels[folder]),
-        )
-    )
+    found = []
+    for folder in sorted(names):
+        prefixes = numbers_by_name(names[folder])
+        is_class = labels[folder] == {posixpath.basename(folder)}  # <class>/0001.png
+        # The examples of all classes, or <class>/images/<class>_1.JPEG.
+        several = len(labels[folder]) > 1 or {name.rstrip("_-. ") for name in prefixes} == labels[folder]
+        is_set = several and all(folders_per_label[label] == 1 for label in labels[folder])
+        is_numbered = bool(prefixes) and not is_class and not is_set
+        if folder and len(names[folder]) > 1 and (is_mixed(prefixes) or is_numbered):
+            found.append(folder)
+    return found
 
 
 def check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
-    """Refuse to split images at random if they may be frames of videos.
-
-    Raises:
-        DataError: Some may be.
-    """
+    """Raise DataError if images may be frames of videos, which must not be split at random."""
     found = folders_of_possible_frames(images)
     if found:
         raise DataError(
@@ -83,16 +78,3 @@ def check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
             "one video must not be in both train and test: remove --images to list each folder as a video, or group "
             "them: --group '.+/' keeps the images of a folder together, --group '.+' splits them, --test 0 tests none"
         )
-
-
-def _may_be_frames(folder: str, images: Sequence[str], labels: set[str | None], only_folder: bool) -> bool:
-    """Whether images are numbered like frames, and the folder does not hold the examples of a class.
-
-    `only_folder`: no other folder has images of these labels.
-    """
-    prefixes = numbers_by_name(images)
-    if is_mixed(prefixes):
-        return True
-    is_class = labels == {posixpath.basename(folder)}  # <class>/0001.png
-    named_by_class = {prefix.rstrip("_-. ") for prefix in prefixes} == labels  # <class>/images/<class>_1.JPEG
-    return bool(prefixes) and not is_class and not (only_folder and (named_by_class or len(labels) > 1))

@@ -52,9 +52,8 @@ def prepare_list(
     for place, line in read_lines(videos, "pass the list of another project"):
         video = _parse(place, line, form, separator, index)
         if names and video.label >= len(names):
-            raise DataError(
-                f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0"
-            )
+            limit = f"{classes} has {len(names)} classes, from 0"
+            raise DataError(f"{place}: label {video.label} is out of range; {limit}")
         listed.append(video)
     return write_matched_lists(root, out, {name: listed}, names, index=index, **options)
 

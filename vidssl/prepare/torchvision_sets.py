@@ -92,11 +92,9 @@ def _image_sets() -> dict[str, Any]:
     found = {}
     for name, kind in sorted(vars(datasets).items()):
         if inspect.isclass(kind) and issubclass(kind, datasets.VisionDataset):
-            parameters = inspect.signature(kind).parameters
-            required = {
-                p.name for p in parameters.values() if p.default is p.empty and p.kind is not p.VAR_KEYWORD
-            }
-            if required <= {"root"} and {"train", "split"} & parameters.keys():
+            known = inspect.signature(kind).parameters
+            required = {one.name for one in known.values() if one.default is one.empty} - {"kwargs"}
+            if required <= {"root"} and {"train", "split"} & known.keys():
                 found[name] = kind
     return found
 
@@ -111,9 +109,7 @@ def _splits(kind: Any) -> dict[str, dict[str, Any]]:
 
 def _open(kind: Any, root: Path, arguments: dict[str, Any], download: bool) -> Any:
     if download and "download" not in inspect.signature(kind).parameters:
-        raise ConfigError(
-            f"torchvision cannot download {kind.__name__}: download it yourself, without --download"
-        )
+        raise ConfigError(f"torchvision cannot download {kind.__name__}: download it yourself")
     try:
         return kind(str(root), **arguments, **({"download": True} if download else {}))
     except Exception as error:  # the sets of torchvision raise errors of many types
@@ -135,17 +131,13 @@ def _items(title: str, dataset: Any, unlabeled: bool) -> Iterator[tuple[Image.Im
             case (Image.Image() as image, int() | np.integer() as label) if label >= 0 or unlabeled:
                 yield image, int(label)
             case _:
-                raise DataError(
-                    f"{title}, item {number} is not (image, class number): this set cannot be listed"
-                )
+                raise DataError(f"{title}, item {number} is not (image, class number): unsupported set")
 
 
 def _png(image: Image.Image, name: str) -> bytes:
     """Encode the pixels only: a colour profile or a rotation in the file would change what a reader decodes."""
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
-        raise DataError(
-            f"{name} has more than 8 bits per channel (mode {image.mode}): 8-bit PNG would lose some"
-        )
+        raise DataError(f"{name} has more than 8 bits per channel (mode {image.mode}): not supported")
     pixels: NDArray[Any] = np.asarray(image if image.mode == "L" else image.convert("RGB"))
     bgr = np.ascontiguousarray(pixels if pixels.ndim == 2 else pixels[..., ::-1])
     return cv2.imencode(".png", bgr)[1].tobytes()
@@ -161,9 +153,7 @@ def _write(path: Path, content: bytes) -> bool:
         temporary_for(path).write_bytes(content)
         os.replace(temporary_for(path), path)
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror}; free some space, or choose another folder"
-        ) from None
+        raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     return True
 
 

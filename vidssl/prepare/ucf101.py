@@ -23,8 +23,8 @@ def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
     Raises:
         DataError: The split files are incomplete, contradict each other, or do not fit the folder.
     """
-    names = " ".join(file_names(splits))
-    numbers = sorted(set(re.findall(r"\b(?:train|test)list(\d+)\.txt\b", names)))
+    files = [re.fullmatch(r"(?:train|test)list(\d+)\.txt", name) for name in file_names(splits)]
+    numbers = sorted({file[1] for file in files if file})
     if not numbers:
         raise DataError(f"{splits} has no trainlist01.txt: pass the folder ucfTrainTestlist")
     classes = _classes(splits / "classInd.txt")
@@ -43,9 +43,7 @@ def _classes(path: Path) -> list[str]:
     for place, line in read_lines(path, _REMEDY):
         number, *name = line.split(maxsplit=1)
         if number != str(len(classes) + 1) or not name:
-            raise DataError(
-                f"{place}: {line!r} is not '{len(classes) + 1} <Class>': classes count from 1, in order"
-            )
+            raise DataError(f"{place}: {line!r} is not '{len(classes) + 1} <Class>': classes count from 1")
         classes += name
     if not classes:
         raise DataError(f"{path} names no classes; {_REMEDY}")
@@ -53,18 +51,15 @@ def _classes(path: Path) -> list[str]:
 
 
 def _videos(path: Path, classes: list[str], renamed: Counter[str]) -> list[ListedVideo]:
-    labels = {name.casefold(): n for n, name in enumerate(classes)} | {
-        name: n for n, name in enumerate(classes)
-    }
+    exact = {name: n for n, name in enumerate(classes)}
+    any_case = {name.casefold(): n for name, n in exact.items()}
     videos = []
     for place, line in read_lines(path, _REMEDY):
         match = re.fullmatch(r"(([^/]+)/[^/]+?)(?:\s+(\d+))?", line)
         if match is None:
-            raise DataError(
-                f"{place}: {line!r} is not '<Class>/<file>', with or without the number of the class"
-            )
+            raise DataError(f"{place}: {line!r} is not '<Class>/<file>' or '<Class>/<file> <number>'")
         name, folder, number = match.groups()
-        label = labels.get(folder, labels.get(folder.casefold()))
+        label = exact.get(folder, any_case.get(folder.casefold()))
         if label is None:
             raise DataError(
                 f"{place}: class {folder!r} is not among the {len(classes)} of classInd.txt ({preview(classes)}): "
@@ -72,7 +67,7 @@ def _videos(path: Path, classes: list[str], renamed: Counter[str]) -> list[Liste
             )
         if number is not None and int(number) != label + 1:
             raise DataError(
-                f"{place}: {line!r}: classInd.txt has number {label + 1} for {folder}; correct one of them"
+                f"{place}: {line!r}: classInd.txt has number {label + 1} for {folder}; correct one"
             )
         if folder != classes[label]:
             renamed[f"{folder} is {classes[label]}"] += 1

@@ -233,8 +233,8 @@ def main() -> None:
     top = max(tops)
     for title, forms in figures.items():
         for name, x in forms.items():
-            share, faster = 1e12 * x["tflop_a_second"] / top, x["to_algorithm_1"]
-            speed = f"{x['clips_a_second']:.2f}", f"{x['tflop_a_second']:.3g}", f"{share:.0%}"
+            fraction, faster = 1e12 * x["tflop_a_second"] / top, x["to_algorithm_1"]
+            speed = f"{x['clips_a_second']:.2f}", f"{x['tflop_a_second']:.3g}", f"{fraction:.0%}"
             rows.append([title, name, *speed, f"{faster:.2f}", f"{x['first_loss']:.4f}"])
     header = ["setting", "step", "clips/s", "TFLOP/s", "of the peak", "times faster", "first loss"]
     print(table(header, rows))

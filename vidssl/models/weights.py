@@ -14,14 +14,12 @@ from vidssl.models.checkpoint_files import (
     UntrustedError as UntrustedError,
 )  # also for importers of this module
 from vidssl.models.checkpoint_files import read_file, read_without_objects
-from vidssl.models.checkpoint_layouts import (
-    FoundNetwork,
+from vidssl.models.checkpoint_layouts import FoundNetwork, find_networks, flatten
+from vidssl.models.checkpoint_match import (
     Match,
     choose_match,
     compare,
     differences,
-    find_networks,
-    flatten,
     match_backbones,
     shapes_of,
 )

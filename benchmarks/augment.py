@@ -1,9 +1,9 @@
-"""Time one view against other pipelines: `python benchmarks/augment.py [--rounds N] [--json FILE]`.
+"""Compare the time of one view with other pipelines: `python benchmarks/augment.py [--rounds N] [--json FILE]`.
 
-One process, one thread, milliseconds for a view, mean over strong_alpha and strong_beta. All pipelines run in
-turn in each round (A B C A B C ...), so that a slow moment of the machine hits all of them; printed are
-medians, and the median of the ratios within rounds. All get the same frames in their own memory layout and do
-the same operations, in the same order, by the same amounts. A second table has the recipes of vidssl, one by one.
+One process, one thread, milliseconds per view, mean over strong_alpha and strong_beta. All pipelines run in turn in
+each round (A B C A B C ...), so that other load on the machine affects all of them; the table has medians, and the
+median of the ratios within rounds. All get the same frames in their own memory layout and apply the same operations, in
+the same order and strength. A second table has the recipes of vidssl.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CLIPS = {"8 x 224": (8, 224), "16 x 112": (16, 112)}  # frames, side; from 340x2
 
 
 class View(NamedTuple):
-    """What a recipe has drawn."""
+    """The random draws of a recipe."""
 
     size: int
     box: Box
@@ -47,12 +47,12 @@ class View(NamedTuple):
     flip: bool
 
     def cut(self) -> int:
-        """The kernel as vidssl cuts it, at 3.5 sigma."""
+        """Return the kernel as vidssl truncates it, at 3.5 sigma."""
         return min(self.kernel, 2 * math.ceil(3.5 * self.sigma) + 1)
 
 
 def draw(frames: Frames, config: ViewRecipe.Config, rng: np.random.Generator) -> View:
-    """Draw what the recipe draws from the same generator."""
+    """Draw the same values as the recipe does from this generator."""
     box = random_box(*frames.shape[2:], config.area, config.ratio, rng)
     jitter = []
     if rng.random() < config.jitter_probability:
@@ -68,7 +68,7 @@ def draw(frames: Frames, config: ViewRecipe.Config, rng: np.random.Generator) ->
 
 
 def opencv_view(frames: Frames, view: View, cut: bool) -> Frames:
-    """Frame by frame and operation by operation, with the OpenCV function that does each."""
+    """Apply each operation to each frame with the OpenCV function for it."""
     out, box = [], view.box
     for image in frames.transpose(0, 2, 3, 1):
         x = cv2.resize(image[box.y : box.y + box.h, box.x : box.x + box.w], (view.size, view.size))
@@ -99,7 +99,7 @@ def opencv_view(frames: Frames, view: View, cut: bool) -> Frames:
 
 
 def torchvision_view(planes: Tensor, view: View, as_float: bool, cut: bool) -> Tensor:
-    """With torchvision v2 on (T, C, H, W), uint8 or float32."""
+    """Apply torchvision v2 to (T, C, H, W), uint8 or float32."""
     x = F.to_dtype(planes, torch.float32, scale=True) if as_float else planes
     box = view.box
     x = F.resized_crop(x, box.y, box.x, box.h, box.w, [view.size, view.size], antialias=False)
@@ -116,7 +116,7 @@ def torchvision_view(planes: Tensor, view: View, as_float: bool, cut: bool) -> T
 
 
 def pil_view(frames: Frames, view: View) -> Tensor:
-    """As SlowFast: colour and blur on the whole frames, as one high PIL image; then crop and flip as float."""
+    """Augment as SlowFast: colour and blur on all frames as one high PIL image, then crop and flip as float."""
     images = frames.transpose(0, 2, 3, 1)
     x = Image.fromarray(images.reshape(-1, *images.shape[2:]))
     for name, amount in view.jitter:
@@ -135,11 +135,11 @@ def pil_view(frames: Frames, view: View) -> Tensor:
 
 
 def floor_view(frames: Frames, view: View) -> Frames:
-    """Only what every view needs."""
+    """Crop and resize only."""
     return crop_resize(frames, view.box, view.size, view.size)
 
 
-# None is vidssl. The blur kernel is the papers' 23, or cut where vidssl cuts it.
+# None is vidssl. The blur kernel is the papers' 23, or truncated as in vidssl.
 PIPELINES: dict[str, Callable[..., Any] | None] = {
     "vidssl": None,
     "OpenCV op by op, kernel 23": partial(opencv_view, cut=False),
@@ -152,29 +152,29 @@ PIPELINES: dict[str, Callable[..., Any] | None] = {
 }
 
 
-def pictures(length: int) -> Frames:
-    """Smooth frames of 340x256."""
+def images(length: int) -> Frames:
+    """Make smooth frames of 340x256."""
     small = generator(0).integers(0, 256, (length, 32, 43, 3), dtype=np.uint8)
     images = np.stack([cv2.resize(image, (340, 256), interpolation=cv2.INTER_CUBIC) for image in small])
     return images.transpose(0, 3, 1, 2)
 
 
 def compare(length: int, size: int, rounds: int) -> dict[str, float]:
-    """Time the recipes: milliseconds of CPU time a view, the mean over rounds, for they draw much or little to do."""
-    frames = pictures(length)
+    """Time the recipes: CPU milliseconds per view, the mean over rounds, as draws differ in cost."""
+    frames = images(length)
     recipes = {name: RECIPES[name](RECIPES[name].Config(size=size)) for name in COMPARED}
     actions = {name: partial(one_view, recipe, frames) for name, recipe in recipes.items()}
     return {name: float(times.mean()) for name, times in paired(actions, rounds).items()}
 
 
 def one_view(recipe: Recipe, frames: Frames, key: int) -> None:
-    """Make the view that belongs to a key."""
+    """Make the view of a key."""
     recipe(frames, generator(1, key))
 
 
 def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
-    """Time all pipelines: milliseconds a view, (rounds, pipelines)."""
-    frames = pictures(length)
+    """Time all pipelines: milliseconds per view, (rounds, pipelines)."""
+    frames = images(length)
     planes = torch.from_numpy(np.ascontiguousarray(frames))
     recipes = [RECIPES[name](RECIPES[name].Config(size=size)) for name in NAMES]
     seconds = np.zeros((rounds + 2, len(PIPELINES)))

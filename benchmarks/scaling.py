@@ -1,9 +1,9 @@
-"""What a run sends and holds, by the number of processes: counted from its config, not measured.
+"""Count the bytes that a run sends and holds by the number of processes, from its config.
 
 python benchmarks/scaling.py --cfg configs/pretrain/sce_r3d50_k400.yaml --world 1 8 64
 
-`tests/distributed/test_scaling.py` holds the bytes against what a real run sends. With `--step-ms`, of one video on one
-GPU, and `--network`, it says what would bind first.
+`tests/distributed/test_scaling.py` compares the bytes with those of a real run. With `--step-ms`, for one video on one
+GPU, and `--network`, it also estimates the time of computation, network and decoding.
 """
 
 import argparse
@@ -23,22 +23,22 @@ FLOAT = 4  # bytes
 
 
 def gradients(method: Method) -> int:
-    """Bytes of all gradients, which are averaged once a step."""
+    """Bytes of all gradients, which are averaged once per step."""
     return FLOAT * sum(p.numel() for p in method.parameters() if p.requires_grad)
 
 
 def keys(run: Run, method: Method, world: int) -> int:
-    """Bytes of the keys that a process gives to all others in a step."""
+    """Bytes of the keys that a process sends to all others in a step."""
     if not isinstance(method, MomentumMethod):
         return 0
     return FLOAT * run.batch_size // world * len(method.config.key_views) * method.queue.keys.shape[1]
 
 
 def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple[int, int]:
-    """Bytes that a process gives to all others for synchronised batch norm in a step, and in how many messages.
+    """Bytes that a process sends for synchronised batch norm in a step, and the number of messages.
 
-    In the forward pass mean, variance and count of each layer, for each view; in the backward pass their gradients,
-    of the online network. torch's (on GPUs) adds up 2 numbers a channel there; `own`, on CPUs, all processes' 2 C + 1.
+    The forward pass sends mean, variance and count of each layer for each view; the backward pass the gradients of the
+    online network: 2 numbers per channel in torch's version (GPUs), 2 C + 1 per process in ours (`own`, CPUs).
     """
     if world == 1:
         return 0, 0
@@ -48,7 +48,7 @@ def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple
     )
     target = batch_norms(method.target) if isinstance(method, MomentumMethod) else []
     online = [norm for norm in batch_norms(method) if not any(norm is other for other in target)]
-    # A query/key method encodes view by view, those that have a key in another view; the supervised one all at once.
+    # Methods with keys encode each view that has a key in another view; the supervised method all views at once.
     key_views = method.config.key_views if isinstance(method, MomentumMethod) else ()
     passes = sum(any(q != k for k in key_views) for q in range(views)) if target else 1
     sent = [2 * norm.num_features + 1 for norm in online]
@@ -62,7 +62,7 @@ def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple
 
 
 def state(run: Run, method: Method) -> dict[str, int]:
-    """Bytes that each process holds, whatever their number: weights, gradients, optimizer, queue."""
+    """Bytes that each process holds: weights, gradients, optimizer, queue."""
     weights = FLOAT * sum(p.numel() for p in method.parameters())
     copies = {"lars": 1, "sgd": 1, "adamw": 2}[run.optimizer.name]
     queue = method.queue.keys.numel() * FLOAT if isinstance(method, MomentumMethod) else 0
@@ -75,13 +75,13 @@ def state(run: Run, method: Method) -> dict[str, int]:
 
 
 def clips(run: Run, world: int) -> int:
-    """Bytes of the pixels that a process takes to its device in a step, uint8."""
+    """Bytes of the uint8 pixels that a process copies to its device in a step."""
     pixels = sum(3 * view.size**2 for view in run.data.views)
     return run.batch_size // world * run.data.sampler.frames * pixels
 
 
 def untrained(run: Run) -> Method:
-    """Make the method of a run, without memory for its weights."""
+    """Build the method of a run without allocating its weights."""
     with torch.device("meta"):
         method: Method = build(METHODS, run.method, build(BACKBONES, run.backbone))
     return method
@@ -98,11 +98,11 @@ def main() -> None:
         "--step-ms", type=float, help="forward and backward of one video on one GPU, milliseconds"
     )
     parser.add_argument(
-        "--network", type=float, default=25.0, help="GB/s that each GPU sends and gets (default 25)"
+        "--network", type=float, default=25.0, help="GB/s that each GPU sends and receives (default 25)"
     )
     parser.add_argument("--message-us", type=float, default=40.0, help="time of a small message (default 40)")
     parser.add_argument(
-        "--videos-per-core", type=float, default=8.0, help="a second, of a worker (default 8)"
+        "--videos-per-core", type=float, default=8.0, help="videos per second of a worker (default 8)"
     )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parsed = parser.parse_intermixed_args()
@@ -117,7 +117,7 @@ def main() -> None:
         row = [str(world), str(run.batch_size // world), f"{volume / mega:.0f}", f"{key / mega:.2f}"]
         row += [f"{norm / mega:.2f}", str(messages), f"{clips(run, world) / mega:.0f}"]
         if parsed.step_ms is not None:
-            # A ring sends 2 (w - 1) / w of what it averages, and gathering gives w - 1 times what one process has.
+            # A ring all-reduce sends 2 (w - 1) / w of its data, an all-gather w - 1 times that of one process.
             sent = 2 * (world - 1) / world * (volume + norm) + (world - 1) * key
             step = parsed.step_ms * run.batch_size / world
             row += [

@@ -1,10 +1,10 @@
-r"""What the parts of the region tracker cost: Eq. (4) beside the bare products of matrices, selective search, features.
+r"""Time the parts of the region tracker: Eq. (4) and plain matrix products, selective search, features.
 
     python benchmarks/tracker.py --json output/bench/tracker.json
 
-A chunk has `--frames` frames of `--regions` regions, with features of 1,024 channels, as the paper's. All actions of a
-table run in turn in each round; printed are the median of the milliseconds of CPU time, and the median of the ratios
-within rounds. Memory is what the process holds at most while one chunk is tracked, beyond its features and boxes.
+A chunk has `--frames` frames of `--regions` regions, with features of 1,024 channels, as in the paper. All actions of a
+table run in turn in each round; the table has the median CPU time and the median of the ratios within rounds. Memory is
+the peak of the process while one chunk is tracked, in addition to its features and boxes.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from vidssl.tracking.tracker import TrackerSettings, pairs_of_sums, region_featu
 
 
 def bare(affinity: list[Tensor]) -> None:
-    """Multiply the affinities with one product for each pair of frames, with no scale: it overflows."""
+    """Multiply the affinities with one product for each pair of frames, without scales (overflows)."""
     for i in range(len(affinity)):
         product = affinity[i]
         for step in affinity[i + 1 :]:
@@ -33,21 +33,21 @@ def bare(affinity: list[Tensor]) -> None:
 
 
 def batched(affinity: list[Tensor]) -> None:
-    """Multiply them with one product for each end frame, of all start frames."""
+    """Multiply the affinities with one product for each end frame, for all start frames."""
     before = affinity[0][:0]
     for step in affinity:
         before = torch.cat([before @ step, step])
 
 
 def scaled(affinity: list[Tensor]) -> None:
-    """Do what the tracker does, without choosing anything."""
+    """Compute the sums of the tracker without selecting pairs."""
     for _ in scaled_sums(affinity):
         pass
 
 
 def memory(action: Callable[[], object]) -> float:
-    """Megabytes that the process holds at most in an action, beyond what it held before (Linux)."""
-    Path("/proc/self/clear_refs").write_text("5")  # the highest mark begins anew
+    """Measure the peak memory of an action in addition to that before, in megabytes (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _held("VmRSS")
     action()
     return (_held("VmHWM") - before) / 1024

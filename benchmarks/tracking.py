@@ -1,14 +1,14 @@
-r"""How far the region tracker gets, side by side: its variants, networks, and boxes that need no tracker.
+r"""Measure the accuracy of the region tracker: its variants, several networks, and baselines.
 
     python datasets/make_moving_digits.py --out data/digits
     python benchmarks/tracking.py data/digits --cfg configs/toy/frame_invariance.yaml --checkpoint random CKPT \
         --out output/tracking --tracker size=128 search.short_side=96
     python benchmarks/tracking.py /data/OTB/Crossing --cfg … --checkpoint random CKPT --out output/crossing
 
-Each video is tracked from the true box of its first frame on. What is measured: the share of the videos in which the
-IoU with the true box is at least 0.5 `--gap` frames later, and the mean IoU over all later frames. The videos are the
-moving digits (`boxes.csv`), or one sequence of OTB: `img/`, and `groundtruth_rect.txt` with x y w h, counted from 1.
-Proposals stay in OUT/proposals, and are searched once.
+Each video is tracked from the true box of its first frame. The results are the fraction of videos with an IoU of at
+least 0.5 with the true box `--gap` frames later, and the mean IoU over all later frames. The videos are the moving
+digits (`boxes.csv`), or one sequence of OTB: `img/`, and `groundtruth_rect.txt` with x y w h, counted from 1. Proposals
+are cached in OUT/proposals.
 """
 
 import argparse
@@ -57,7 +57,7 @@ VARIANTS: dict[str, tuple[str, bool, bool]] = {  # sum or best, centred, with th
 
 
 class Sequence(NamedTuple):
-    """A video with the true box of one thing in each frame."""
+    """A video with the true box of one object in each frame."""
 
     frames: Frames
     truth: Boxes  # (T, 4)
@@ -65,7 +65,7 @@ class Sequence(NamedTuple):
 
 
 def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSettings) -> Iterator[Sequence]:
-    """Read the videos, and find or search their proposals."""
+    """Read the videos, and read or search their proposals."""
     truths: dict[str, list[list[float]]] = {}
     if (folder / "groundtruth_rect.txt").exists():
         lines = (folder / "groundtruth_rect.txt").read_text().split("\n")
@@ -100,7 +100,7 @@ def iou(boxes: Boxes, other: Boxes) -> NDArray[np.float64]:
 
 
 def baselines(sequence: Sequence, number: int) -> dict[str, NDArray[np.float64]]:
-    """IoU in each later frame of what needs no tracker."""
+    """Return the IoU in each later frame of baselines without a tracker."""
     truth, later = sequence.truth[1:], sequence.boxes[1:]
     random = generator(0, number)
     drawn = np.stack([boxes[random.integers(len(boxes))] for boxes in later])
@@ -114,7 +114,7 @@ def baselines(sequence: Sequence, number: int) -> dict[str, NDArray[np.float64]]
 
 
 def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> dict[str, NDArray[np.float64]]:
-    """IoU in each later frame of all variants, from the true box of the first frame on."""
+    """Return the IoU in each later frame of all variants, started at the true box of the first frame."""
     size = sequence.frames.shape[2], sequence.frames.shape[3]
     boxes = [np.concatenate([sequence.boxes[0], sequence.truth[:1]]), *sequence.boxes[1:]]
     small = short_side(sequence.frames, config.size)
@@ -141,7 +141,7 @@ def _path(affinity: list[torch.Tensor], start: int) -> list[int]:
 
 
 def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
-    """The end of greatest score in each later frame, of the last region of frame 0; -1 where there is none."""
+    """Return the best end in each later frame for the last region of frame 0; -1 if there is none."""
     ends, row = [], affinity[0][-1]  # one row of the products
     for step in [*affinity[1:], None]:
         ends.append(int(row.argmax()) if bool(row.max() > 0) else -1)
@@ -156,12 +156,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path, help="of moving digits, or a sequence of OTB")
+    parser.add_argument("folder", type=Path, help="folder of moving digits, or a sequence of OTB")
     parser.add_argument("--checkpoint", nargs="+", required=True, help="checkpoints, or random, with --cfg")
     parser.add_argument("--cfg", type=Path, help="config of the random network")
     parser.add_argument("--out", type=Path, required=True, help="folder for the proposals")
     parser.add_argument("--split", choices=("train", "test"), default="test")
-    parser.add_argument("--videos", type=int, default=160, help="the first so many (default 160)")
+    parser.add_argument("--videos", type=int, default=160, help="number of videos (default 160)")
     parser.add_argument("--gap", type=int, default=40, help="frames (default 40)")
     parser.add_argument("--tracker", nargs="+", default=[], metavar="KEY=VALUE", help="settings")
     parser.add_argument("--json", type=Path, help="file for the figures")

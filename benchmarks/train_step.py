@@ -1,15 +1,15 @@
 """Time training steps of SCE: `python benchmarks/train_step.py [--device cuda] [--videos FOLDER] [--json FILE]`.
 
-vidssl's step against Algorithm 1 of the paper as it reads: contiguous tensors, (N, K) matrices, one operation for
-each weight in the target's update and in the optimizer's. Both start from the same weights, with SGD and momentum,
-and take the same batch, which lies on the device; they take turns (A B A B ...), and the fastest round of each counts,
-by the wall clock. With `--videos`, vidssl's step also runs behind its loader, on clips like those of Kinetics; there
-the mean over all steps counts.
+vidssl's step is compared with a literal implementation of the paper's Algorithm 1: contiguous tensors, (N, K)
+matrices, one operation per weight in the updates of the target and the optimizer. Both start from the same weights,
+with SGD and momentum, and train on the same batch on the device; they alternate (A B A B ...), and the fastest round of
+each counts, in wall time. With `--videos`, vidssl's step also runs with its loader, on clips like those of Kinetics;
+there the mean over all steps counts.
 
-FLOP are those of the products and convolutions of the networks, as torch counts them (a multiplication and an
-addition are two): forward of the online and the target network, and twice the online one for backward. The peak is
-that of a large matrix product on the same device, before or after: in bfloat16 on a GPU, in float32 on a CPU. On a
-CPU the setting is small by default; `--setting resnet3d18 8 112` takes another, several times for several.
+FLOP are those of the networks' products and convolutions as counted by torch (a multiplication and an addition are
+two): forward of the online and the target network, and twice the online one for backward. The peak is that of a large
+matrix product on the same device: in bfloat16 on a GPU, in float32 on a CPU. On a CPU the setting is small by default;
+`--setting resnet3d18 8 112` selects another, and can be repeated.
 """
 
 import argparse
@@ -46,19 +46,19 @@ Step = Callable[[Batch], Tensor]
 
 
 class Ours:
-    """The step of vidssl: the method, and around it what `vidssl.engine.train` does on one device."""
+    """A step of vidssl: the method and the code around it in `vidssl.engine.train`, on one device."""
 
     def __init__(self, method: MomentumMethod, device: torch.device, compiled: bool) -> None:
         self._device = device
         self._method = copy.deepcopy(method).to(memory_format=torch.channels_last_3d).train()
-        self._method.watched = False  # as in most steps: statistics are only for those that are logged
+        self._method.watched = False  # as in most steps: statistics are computed for logged steps only
         self._optimizer = build_optimizer(SGD, self._method)
         set_lr(self._optimizer, SGD, 0.0, 1)
         if compiled:
             self._method.backbone.compile()
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on a batch; give the loss."""
+        """Train on a batch; return the loss."""
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             loss = self._method(batch)["loss"]
         loss.backward()
@@ -81,7 +81,7 @@ class AsWritten:
         self._optimizer = torch.optim.SGD(weights, 0.01, 0.9, weight_decay=1e-4, foreach=False, fused=False)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """Train on a batch; give the loss."""
+        """Train on a batch; return the loss."""
         x1, x2 = (view.contiguous() for view in batch.views)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
             with torch.no_grad():
@@ -113,7 +113,7 @@ def make_method(backbone: str, queue: int, device: torch.device) -> MomentumMeth
 
 
 def synthetic(batch: int, frames: int, size: int, device: torch.device) -> Batch:
-    """Two views of noise, on the device, in the memory format that the loader gives."""
+    """Return two views of noise on the device, in the memory format of the loader."""
     source = torch.Generator().manual_seed(0)
     views = tuple(
         torch.randint(0, 256, (batch, frames, size, size, 3), generator=source, dtype=torch.uint8)
@@ -125,7 +125,7 @@ def synthetic(batch: int, frames: int, size: int, device: torch.device) -> Batch
 
 
 def flop_of_step(method: MomentumMethod, frames: int, size: int, batch: int) -> float:
-    """Two views of each video through the target once, and through the online network three times."""
+    """Count two views of each video: once through the target, three times through the online network."""
     method = copy.deepcopy(method).eval()
     clip = torch.zeros(1, 3, frames, size, size, device=method.queue.keys.device)
     counts = []
@@ -137,14 +137,14 @@ def flop_of_step(method: MomentumMethod, frames: int, size: int, batch: int) -> 
 
 
 def peak(device: torch.device) -> float:
-    """FLOP a second of the best of ten large products."""
+    """Measure FLOP per second: the best of ten large products."""
     n, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (3072, torch.float32)
     a = torch.randn(n, n, device=device).to(dtype)
     return 2 * n**3 / min(seconds(lambda: a @ a, device) for _ in range(10))
 
 
 def seconds(action: Callable[[], object], device: torch.device) -> float:
-    """Wall clock of an action until the device has done it."""
+    """Measure the wall time of an action until the device has finished."""
     start = time.perf_counter()
     action()
     if device.type == "cuda":
@@ -155,7 +155,7 @@ def seconds(action: Callable[[], object], device: torch.device) -> float:
 def batches_of(
     videos: Path, folder: Path, frames: int, size: int, parsed: Namespace
 ) -> Generator[Batch, None, None]:
-    """What vidssl's loader gives of clips like those of Kinetics."""
+    """Return the batches of vidssl's loader, on clips like those of Kinetics."""
     clips = kinetics_like(videos, folder, gop=12, count=8)
     names = [(clip.name, -1) for clip in clips] * max(1, parsed.batch // len(clips))
     write_lists(folder, folder, {"list": names}, ())
@@ -167,7 +167,7 @@ def batches_of(
 
 
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:
-    """Time all forms of the step: seconds a step, and the loss of the first one."""
+    """Time all forms of the step: seconds per step, and the loss of the first one."""
     device, cuda = parsed.device, parsed.device.type == "cuda"
     method, batch = (
         make_method(backbone, parsed.queue, device),
@@ -188,7 +188,7 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
         with tempfile.TemporaryDirectory() as folder:
             with closing(batches_of(parsed.videos, Path(folder), frames, size, parsed)) as batches:
                 name = f"**vidssl**, from videos, {parsed.workers} workers"
-                for _ in range(2 * parsed.workers + 2):  # until nothing that lay ready is left
+                for _ in range(2 * parsed.workers + 2):  # until no prepared batch is left
                     loss[name] = ours(next(batches)).item()
                 steps = parsed.rounds * parsed.steps
                 took = seconds(lambda: [ours(next(batches)) for _ in range(steps)], device)
@@ -212,13 +212,13 @@ def main() -> None:
     )
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, action="append", metavar=("BACKBONE", "FRAMES", "SIZE"))
-    parser.add_argument("--batch", type=int, help="videos a step, two clips each")
+    parser.add_argument("--batch", type=int, help="videos per step, two clips each")
     parser.add_argument("--queue", type=int, default=65536)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, help="of each form in a round")
-    parser.add_argument("--compile", action="store_true", help="vidssl's backbone, by torch.compile")
+    parser.add_argument("--steps", type=int, help="steps of each form in a round")
+    parser.add_argument("--compile", action="store_true", help="compile vidssl's backbone with torch.compile")
     parser.add_argument("--videos", type=Path, help="folder of videos to make clips like Kinetics from")
-    parser.add_argument("--workers", type=int, default=2, help="of the loader")
+    parser.add_argument("--workers", type=int, default=2, help="workers of the loader")
     parser.add_argument("--json", type=Path, help="file for the figures")
     parsed = parser.parse_args()
     cuda = parsed.device.type == "cuda"
@@ -233,8 +233,8 @@ def main() -> None:
     top = max(tops)
     for title, forms in figures.items():
         for name, x in forms.items():
-            share, faster = 1e12 * x["tflop_a_second"] / top, x["to_algorithm_1"]
-            speed = f"{x['clips_a_second']:.2f}", f"{x['tflop_a_second']:.3g}", f"{share:.0%}"
+            fraction, faster = 1e12 * x["tflop_a_second"] / top, x["to_algorithm_1"]
+            speed = f"{x['clips_a_second']:.2f}", f"{x['tflop_a_second']:.3g}", f"{fraction:.0%}"
             rows.append([title, name, *speed, f"{faster:.2f}", f"{x['first_loss']:.4f}"])
     header = ["setting", "step", "clips/s", "TFLOP/s", "of the peak", "times faster", "first loss"]
     print(table(header, rows))

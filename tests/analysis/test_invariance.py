@@ -1,4 +1,4 @@
-"""The measure of invariance: against plain loops, and on representations whose score is known."""
+"""Invariance against plain loops, and on representations with a known score."""
 
 from functools import partial
 
@@ -79,23 +79,23 @@ def drawn(relu, seed=0):
 @pytest.mark.parametrize("population", ["all", "samples"])
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("both", [False, True])
-def test_the_scores_are_those_of_loops(population, relu, both, monkeypatch):
+def test_scores_equal_plain_loops(population, relu, both, monkeypatch):
     features, versions, labels, counted = drawn(relu)
     signs = (1, -1) if both else (1,)
-    told = {"counted": counted, "population": population, "both_signs": both}
+    options = {"counted": counted, "population": population, "both_signs": both}
     wanted, of_class = class_loops(features, versions, labels, 2, counted, population, signs)
     fired = firing_loops(features, versions, 2, counted, population, signs, 0.2)
     for block in (1 << 24, 200):  # at once, and two units at a time
         monkeypatch.setattr(module, "_BLOCK", block)
-        found = class_invariance(features, versions, labels, top_k=2, **told)
+        found = class_invariance(features, versions, labels, top_k=2, **options)
         np.testing.assert_allclose(found.of_class, of_class, rtol=1e-12)
         assert found.score == pytest.approx(wanted, rel=1e-12) and found.classes.tolist() == [0, 3, 7]
         assert (found.versions, found.samples) == (counted.sum(), counted.any(axis=1).sum())
-        other = firing_invariance(features, versions, top_k=2, rate=0.2, **told)
+        other = firing_invariance(features, versions, top_k=2, rate=0.2, **options)
         assert other.score == pytest.approx(fired, rel=1e-12)
 
 
-def test_a_class_without_versions_has_no_part():
+def test_a_class_without_versions_is_left_out():
     features, versions, labels, counted = drawn(relu=False)
     counted[labels == 7] = False
     found = class_invariance(features, versions, labels, top_k=3, counted=counted)
@@ -105,7 +105,7 @@ def test_a_class_without_versions_has_no_part():
 
 
 @pytest.mark.parametrize("population", ["all", "samples"])
-def test_perfect_units_score_one_over_the_share_of_their_class(population):
+def test_perfect_units_score_one_over_the_frequency_of_their_class(population):
     labels = np.repeat([0, 1, 2], [2, 6, 8])
     features = (
         np.eye(3)[labels] + generator(0).random((16, 3)) / 4
@@ -122,8 +122,8 @@ def test_random_units_score_one(population):
     rng, units = generator(2), 4000
     labels = np.repeat([0, 1, 2], [10, 20, 50])
     features, versions = rng.normal(size=(80, units)), rng.normal(size=(80, 3, units))
-    told = {"top_k": units, "population": population, "both_signs": False}
-    found = class_invariance(features, versions, labels, **told)
+    options = {"top_k": units, "population": population, "both_signs": False}
+    found = class_invariance(features, versions, labels, **options)
     for score, size in zip(found.of_class, (10, 20, 50), strict=True):
         # A fresh value is above the (n + 1)-th largest of N others with probability (n + 1) / (N + 1). Where thresholds
         # are those of the samples alone, the versions are fresh: three of four values on a trajectory.
@@ -131,7 +131,7 @@ def test_random_units_score_one(population):
         wanted = 1 if population == "all" else (1 + 3 * few) / 4
         assert abs(score - wanted) < 3 * np.sqrt(2 * (80 - size) / size / (size * units))
         assert abs(wanted - 1) < 0.07
-    fired = firing_invariance(features, versions, rate=0.1, **told)
+    fired = firing_invariance(features, versions, rate=0.1, **options)
     # Given that one of the 32 highest of all 320 values is the sample's own, 31 of the other 319 fire.
     wanted = (31 / 319) / 0.1 if population == "all" else (9 / 81) / 0.1
     assert abs(fired.score - wanted) < 3 * np.sqrt(2 * 9 / (8 * units))
@@ -152,25 +152,25 @@ def test_ties_do_not_fire():
     features = np.zeros((16, 2))
     features[:4, 1] = [1, 2, 3, 4]
     versions = np.repeat(features[:, None], 3, axis=1)
-    told = {"both_signs": False, "top_k": 1}
-    assert class_invariance(features[:, :1], versions[..., :1], labels, **told).score == 0
-    found = class_invariance(features[:, 1:], versions[..., 1:], labels, **told)
+    options = {"both_signs": False, "top_k": 1}
+    assert class_invariance(features[:, :1], versions[..., :1], labels, **options).score == 0
+    found = class_invariance(features[:, 1:], versions[..., 1:], labels, **options)
     np.testing.assert_allclose(found.of_class, [0.5 * 2, 0])
-    assert firing_invariance(features[:, :1], versions[..., :1], **told).score == 0
+    assert firing_invariance(features[:, :1], versions[..., :1], **options).score == 0
 
 
-def test_a_unit_that_the_transformation_drives_is_not_invariant():
+def test_a_unit_that_responds_to_the_transformation_is_not_invariant():
     """It fires on every version, whatever is seen: perfect by thresholds of the samples, chance by those of all."""
     rng = generator(3)
     labels = np.repeat(np.arange(5), 40)
     features, versions = rng.random((200, 1)), 2 + rng.random((200, 4, 1))
-    told = {"top_k": 1, "both_signs": False}
-    by_samples = class_invariance(features, versions, labels, population="samples", **told).score
-    by_all = class_invariance(features, versions, labels, population="all", **told).score
+    options = {"top_k": 1, "both_signs": False}
+    by_samples = class_invariance(features, versions, labels, population="samples", **options).score
+    by_all = class_invariance(features, versions, labels, population="all", **options).score
     assert by_samples > 4 and abs(by_all - 1) < 0.1
 
 
-def test_without_versions_it_is_selectivity():
+def test_without_versions_the_score_is_selectivity():
     features, _, labels, _ = drawn(relu=False)
     none = np.empty((17, 0, 6))
     found = class_invariance(features, none, labels, top_k=6)
@@ -178,7 +178,7 @@ def test_without_versions_it_is_selectivity():
     np.testing.assert_allclose(found.of_class, same.of_class, rtol=1e-12)
 
 
-def test_what_cannot_be_measured():
+def test_invalid_inputs():
     features, versions, labels, counted = drawn(relu=False)
     for top_k in (0, 7):
         with pytest.raises(ConfigError, match=f"top_k {top_k} of 6 units: choose 1 to 6"):

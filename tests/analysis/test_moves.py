@@ -1,4 +1,4 @@
-"""Clips that are moved: where they lie, and that the very clip comes back where the video has no room."""
+"""Moved clips: their frames, and the unchanged clip where the video is too short."""
 
 import numpy as np
 
@@ -27,7 +27,7 @@ def versions(name, num_frames, settings=SETTINGS, clips=1):
     return found if clips > 1 else found[0]
 
 
-def test_shift_moves_by_shares_of_the_span():
+def test_shift_moves_by_fractions_of_the_span():
     own, moved = versions("shift", 30)
     assert own == [10, 13, 16, 19]
     assert [m[0] - 10 for m in moved] == [-5, -2, 2, 5]  # a quarter of 10 is rounded to the even 2
@@ -47,7 +47,7 @@ def test_gap_counts_from_the_end_of_the_clip():
     assert [m[0] - own[0] for m in moved] == [5, 10, 20, 40]
 
 
-def test_speed_stretches_the_span_about_the_same_place():
+def test_speed_stretches_the_span_about_its_centre():
     own, moved = versions("speed", 40)
     assert own == [15, 18, 21, 24]
     assert [m[-1] - m[0] + 1 for m in moved] == [5, 8, 15, 20]  # 7.5 is rounded to the even 8
@@ -63,7 +63,7 @@ def test_reverse():
     assert versions("reverse", 30) == ([10, 13, 16, 19], [[19, 16, 13, 10]])
 
 
-def test_motion_means_nothing_for_one_frame():
+def test_moves_that_need_motion():
     assert [name for name, move in MOVES.items() if move.needs_motion] == ["shift", "speed", "reverse"]
     for name in ("shift", "reverse"):
         moved = versions(name, 50, ClipSettings(frames=1, sampling_rate=1))[1]

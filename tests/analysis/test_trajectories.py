@@ -1,4 +1,4 @@
-"""Trajectories of real files: what the network gets is what is said, and one decoding gives all of it."""
+"""Trajectories of real files: the pixels of every version, from one decoding."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ class Pixels(Backbone):
         return self.flat(x) * 255
 
 
-def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **told):
+def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **options):
     trajectories = Trajectories(clip, clips, size, names, short_side)
     found = trajectory_features(
         Pixels(clip.frames, size),
@@ -48,7 +48,7 @@ def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **told)
         mean=(0.0,),
         std=(1.0,),
         batch_size=3,
-        **told,
+        **options,
     )
     shape = (3, clip.frames, size, size)
     x = np.rint(found.x).astype(np.uint8).reshape(-1, *shape).swapaxes(1, 2)  # (N, T, 3, S, S)
@@ -60,7 +60,7 @@ def seen(video, numbers, size=24):
     return center_crop(video.frames(numbers), size).frames
 
 
-def test_what_the_network_gets(digits):
+def test_pixels_of_every_version(digits):
     """Every version, against the frames by hand."""
     videos = read_list(digits / "motion/test.csv").rows(range(4))
     boxes = read_boxes(digits / "boxes.csv", videos)
@@ -125,7 +125,7 @@ class Product(Pixels):
 def test_half_precision_rounds_features(digits):
     videos = read_list(digits / "motion/test.csv").rows(range(1))
     trajectories = Trajectories(CLIP, 1, 24, ("reverse",))
-    told = {"mean": (0.45,), "std": (0.225,)}
+    options = {"mean": (0.45,), "std": (0.225,)}
     found, halved = (
         trajectory_features(
             Product(CLIP.frames, 24),
@@ -134,7 +134,7 @@ def test_half_precision_rounds_features(digits):
             DecodeSettings(),
             torch.device("cpu"),
             half=half,
-            **told,
+            **options,
         )
         for half in (False, True)
     )
@@ -153,7 +153,7 @@ def test_a_video_is_decoded_once(digits, monkeypatch):
     assert sorted(calls) == [record.path for record in videos.records]
 
 
-def test_workers_and_batches_change_nothing(digits):
+def test_workers_and_batches_do_not_change_results(digits):
     videos = read_list(digits / "motion/test.csv").rows(range(5))
     names = ("occlusion", "speed")
     plain = encoded(videos, names, workers=0)[0]
@@ -189,7 +189,7 @@ def test_broken_videos(digits, tmp_path):
         encoded(mixed.rows([1]), ("blur",), skip=True)
 
 
-def test_which_transformations_can_be_measured():
+def test_choice_of_transformations():
     every, left_out = choose_transformations(None, 8, boxes=True)
     assert every == tuple(TRANSFORMATIONS) and not left_out
     chosen, left_out = choose_transformations(None, 1, boxes=False)
@@ -235,7 +235,7 @@ def test_boxes_of_spans_and_of_some_frames(digits, tmp_path):
         ("path,frame,x1,y1,x2,y2\nother.mp4,0,1,1,9,9\n", r"boxes\.csv has no box for any video of"),
     ],
 )
-def test_files_of_boxes_that_are_wrong(text, message, digits, tmp_path):
+def test_invalid_files_of_boxes(text, message, digits, tmp_path):
     videos = read_list(digits / "motion/test.csv")
     (tmp_path / "boxes.csv").write_text(text.format(videos.names[0]))
     with pytest.raises(DataError, match=message):

@@ -114,7 +114,7 @@ def test_all_frames_reach_the_pool(name):
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("resnet3d18", 8), ("resnet3d50", 16)])
-def test_residual_branches_start_from_zero(name, blocks):
+def test_zero_initialised_residual_branches(name, blocks):
     network = build_backbone(name, width=4)
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm3d)]
     zero = [bool((norm.weight == 0).all()) for norm in norms]
@@ -130,7 +130,7 @@ def test_residual_branches_start_from_zero(name, blocks):
 
 
 @pytest.mark.parametrize("name", TABLE_23)
-def test_residual_branches_need_not_start_from_zero(name):
+def test_residual_branches_without_zero_initialisation(name):
     norms = [
         m for m in build_backbone(name, width=4, zero_init=False).modules() if isinstance(m, nn.BatchNorm3d)
     ]
@@ -174,7 +174,7 @@ def test_torchvision_network_without_its_classifier(name):
     assert network(torch.zeros(2, 3, 16, 224, 224, device="meta")).shape == (2, network.dim)
 
 
-def test_torchvision_network_gives_what_its_classifier_would_take():
+def test_torchvision_network_returns_the_input_of_its_classifier():
     network = build_backbone("r3d_18").eval()
     original = torchvision.models.get_model("r3d_18", weights=None).eval()
     names = original.load_state_dict(
@@ -187,7 +187,7 @@ def test_torchvision_network_gives_what_its_classifier_would_take():
 
 
 @pytest.mark.parametrize(("name", "millions", "dim"), [("resnet18", 11.18, 512), ("resnet50", 23.51, 2048)])
-def test_resnets_for_pictures_average_over_frames(name, millions, dim):
+def test_2d_resnets_average_over_frames(name, millions, dim):
     network = build_backbone(name).eval()
     assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005) and network.dim == dim
     assert type(network.net) is torchvision.models.ResNet and isinstance(network.net.fc, nn.Identity)
@@ -202,25 +202,25 @@ def test_resnets_for_pictures_average_over_frames(name, millions, dim):
 
 @pytest.mark.parametrize(("name", "blocks"), [("resnet18", 8), ("resnet50", 16)])
 @pytest.mark.parametrize("zero", [True, False])
-def test_residual_branches_of_resnets_for_pictures(name, blocks, zero):
+def test_residual_branches_of_2d_resnets(name, blocks, zero):
     network = build_backbone(name, zero_init=zero)
     weights = [m.weight for m in network.modules() if isinstance(m, nn.BatchNorm2d)]
     assert sum(bool((weight == 0).all()) for weight in weights) == (blocks if zero else 0)
     assert sum(bool((weight == 1).all()) for weight in weights) == len(weights) - (blocks if zero else 0)
 
 
-def test_every_torchvision_video_network_is_there():
+def test_every_torchvision_video_network_is_registered():
     assert len(TORCHVISION) >= 8 and set(TORCHVISION) <= set(BACKBONES)
 
 
-def test_a_name_that_is_none():
+def test_unknown_name():
     with pytest.raises(
         ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: mc3_18"
     ):
         build_backbone("resnet3d81")
 
 
-def test_a_setting_that_is_none():
+def test_unknown_setting():
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'width'\?\)"):
         build_backbone("resnet3d18", widht=8)
     with pytest.raises(ConfigError, match=r"r3d_18 has no width, .*; there are: name"):

@@ -20,7 +20,8 @@ from vidssl.config import Settings, bind, dump
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.models import BACKBONES, Initial, InitialWeights, build_backbone, load_backbone, load_initial
 from vidssl.models.backbones import Backbone
-from vidssl.models.checkpoint_layouts import BRANCHES, LAYOUTS, choose_match, match_backbones
+from vidssl.models.checkpoint_layouts import BRANCHES, LAYOUTS
+from vidssl.models.checkpoint_match import choose_match, match_backbones
 
 CLIPS = torch.randn(2, 3, 3, 48, 40, generator=torch.Generator().manual_seed(4))
 
@@ -181,7 +182,7 @@ def test_width_is_that_of_the_stem(width, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "text"),
     [
         ("C2D", {"stage_conv_a_kernel_size": (1, 1, 1)}, "0 weights missing, 0 unknown, 9 of another shape"),
         (
@@ -192,13 +193,13 @@ def test_width_is_that_of_the_stem(width, tmp_path):
         ("R101", {"model_depth": 101}, "0 weights missing, 306 unknown (net.blocks.3.res_blocks.6.branch2"),
     ],
 )
-def test_networks_that_only_look_alike_are_refused(name, settings, said, tmp_path):
+def test_similar_networks_are_refused(name, settings, text, tmp_path):
     network = create_resnet(**{"stem_conv_kernel_size": (1, 7, 7), "stem_dim_out": 8, **settings})
     path = save(tmp_path / f"{name}.pyth", {"model_state": network.state_dict()})
-    told = refused(load_backbone, path)
-    assert told.startswith(f"{path} fits no backbone, best resnet3d50: ") and said in told
-    assert "names read as those of pytorchvideo after 'model_state.'" in told
-    assert told.endswith("or load only what fits with init.partial=true (Python: partial=True)")
+    message = refused(load_backbone, path)
+    assert message.startswith(f"{path} fits no backbone, best resnet3d50: ") and text in message
+    assert "names read as those of pytorchvideo after 'model_state.'" in message
+    assert message.endswith("or load only what fits with init.partial=true (Python: partial=True)")
     assert f"{path} does not fit resnet3d50: " in refused(load_backbone, path, "resnet3d50")
 
 
@@ -227,7 +228,7 @@ def test_every_weight_of_a_full_slowfast_r50(tmp_path):
 @pytest.mark.parametrize(
     "before", ["module.", "backbone.", "encoder.", "module.backbone.", "model._orig_mod."]
 )
-def test_slowfast_computes_the_same_behind_any_prefix(before, slow, tmp_path):
+def test_slowfast_computes_the_same_with_any_prefix(before, slow, tmp_path):
     path = save(tmp_path / "checkpoint.pyth", {"epoch": 3, "model_state": renamed(slow.state_dict(), before)})
     same(features(load_backbone(path, "resnet3d50")), features(slow))
 
@@ -264,10 +265,10 @@ def test_slowfast_contrastive_gives_the_online_network(slow, tmp_path):
     same(features(chosen), features(history))
 
 
-def test_a_path_that_takes_part_of_another_network_is_refused(slow, tmp_path):
+def test_networks_with_extra_layers_are_refused(slow, tmp_path):
     state = {**slow.state_dict(), "s3.pathway0_nonlocal1.conv_theta.weight": torch.rand(4, 8, 1, 1, 1)}
-    told = refused(load_backbone, save(tmp_path / "nonlocal.pyth", {"model_state": state}))
-    assert "1 unknown (net.blocks.2.pathway0_nonlocal1.conv_theta.weight), 0 of another" in told
+    message = refused(load_backbone, save(tmp_path / "nonlocal.pyth", {"model_state": state}))
+    assert "1 unknown (net.blocks.2.pathway0_nonlocal1.conv_theta.weight), 0 of another" in message
 
 
 # eztorch, Lightning -----------------------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class CfgNode(dict):
     """A dictionary of a class of its own, as yacs and mmengine have them."""
 
 
-def test_dictionaries_of_other_classes_are_dictionaries(slow, tmp_path):
+def test_dictionary_subclasses_are_read_as_dictionaries(slow, tmp_path):
     path = save(tmp_path / "cfg.pth", {"cfg": CfgNode(a=CfgNode(b=1)), "model": CfgNode(slow.state_dict())})
     same(features(load_backbone(path, "resnet3d50")), features(slow))
 
@@ -374,8 +375,8 @@ def test_fault_25_a_malicious_checkpoint_of_others_runs_nothing(how, zipped, slo
     content = {"state_dict": {"first": bad, **slow.state_dict()}, "hyper_parameters": bad}
     path = save(tmp_path / "bad.ckpt", content, _use_new_zipfile_serialization=zipped)
     if how == "os.system":
-        told = refused(load_backbone, path, "resnet3d50")
-        assert f"holds {os.system.__module__}.system: only tensors and plain data" in told
+        message = refused(load_backbone, path, "resnet3d50")
+        assert f"holds {os.system.__module__}.system: only tensors and plain data" in message
     else:
         backbone = build_backbone("resnet3d50", width=8).eval()
         load_initial(backbone, InitialWeights(file=str(path)))
@@ -419,7 +420,7 @@ def test_torchvision_video_networks(name, shape, tmp_path):
 
 
 @pytest.mark.parametrize("name", torchvision.models.list_models(module=torchvision.models.video))
-def test_every_torchvision_video_network_is_told_from_the_others(name):
+def test_every_torchvision_video_network_is_distinguished_from_the_others(name):
     with torch.device("meta"):
         weights = renamed(torchvision.models.get_model(name, weights=None).state_dict(), "model.module.")
     found = choose_match(match_backbones(weights, {}, "file", None), weights, "file", partial=False)
@@ -439,7 +440,7 @@ def of_frames(network, clips):
 
 
 @pytest.mark.parametrize("counters", [True, False])
-def test_torchvision_resnets_see_frames(resnet, counters, tmp_path):
+def test_torchvision_resnets_encode_frames(resnet, counters, tmp_path):
     name, network = resnet
     state = {k: v for k, v in network.state_dict().items() if counters or not k.endswith("batches_tracked")}
     backbone = load_backbone(save(tmp_path / f"{name}-f37072fd.pth", state))
@@ -449,7 +450,7 @@ def test_torchvision_resnets_see_frames(resnet, counters, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "nearest", "said"),
+    ("name", "nearest", "text"),
     [
         ("resnet34", "resnet18", "0 weights missing, 96 unknown (net.layer1.2.conv1.weight; "),
         ("resnet101", "resnet50", "0 weights missing, 306 unknown (net.layer3.6.conv1.weight; "),
@@ -457,12 +458,12 @@ def test_torchvision_resnets_see_frames(resnet, counters, tmp_path):
         ("resnext50_32x4d", "resnet50", "0 weights missing, 0 unknown, 176 of another shape ("),
     ],
 )
-def test_other_resnets_are_refused(name, nearest, said):
+def test_other_resnets_are_refused(name, nearest, text):
     with torch.device("meta"):
         weights = torchvision.models.get_model(name, weights=None).state_dict()
     matches = match_backbones(weights, {}, "file", None)
-    told = refused(choose_match, matches, weights, "file", partial=False)
-    assert told.startswith(f"file fits no backbone, best {nearest}: {said}")
+    message = refused(choose_match, matches, weights, "file", partial=False)
+    assert message.startswith(f"file fits no backbone, best {nearest}: {text}")
 
 
 def test_moco_gives_the_query_encoder(resnet, tmp_path):
@@ -521,21 +522,21 @@ def test_wrappers_of_v_jepa_give_the_moving_average(average, slow, tmp_path):
 # Names of anybody -------------------------------------------------------------------------------------------
 
 
-def test_keys_name_the_parts(slow, tmp_path):
+def test_keys_rename_prefixes(slow, tmp_path):
     def scrambled(name):
         return f"student.deep.{name}".replace(".s1.pathway0_stem.", ".first.").replace(".s2.", ".second.")
 
     path = save(tmp_path / "own.pth", {"net": renamed(slow.state_dict(), name=scrambled)})
-    told = refused(load_backbone, path)
-    assert "no known layout has these weight names (net.student.deep.first.conv.weight; " in told
-    assert "init.keys={OLD: NEW}" in told
+    message = refused(load_backbone, path)
+    assert "no known layout has these weight names (net.student.deep.first.conv.weight; " in message
+    assert "init.keys={OLD: NEW}" in message
     keys = {
         "net.student.deep.": "",
         "net.student.deep.first.": "s1.pathway0_stem.",
         "net.student.deep.second.": "s2.",
     }
-    for told in (keys, dict(reversed(keys.items()))):
-        same(features(load_backbone(path, "resnet3d50", keys=told)), features(slow))
+    for renames in (keys, dict(reversed(keys.items()))):
+        same(features(load_backbone(path, "resnet3d50", keys=renames)), features(slow))
     backbone = build_backbone("resnet3d50", width=8)
     load_initial(backbone, InitialWeights(file=str(path), keys=keys))
     same(features(backbone.eval()), features(slow))
@@ -543,20 +544,22 @@ def test_keys_name_the_parts(slow, tmp_path):
 
 def test_keys_that_match_nothing_or_collide(slow, tmp_path):
     path = save(tmp_path / "file.pth", slow.state_dict())
-    told = refused(load_backbone, path, "resnet3d50", keys={"modul.": ""})
-    assert "no weight uses the prefix 'modul.' of keys; names in the file: (s1.pathway0_" in told
-    told = refused(load_backbone, path, "resnet3d50", keys={"s2.": "", "s3.": ""})
-    assert "keys would rename both s2.pathway0_res0.branch1.weight and s3." in told
+    message = refused(load_backbone, path, "resnet3d50", keys={"modul.": ""})
+    assert "no weight uses the prefix 'modul.' of keys; names in the file: (s1.pathway0_" in message
+    message = refused(load_backbone, path, "resnet3d50", keys={"s2.": "", "s3.": ""})
+    assert "keys would rename both s2.pathway0_res0.branch1.weight and s3." in message
 
 
-def test_one_of_two_networks_is_to_be_named(slow, tmp_path):
+def test_two_networks_in_a_file_need_keys(slow, tmp_path):
     networks = {"student.backbone.": slow, "teacher.backbone.": unlike(Slow(width=8), seed=2)}
     state = {
         k: v for name, network in networks.items() for k, v in renamed(network.state_dict(), name).items()
     }
     path = save(tmp_path / "dino.pth", state)
-    told = refused(load_backbone, path, "resnet3d50")
-    assert "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': choose" in told
+    message = refused(load_backbone, path, "resnet3d50")
+    assert (
+        "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': choose" in message
+    )
     for name, network in networks.items():
         same(features(load_backbone(path, "resnet3d50", keys={name: ""})), features(network))
 
@@ -591,7 +594,7 @@ class Needy(Backbone):
         size: int
 
 
-def test_backbones_of_your_own_are_found_by_their_names(registered, tmp_path):
+def test_registered_backbones_are_recognised(registered, tmp_path):
     registered("plain")(Plain)
     registered("needy")(Needy)
     network = build_backbone("plain")
@@ -601,10 +604,10 @@ def test_backbones_of_your_own_are_found_by_their_names(registered, tmp_path):
     with pytest.raises(ConfigError, match="size: is required"):
         load_backbone(path, "needy")
     registered("twin")(Plain)
-    told = refused(load_backbone, path)
+    message = refused(load_backbone, path)
     assert (
         "can be plain from 'state_dict.module.' or twin from 'state_dict.module.': choose the backbone"
-        in told
+        in message
     )
     assert load_backbone(path, "twin").dim == 3
 
@@ -612,7 +615,7 @@ def test_backbones_of_your_own_are_found_by_their_names(registered, tmp_path):
 @pytest.mark.parametrize(
     ("arch", "below"), [("resnet3d18", ""), ("resnet3d18", "net."), ("resnet18", "net."), ("mc3_18", "")]
 )
-def test_a_backbones_own_state_dict(arch, below, tmp_path):
+def test_state_dict_of_a_vidssl_backbone(arch, below, tmp_path):
     network = unlike(build_backbone(arch, **({"width": 8} if "3d" in arch else {})))
     state = {key.removeprefix("net."): value for key, value in network.state_dict().items()}
     backbone = load_backbone(save(tmp_path / "own.pt", renamed(state, below)))
@@ -631,9 +634,9 @@ def test_missing_and_reshaped_weights_are_named_and_nothing_is_changed(slow, tmp
     path = save(tmp_path / "cut.pyth", {"model_state": state})
     backbone = unlike(build_backbone("resnet3d50", width=8), seed=6)
     before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    told = refused(load_initial, backbone, InitialWeights(file=str(path)))
+    message = refused(load_initial, backbone, InitialWeights(file=str(path)))
     last = "net.blocks.4.res_blocks.2.branch2"
-    assert told == (
+    assert message == (
         f"{path} does not fit the backbone: 15 weights missing ({last}.conv_a.weight; {last}.norm_a.weight; "
         f"{last}.norm_a.bias; …), 0 unknown, 1 of another shape (net.blocks.1.res_blocks.0.branch1_conv.weight: "
         "(2, 2), here (32, 8, 1, 1, 1)); names read as those of SlowFast after 'model_state.'; use the "
@@ -653,7 +656,7 @@ def test_missing_and_reshaped_weights_are_named_and_nothing_is_changed(slow, tmp
     assert load_backbone(path, partial=True).dim == 256
 
 
-def test_a_partial_match_of_nothing_is_an_error(slow, tmp_path):
+def test_partial_without_any_fitting_weight_is_an_error(slow, tmp_path):
     path = save(tmp_path / "wide.pyth", {f"x.{key}": torch.rand(1, 2, 3) for key in slow.state_dict()})
     for call in (
         lambda: load_backbone(path, "resnet3d50", partial=True),
@@ -661,15 +664,15 @@ def test_a_partial_match_of_nothing_is_an_error(slow, tmp_path):
             build_backbone("resnet3d50", width=4), InitialWeights(file=str(path), partial=True)
         ),
     ):
-        told = refused(call)
-        assert "0 unknown" in told and told.endswith("no weight fits: use another file or backbone")
+        message = refused(call)
+        assert "0 unknown" in message and message.endswith("no weight fits: use another file or backbone")
 
 
-def test_a_stem_alone_may_be_of_two_backbones(slow, tmp_path):
+def test_a_stem_alone_is_ambiguous(slow, tmp_path):
     state = {k: v for k, v in slow.state_dict().items() if k.startswith("s1.")}
     path = save(tmp_path / "stem.pth", renamed(state, name=as_pytorchvideo))
-    told = refused(load_backbone, path, partial=True)
-    assert "can be resnet3d18 from '' or resnet3d50 from '': choose the backbone (Python: arch=)" in told
+    message = refused(load_backbone, path, partial=True)
+    assert "can be resnet3d18 from '' or resnet3d50 from '': choose the backbone (Python: arch=)" in message
     assert load_backbone(path, "resnet3d50", partial=True).dim == 2048 // 8
 
 
@@ -683,7 +686,7 @@ def test_files_without_weights(content, tmp_path):
         assert f"{path} holds no named weights: save the network's state_dict()" in refused(call)
 
 
-def test_a_whole_module_is_no_state_dict(slow, tmp_path):
+def test_a_pickled_module_is_refused(slow, tmp_path):
     assert "holds no named weights" in refused(load_backbone, save(tmp_path / "module.pt", slow))
     state = load_backbone(
         save(tmp_path / "trusted.pt", {"model": slow.state_dict(), "cfg": slow}), trust=True
@@ -691,7 +694,7 @@ def test_a_whole_module_is_no_state_dict(slow, tmp_path):
     same(features(state), features(slow))
 
 
-def test_a_backbone_by_a_name_that_is_none(tmp_path):
+def test_unknown_arch(tmp_path):
     with pytest.raises(
         ConfigError, match=r"no backbone 'resnet3d5' \(did you mean 'resnet3d50'\?\); there are"
     ):
@@ -747,7 +750,7 @@ def test_initial_weights_in_a_config(tree, settings, dumped):
 
 
 @pytest.mark.parametrize(
-    ("tree", "said"),
+    ("tree", "text"),
     [
         ("", r"init(\.file)?: String should have at least 1 character"),
         ({"file": "a", "partail": True}, r"init\.partail: unknown key \(did you mean 'partial'\?\)"),
@@ -756,6 +759,6 @@ def test_initial_weights_in_a_config(tree, settings, dumped):
         (3, "init: "),
     ],
 )
-def test_initial_weights_that_are_described_wrongly(tree, said):
-    with pytest.raises(ConfigError, match=said):
+def test_invalid_initial_weights_in_a_config(tree, text):
+    with pytest.raises(ConfigError, match=text):
         bind(Run, {"init": tree}, "test")

@@ -1,4 +1,4 @@
-"""Batch norm over processes: torch's own on the whole batch, whatever process a row is in."""
+"""Batch norm over processes equals torch's batch norm on the whole batch."""
 
 import copy
 
@@ -120,7 +120,7 @@ TOLERANCE = {
 
 
 @pytest.mark.parametrize("case", [case for case, (_, dtype, *_) in CASES.items() if dtype.itemsize > 2])
-def test_norm_of_processes_is_that_of_the_whole_batch(case, world):
+def test_sync_norm_equals_the_norm_of_the_whole_batch(case, world):
     _, dtype, *_, splits = CASES[case]
     assert [len(found[case][1]) for found in world] == splits[len(world)]
     close = TOLERANCE[dtype]
@@ -145,7 +145,7 @@ def test_norm_of_processes_is_that_of_the_whole_batch(case, world):
 
 
 @pytest.mark.parametrize("case", ["bfloat16", "half"])
-def test_half_precision_goes_in_and_out_and_no_further(case, world):
+def test_half_precision_is_computed_in_float32(case, world):
     dtype = CASES[case][1]
     every, evaluated, state = steps(layer(case), inputs(case, torch.float32), slice(None))
     step = torch.finfo(dtype).eps
@@ -171,7 +171,7 @@ def test_clips_stay_channels_last(world):
             assert not step["y"].is_contiguous()
 
 
-def test_statistics_are_averaged_and_nothing_else(world):
+def test_only_statistics_are_averaged(world):
     befores = [found["averaged"][0] for found in world]
     assert not torch.equal(befores[0]["0.running_mean"], befores[1]["0.running_mean"])
     for rank, found in enumerate(world):
@@ -186,7 +186,7 @@ def test_statistics_are_averaged_and_nothing_else(world):
                 assert torch.equal(value, befores[rank][name])
 
 
-def test_alone_there_is_nothing_to_average():
+def test_averaging_with_one_process_changes_nothing():
     before, after, same = averaged(0)
     assert same and all(torch.equal(after[name], value) for name, value in before.items())
 
@@ -211,7 +211,7 @@ def model():
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_synchronise_keeps_what_there_is(device):
+def test_synchronise_keeps_weights_and_statistics(device):
     plain = model()
     average = plain(torch.randn(2, 3, 2, 2, 2))  # moves the statistics
     assert average.shape == (2, 4, 8)
@@ -227,7 +227,7 @@ def test_synchronise_keeps_what_there_is(device):
     assert all(torch.equal(value, before[name]) for name, value in made.state_dict().items())
 
 
-def test_a_norm_alone_is_synchronised_too():
+def test_a_single_norm_is_synchronised():
     norm = nn.BatchNorm1d(3, eps=0.01, momentum=None)
     made = synchronise(norm, CPU)
     assert type(made) is SyncBatchNorm and made.weight is norm.weight

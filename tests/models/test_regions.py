@@ -1,4 +1,4 @@
-"""Regions of maps: against integrals by loops, against torchvision, and layer 4 of layer 3 against the network."""
+"""Region features against integrals by loops and torchvision, and layer 4 of layer 3 against the network."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_region_means_are_integrals():
     np.testing.assert_allclose(found[0], maps.mean(axis=(1, 2)), rtol=1e-10)
 
 
-def test_region_maps_of_a_single_box_are_those_of_torchvision():
+def test_region_maps_equal_torchvisions_roi_align():
     rng = generator(1)
     maps = torch.from_numpy(rng.normal(size=(2, 3, 2, 4, 4)))
     boxes = torch.tensor([[3.0, 10.0, 40.0, 63.0], [0.0, 0.0, 20.5, 31.0]], dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_region_maps_of_a_single_box_are_those_of_torchvision():
             torch.testing.assert_close(found[b, :, t], expected)
 
 
-def test_the_region_that_is_the_whole_clip_is_the_map():
+def test_region_map_of_the_whole_clip_is_the_map():
     maps = torch.from_numpy(generator(2).normal(size=(2, 3, 2, 7, 7)))
     torch.testing.assert_close(region_maps(maps, torch.tensor([[0, 0, 112, 112]] * 2), 112), maps)
 
@@ -104,7 +104,7 @@ def test_the_network_is_layer_4_of_layer_3(name):
     backbone.check_regions()
 
 
-def test_other_networks_say_that_they_have_no_third_stage():
+def test_other_networks_have_no_third_stage():
     other = next(name for name in BACKBONES if not name.startswith("resnet"))
     with pytest.raises(ConfigError, match="no layer 3, which regions need"):
         build_backbone(other).check_regions()

@@ -1,4 +1,4 @@
-"""The stem for small images: its shapes and weights against torchvision's, its halves, and files there and back."""
+"""The stem for small images: shapes and weights against torchvision's, layers 3 and 4, and checkpoints."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def filled_alike(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_computes_what_torchvisions_layers_do_behind_that_stem(name):
+def test_layers_after_the_stem_equal_torchvisions(name):
     ours, other = filled_alike(name)
     clips = torch.randn(2, 3, 3, 32, 24, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -43,7 +43,7 @@ def test_it_computes_what_torchvisions_layers_do_behind_that_stem(name):
 
 
 @pytest.mark.parametrize(("name", "stated"), [("resnet18", 11_689_512), ("resnet50", 25_557_032)])
-def test_its_weights_are_torchvisions_but_for_a_smaller_first_kernel(name, stated):
+def test_weights_equal_torchvisions_except_the_first_kernel(name, stated):
     """`stated` is what torchvision documents, with a classifier of 1,000 classes."""
     with torch.device("meta"):
         network = build_backbone(name, stem="cifar")
@@ -65,7 +65,7 @@ def test_an_image_of_32_pixels_leaves_maps_of_4_by_4(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_halves_are_the_whole_and_regions_are_looked_at_in_finer_maps(name):
+def test_layer_4_of_layer_3_is_the_network_with_finer_maps(name):
     network = build_backbone(name, stem="cifar").eval()
     network.check_regions()
     clips = torch.randn(2, 3, 2, 32, 32, generator=torch.Generator().manual_seed(2))
@@ -77,13 +77,13 @@ def test_its_halves_are_the_whole_and_regions_are_looked_at_in_finer_maps(name):
     torch.testing.assert_close(whole, maps)
 
 
-def test_its_first_convolution_starts_as_torchvisions_do():
+def test_first_convolution_is_initialised_as_in_torchvision():
     torch.manual_seed(0)
     weight = build_backbone("resnet18", stem="cifar").net.conv1.weight
     assert weight.std().item() == pytest.approx((2 / (64 * 3 * 3)) ** 0.5, rel=0.05)
 
 
-def test_the_usual_stem_is_the_default_and_untouched():
+def test_the_default_stem_is_torchvisions():
     torch.manual_seed(0)
     usual = build_backbone("resnet18")
     torch.manual_seed(0)
@@ -93,7 +93,7 @@ def test_the_usual_stem_is_the_default_and_untouched():
     )
 
 
-def test_a_checkpoint_brings_its_stem_back(tmp_path):
+def test_a_checkpoint_restores_its_stem(tmp_path):
     torch.manual_seed(0)
     trained = build_backbone("resnet18", stem="cifar", zero_init=True).eval()
     state = {f"backbone.{name}": weight for name, weight in trained.state_dict().items()}
@@ -105,7 +105,7 @@ def test_a_checkpoint_brings_its_stem_back(tmp_path):
         assert torch.equal(found(clips), trained(clips))
 
 
-def test_weights_of_another_project_enter_the_stem_that_they_are_of(tmp_path):
+def test_weights_of_another_project_fit_their_own_stem_only(tmp_path):
     network = theirs("resnet18", seed=3)
     names = torchvision.models.get_model("resnet18", weights=None).state_dict()
     state = dict(
@@ -122,6 +122,6 @@ def test_weights_of_another_project_enter_the_stem_that_they_are_of(tmp_path):
         load_initial(build_backbone("resnet18"), file)
 
 
-def test_a_stem_that_is_none():
+def test_unknown_stem():
     with pytest.raises(ConfigError, match=r"backbone\.stem: .*'imagenet' or 'cifar', got \"cifr\""):
         build_backbone("resnet18", stem="cifr")

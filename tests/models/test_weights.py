@@ -1,4 +1,4 @@
-"""Weights from files: the backbone of a real run comes back bit by bit, and no bad file does harm."""
+"""Checkpoints: the backbone of a real run is restored bit by bit, and invalid files do no harm."""
 
 import gzip
 import importlib
@@ -130,9 +130,9 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_fault_26_weights_that_do_not_fit(change, altered):
-    alter, said = CHANGES[change]
-    told = one_line(load_backbone, altered(alter))
-    assert said in told and "altered.pt does not fit the backbone" in told
+    alter, text = CHANGES[change]
+    message = one_line(load_backbone, altered(alter))
+    assert text in message and "altered.pt does not fit the backbone" in message
 
 
 def test_fault_26_weights_are_loaded_all_or_none(trained):
@@ -144,7 +144,7 @@ def test_fault_26_weights_are_loaded_all_or_none(trained):
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
 
-def test_the_name_of_the_backbone_may_be_told(trained):
+def test_arch_may_repeat_the_checkpoints_backbone(trained):
     assert load_backbone(trained[1], "resnet3d18").dim == 64
     assert "holds a resnet3d18, not a resnet3d50: leave out arch" in one_line(
         load_backbone, trained[1], "resnet3d50"
@@ -153,7 +153,7 @@ def test_the_name_of_the_backbone_may_be_told(trained):
         load_backbone(trained[1], "resnet3d8")
 
 
-def test_a_run_may_start_from_another(trained):
+def test_a_run_can_be_initialised_from_another(trained):
     path, backbone = str(trained[1]), build_backbone("resnet3d18", width=8)
     matched = load_initial(backbone, InitialWeights(file=path))
     expected = load_backbone(path).state_dict()
@@ -162,13 +162,14 @@ def test_a_run_may_start_from_another(trained):
         f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; "
     )
     assert "queue.keys" in matched.left
-    told = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
+    message = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
     assert (
-        "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0" in told
+        "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0"
+        in message
     )
 
 
-def test_the_target_may_be_taken_by_its_name(trained):
+def test_keys_select_the_target_network(trained):
     content = read_checkpoint(trained[1])["method"]
     backbone = load_backbone(trained[1], "resnet3d18", keys={"method.target.0.": ""})
     online = load_backbone(trained[1]).state_dict()
@@ -177,7 +178,7 @@ def test_the_target_may_be_taken_by_its_name(trained):
     assert not all(torch.equal(value, online[key]) for key, value in backbone.state_dict().items())
 
 
-def test_fault_26_what_fits_of_a_damaged_checkpoint_may_be_taken(altered):
+def test_fault_26_partial_loads_the_fitting_weights(altered):
     path = altered(lambda c: c["method"].pop(NAME))
     torch.manual_seed(3)
     fresh = build_backbone("resnet3d18", width=8).state_dict()
@@ -198,7 +199,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "text"),
     [
         (
             "torch",
@@ -214,14 +215,14 @@ class Malicious:
         ),
     ],
 )
-def test_fault_25_a_malicious_checkpoint_runs_nothing(how, said, tmp_path):
+def test_fault_25_a_malicious_checkpoint_runs_nothing(how, text, tmp_path):
     target, path = tmp_path / "executed", tmp_path / "bad.pt"
     content = {"format": FORMAT, "method": Malicious(target)}
     if how == "pickle":
         path.write_bytes(pickle.dumps(content, protocol=2))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=how == "torch")
-    assert re.search(said, one_line(load_backbone, path))
+    assert re.search(text, one_line(load_backbone, path))
     assert not target.exists()
     torch.load(path, weights_only=False) if how != "pickle" else pickle.loads(path.read_bytes())
     assert target.exists()  # it would have
@@ -263,8 +264,8 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     (tmp_path / "plug_in.py").unlink()
     importlib.invalidate_caches()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-    told = one_line(lambda: read_checkpoint(path, trust=True))
-    assert "objects of a missing module (No module named 'plug_in'): install it" in told
+    message = one_line(lambda: read_checkpoint(path, trust=True))
+    assert "objects of a missing module (No module named 'plug_in'): install it" in message
 
 
 @pytest.mark.parametrize("command", ["retrieval", "extract"])
@@ -301,17 +302,17 @@ OTHER = {
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors", ".mp4"])
 @pytest.mark.parametrize("kind", OTHER)
-def test_fault_24_files_that_are_no_checkpoint(kind, suffix, tmp_path):
-    content, said = OTHER[kind]
+def test_fault_24_other_files(kind, suffix, tmp_path):
+    content, text = OTHER[kind]
     path = tmp_path / f"file{suffix}"
     path.write_bytes(content)
-    told = one_line(read_checkpoint, path)
-    assert str(path) in told and said in told
-    assert kind == "cut" or told.endswith("; expected: a .pt file that vidssl wrote")
-    assert one_line(lambda: read_checkpoint(path, trust=True)) == told
+    message = one_line(read_checkpoint, path)
+    assert str(path) in message and text in message
+    assert kind == "cut" or message.endswith("; expected: a .pt file that vidssl wrote")
+    assert one_line(lambda: read_checkpoint(path, trust=True)) == message
     if kind not in ("safetensors", "noise"):  # which may be somebody's weights
         anybodys = one_line(load_backbone, path)
-        assert str(path) in anybodys and said in anybodys
+        assert str(path) in anybodys and text in anybodys
         assert kind == "cut" or anybodys.endswith(
             "; expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
         )
@@ -331,7 +332,7 @@ def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_fault_24_flipped_bytes_of_others_are_never_more_than_a_checkpoint_error(zipped, tmp_path):
+def test_fault_24_flipped_bytes_in_other_projects_files_are_a_checkpoint_error(zipped, tmp_path):
     path = tmp_path / "flipped.pth"
     state = build_backbone("resnet3d18", width=4).state_dict()
     torch.save({"model_state": state, "args": Path("x")}, path, _use_new_zipfile_serialization=zipped)
@@ -353,15 +354,15 @@ def test_fault_24_flipped_bytes_of_others_are_never_more_than_a_checkpoint_error
 
 def test_fault_24_a_video(digits):
     (video,) = sorted(digits.rglob("*.mp4"))[:1]
-    told = one_line(read_checkpoint, video)
-    assert told == f"{video} is a video (mp4); expected: a .pt file that vidssl wrote"
+    message = one_line(read_checkpoint, video)
+    assert message == f"{video} is a video (mp4); expected: a .pt file that vidssl wrote"
 
 
-@pytest.mark.parametrize(("name", "said"), [("webm", "webm, mkv"), ("mkv", "webm, mkv"), ("avi", "avi")])
-def test_fault_24_other_videos(name, said, write_video, numbered, tmp_path):
+@pytest.mark.parametrize(("name", "text"), [("webm", "webm, mkv"), ("mkv", "webm, mkv"), ("avi", "avi")])
+def test_fault_24_other_videos(name, text, write_video, numbered, tmp_path):
     codec = {"webm": "libvpx", "mkv": "libx264", "avi": "mpeg4"}[name]
     path = write_video(tmp_path / f"video.{name}", numbered(3), codec=codec)
-    assert f"is a video ({said}); expected" in one_line(read_checkpoint, path)
+    assert f"is a video ({text}); expected" in one_line(read_checkpoint, path)
 
 
 def test_fault_24_another_zip_file(tmp_path):
@@ -373,13 +374,13 @@ def test_fault_24_another_zip_file(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".safetensors", ""])
-def test_fault_24_a_sound_checkpoint_of_another_suffix_is_one(suffix, trained, tmp_path):
+def test_fault_24_the_suffix_does_not_matter(suffix, trained, tmp_path):
     path = tmp_path / f"renamed{suffix}"
     path.write_bytes(Path(trained[1]).read_bytes())
     assert read_checkpoint(path)["step"] == 2
 
 
-def test_fault_24_flipped_bytes_are_never_more_than_a_checkpoint_error(trained, tmp_path):
+def test_fault_24_flipped_bytes_are_a_checkpoint_error(trained, tmp_path):
     whole, path = Path(trained[1]).read_bytes(), tmp_path / "flipped.pt"
     places = np.random.Generator(np.random.PCG64(2))
     ends = [0, whole.index(b"data.pkl"), whole.index(b"data.pkl") + 6000, len(whole) - 3000, len(whole)]
@@ -485,10 +486,10 @@ BAD = {
 @pytest.mark.parametrize("change", BAD)
 def test_fault_26_a_method_that_does_not_fit_is_left_alone(change, trained, method):
     state, before = dict(read_checkpoint(trained[1])["method"]), snapshot(method)
-    alter, said = BAD[change]
+    alter, text = BAD[change]
     alter(state)
-    told = one_line(load_state, method, state, "run/step-2.pt")
-    assert told.startswith("run/step-2.pt does not fit the method: ") and re.search(said, told)
+    message = one_line(load_state, method, state, "run/step-2.pt")
+    assert message.startswith("run/step-2.pt does not fit the method: ") and re.search(text, message)
     assert same(method.state_dict(), before)
 
 

@@ -1,4 +1,4 @@
-"""Selective search: the same boxes each time, around the thing that is there, also where a frame is none."""
+"""Selective search: deterministic boxes around the object, and frames without boxes."""
 
 import ctypes
 import logging
@@ -32,7 +32,7 @@ def draw_image(height=96, width=128, seed=0):
     return image
 
 
-def test_the_thing_is_among_the_boxes_and_boxes_are_pixels_of_the_frame():
+def test_the_object_is_among_the_boxes_in_pixels_of_the_frame():
     for height, width in ((96, 128), (180, 240)):  # searched smaller and larger than they are
         found = propose(draw_image(height, width), Search(short_side=120))
         truth = np.array(
@@ -73,7 +73,7 @@ def test_30_other_processes_find_the_same():
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2), (8, 400), (400, 8), (2, 2000)])
-def test_30_frames_that_are_hardly_any_have_regions(size):
+def test_30_tiny_or_elongated_frames_have_regions(size):
     image = generator(1).integers(0, 256, (*size, 3), dtype=np.uint8)
     found = propose(image, Search())
     assert len(found) >= 1 and (found[:, 2:] > found[:, :2]).all()
@@ -88,7 +88,7 @@ def test_30_without_boxes_the_frame_is_the_region():
     np.testing.assert_array_equal(thin, none)
 
 
-def test_what_is_kept():
+def test_small_large_thin_and_duplicate_boxes_are_dropped():
     boxes = np.array(
         [
             [0, 0, 10, 10],
@@ -107,7 +107,7 @@ def test_what_is_kept():
         np.testing.assert_array_equal(choose(generator(seed).permutation(boxes), 100, 100, Search()), kept)
 
 
-def test_of_too_many_all_sizes_stay():
+def test_the_limit_keeps_boxes_of_all_sizes():
     boxes = np.array([[0, 0, side, side] for side in range(10, 70)], np.float64)
     kept = choose(boxes, 100, 100, Search(limit=7))
     areas = np.sqrt(np.prod(kept[:, 2:], axis=1))
@@ -115,7 +115,7 @@ def test_of_too_many_all_sizes_stay():
     assert (np.abs(np.diff(areas) + 59 / 6) < 1).all()
 
 
-def test_the_first_of_the_ranking_are_the_papers_choice():
+def test_keep_first_is_the_papers_choice():
     """The paper keeps the top 300 proposals and drops none for its size or shape."""
     image, every = draw_image(seed=5), {"smallest": 0.0, "largest": 1.0, "ratio": None}
     whole = {tuple(box) for box in propose(image, Search(short_side=96, limit=10_000, **every)).tolist()}
@@ -135,7 +135,7 @@ def test_the_first_of_the_ranking_are_the_papers_choice():
     assert (np.diff(area) <= 0).all()
 
 
-def test_what_is_too_small_does_not_count_among_the_first():
+def test_keep_first_ranks_after_the_size_filter():
     boxes = np.array(
         [[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float
     )
@@ -164,7 +164,7 @@ def write_some(path, key, seed=0):
     return found
 
 
-def test_proposals_come_back_and_lie_beside_the_tracks(tmp_path):
+def test_proposals_are_read_back_from_beside_the_tracks(tmp_path):
     path = proposals_file(tmp_path, "a/b.mp4", VideoRecord("/videos/a/b.mp4", start=1.5, end=4))
     assert path == tmp_path / "proposals" / "a" / "b.mp4@1.500-4.000.npz"
     key = proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 64))
@@ -175,7 +175,7 @@ def test_proposals_come_back_and_lie_beside_the_tracks(tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_proposals_of_something_else_are_not_taken(tmp_path, monkeypatch):
+def test_proposals_with_another_key_are_ignored(tmp_path, monkeypatch):
     path, numbers = tmp_path / "a.npz", np.array([4, 6, 9])
     meta = VideoMeta(10, 25.0, 48, 64)
     key = proposals_key(Search(), "none.mp4", meta)
@@ -194,7 +194,7 @@ def test_proposals_of_something_else_are_not_taken(tmp_path, monkeypatch):
     assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None
 
 
-def test_another_file_of_the_same_name_and_shape_is_searched_anew(tmp_path):
+def test_a_replaced_video_is_searched_again(tmp_path):
     video, meta, numbers = tmp_path / "a.mp4", VideoMeta(10, 25.0, 48, 64), np.array([4, 6, 9])
     video.write_bytes(b"one")
     write_some(tmp_path / "a.npz", proposals_key(Search(), str(video), meta))

@@ -1,4 +1,4 @@
-"""Whole lists: what is written, what is kept, which frames are meant, and videos that break or kill their reader."""
+"""Whole lists: files written and kept, frame numbers, and videos that cannot be read or crash the worker."""
 
 import faulthandler
 import os
@@ -96,7 +96,7 @@ def test_each_chunk_is_tracked_on_its_own_and_frames_count_from_the_record(folde
     assert done.frames == 20 + 12 and "32 frames" in str(done)
 
 
-def test_workers_change_nothing_and_what_is_there_is_kept(folder, track):
+def test_workers_do_not_change_results_and_existing_tracks_are_kept(folder, track):
     rows = ["path", "0.mp4", "1.mp4", "2.mp4"]
     track(rows, workers=0)
     track(rows, "two", workers=2)
@@ -156,7 +156,7 @@ def test_proposals_are_searched_once_for_all_networks(track, monkeypatch):
         track(rows, workers=0, config=wider)
 
 
-def test_parts_of_a_list_together_are_the_list(folder, track):
+def test_shards_together_are_the_list(folder, track):
     rows = ["path", "0.mp4", "1.mp4", "2.mp4"]
     assert track(rows, shard=(0, 2), workers=0).made == ["0.mp4", "2.mp4"]
     assert track(rows, shard=(1, 2), workers=0).made == ["1.mp4"]
@@ -195,7 +195,7 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
     assert "left out: crash.mp4: the process" in str(done)
 
 
-def test_what_cannot_be_read_is_named_and_left_out(folder, track):
+def test_unreadable_videos_are_reported_and_left_out(folder, track):
     (folder / "bad.mp4").write_bytes(b"nothing")
     done = track(["path", "bad.mp4", "gone.mp4", "1.mp4"], workers=0)
     assert done.made == ["1.mp4"] and set(done.left_out) == {"bad.mp4", "gone.mp4"}
@@ -203,7 +203,7 @@ def test_what_cannot_be_read_is_named_and_left_out(folder, track):
     assert str(folder) not in done.left_out["bad.mp4"]
 
 
-def test_an_error_of_opencv_is_the_video_s(track, monkeypatch):
+def test_an_opencv_error_costs_one_video(track, monkeypatch):
     import cv2
 
     class Engine:
@@ -237,7 +237,7 @@ def test_two_videos_with_one_file_of_tracks_are_refused(folder, track, backbone)
         )
 
 
-def test_check_is_asked_before_each_video_and_may_end_it(folder, track):
+def test_check_is_called_before_each_video_and_may_stop(folder, track):
     asked = []
 
     def check():

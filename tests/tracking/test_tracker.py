@@ -1,4 +1,4 @@
-"""Eq. (4) and (5) against the recursion as it is printed, best paths against all paths, and tracks of known things."""
+"""Eq. (4) and (5) against the printed recursion, best paths against exhaustive search, tracks of known objects."""
 
 import itertools
 import math
@@ -41,7 +41,7 @@ def printed_recursion(affinity, i, j):
     return scores
 
 
-def test_scaled_sums_are_the_printed_recursion():
+def test_scaled_sums_equal_the_printed_recursion():
     affinity = draw_affinities([4, 6, 3, 5, 5, 2, 4])
     seen = set()
     for sums in scaled_sums(affinity):
@@ -77,7 +77,7 @@ def test_60_frames_of_300_regions_neither_overflow_nor_underflow():
     assert float(found.max()) > 88 + 100 and float(found.min()) < -88 - 100  # float32 ends at 88
 
 
-def test_regions_without_a_way_on_have_a_scale_of_nothing():
+def test_regions_without_a_path_have_log_scale_minus_infinity():
     affinity = [torch.ones(2, 2), torch.tensor([[0.0], [0.0]]), torch.ones(1, 2)]
     for sums in scaled_sums(affinity):
         for i in range(sums.end):
@@ -86,7 +86,7 @@ def test_regions_without_a_way_on_have_a_scale_of_nothing():
             assert bool((values > 0).all()) == alive and bool((log_scale > -math.inf).all()) == alive
 
 
-def test_best_paths_are_the_best_of_all_paths():
+def test_best_paths_equal_exhaustive_search():
     affinity = draw_affinities([3, 4, 2, 4, 3], seed=2)
     path, score = best_paths(affinity, torch.tensor([2, 0]))
     for row, start in enumerate([2, 0]):
@@ -109,7 +109,7 @@ def test_a_best_path_ends_where_no_affinity_is_left():
     assert score.tolist() == [0]
 
 
-def test_affinities_are_cosines_that_are_not_negative():
+def test_affinities_are_clipped_cosines():
     rng = generator(3)
     features = [torch.from_numpy(rng.normal(size=(n, 5)).astype(np.float32)) for n in (3, 4)]
     boxes = [torch.from_numpy(rng.uniform(0, 20, (n, 4)).astype(np.float32)) for n in (3, 4)]
@@ -125,7 +125,7 @@ def test_affinities_are_cosines_that_are_not_negative():
             assert float(near[r, k]) == pytest.approx(cosine if moved <= 10 else 0, abs=1e-6)
 
 
-def test_region_features_are_means_of_layer_3_and_leave_the_network_as_it_was():
+def test_region_features_are_means_of_layer_3_and_restore_the_mode():
     torch.manual_seed(0)
     backbone = build_backbone("resnet18").train()
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
@@ -170,7 +170,7 @@ def config(**changed):
 
 
 @pytest.mark.parametrize("name", ["red", "blue"])
-def test_a_given_box_is_followed_to_where_the_thing_is(things, name):
+def test_a_given_box_is_followed_to_the_object(things, name):
     frames, boxes, truth = things
     start = truth[name][:1]
     tracks = track_video(Colours(), frames, boxes, config(variant="best"), CPU, [0.45], [0.225], start)
@@ -190,7 +190,7 @@ def test_a_given_box_need_not_be_a_proposal(things):
 
 
 @pytest.mark.parametrize("overlap", [None, 0.5])
-def test_sums_keep_pairs_of_frames_far_apart_that_show_one_thing(things, overlap):
+def test_sums_keep_distant_pairs_of_the_same_object(things, overlap):
     frames, boxes, _ = things
     chosen = config(variant="sum", top=4, overlap=overlap, max_step=None)
     tracks = track_video(Colours(), frames, boxes, chosen, CPU, [0.45], [0.225])
@@ -209,7 +209,7 @@ def test_sums_keep_pairs_of_frames_far_apart_that_show_one_thing(things, overlap
     assert np.abs(colour[::2] - colour[1::2]).max() < 30
 
 
-def test_the_best_paths_are_kept_and_none_twice(things):
+def test_the_best_paths_are_kept_without_duplicates(things):
     frames, boxes, _ = things
     tracks = track_video(
         Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9), CPU, [0.45], [0.225]
@@ -265,7 +265,7 @@ def test_a_network_without_a_third_stage_is_refused():
 
 
 @pytest.mark.parametrize(("frames", "stride", "gap", "reach"), [(24, 1, 24, 23), (60, 7, 57, 56)])
-def test_a_gap_that_no_chunk_has_is_refused(frames, stride, gap, reach):
+def test_min_gap_beyond_a_chunk_is_refused(frames, stride, gap, reach):
     with pytest.raises(ValueError, match=f"{frames} frames in steps of {stride} reach {reach} frames far"):
         TrackerSettings(frames=frames, stride=stride, min_gap=gap)
     TrackerSettings(frames=frames, stride=stride, min_gap=reach)

@@ -174,7 +174,7 @@ def test_hue_of_colours_from_the_whole_cube() -> None:
 
 
 @pytest.mark.parametrize("factor", [0.0, 0.31, 0.999, 1.0, 1.62])
-def test_colours_are_rounded_not_cut(factor: float) -> None:
+def test_colours_are_rounded_not_truncated(factor: float) -> None:
     frames = noise()
     exact = frames.astype(float)
     gray = np.tensordot(exact, [0.299, 0.587, 0.114], (1, 0))[:, None]
@@ -197,19 +197,19 @@ def test_contrast_uses_the_mean_of_each_frame() -> None:
 
 
 @pytest.mark.parametrize("operation", [auto_contrast, equalize])
-def test_a_clip_that_grows_lighter_still_does(operation: Operation) -> None:
+def test_brightening_of_a_clip_is_preserved(operation: Operation) -> None:
     """Each frame by itself would come out alike: what changes from frame to frame would be lost."""
     levels = operation(smooth() // 2 + 20).mean((1, 2, 3))
     assert levels[0] + 10 < levels[1] and levels[1] + 10 < levels[2]
 
 
-def test_clips_of_one_value_stay() -> None:
+def test_constant_clips_stay() -> None:
     gray = np.full((2, 3, 5, 7), 90, np.uint8)
     for operation in (auto_contrast, equalize, lambda x: adjust_sharpness(x, 1.9)):
         assert np.array_equal(operation(gray), gray)
 
 
-def test_other_memory_layouts_give_the_same() -> None:
+def test_memory_layout_does_not_matter() -> None:
     frames = noise()
     for other in (
         np.ascontiguousarray(frames),
@@ -262,7 +262,7 @@ def test_jitter_draws_one_order_and_one_set_of_amounts(monkeypatch: pytest.Monke
         assert abs(values.mean() - (low + high) / 2) < 4 * (high - low) / np.sqrt(12 * len(values))
 
 
-def test_jitter_treats_all_frames_alike_and_leaves_out_what_has_no_range() -> None:
+def test_jitter_treats_all_frames_alike_and_skips_operations_without_a_range() -> None:
     frames = np.repeat(smooth()[1:2], 4, axis=0)
     for seed in range(5):
         out = color_jitter(frames, (0.8, 0.8, 0.8, 0.2), generator(seed))

@@ -1,4 +1,4 @@
-"""The changes that invariance is measured with: against pictures by hand, numpy and other libraries."""
+"""Corruptions against hand-made images, numpy and scipy."""
 
 import cv2
 import numpy as np
@@ -26,7 +26,7 @@ def test_occlusion_is_a_gray_square(frames):
     assert (at_edge[:, :, :24, 24:] == GRAY).all() and (at_edge[:, :, 24:] == frames[:, :, 24:]).all()
 
 
-def test_zoom_shows_a_part_as_large_as_the_whole(frames):
+def test_zoom_enlarges_a_part(frames):
     found = zoom(frames, (0.75, 1.0, 0.0))
     for image, shown in zip(frames, found, strict=True):
         part = np.ascontiguousarray(image.transpose(1, 2, 0)[:36, 12:])

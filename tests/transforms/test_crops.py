@@ -121,7 +121,7 @@ def test_crop_resize_matches_torchvision(box: Box) -> None:
     assert np.abs(ours.astype(int) - theirs.numpy()).max() <= 1
 
 
-def test_far_shrinking_averages() -> None:
+def test_strong_downscaling_averages() -> None:
     board = np.zeros((1, 400, 400, 3), np.uint8)
     board[:, ::2, ::2] = board[:, 1::2, 1::2] = 254
     small = crop_resize(board.transpose(0, 3, 1, 2), Box(0, 0, 400, 400), 100, 100)
@@ -204,7 +204,7 @@ def test_three_crops_resize_first() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(320, 480), (480, 320), (256, 256), (280, 420)])
-def test_the_test_crop_of_imagenet_is_torchvisions(height: int, width: int) -> None:
+def test_imagenet_test_crop_equals_torchvisions(height: int, width: int) -> None:
     """Resize(256), CenterCrop(224). Half a pixel: torchvision takes the even side, SlowFast and this the upper one."""
     frames = noise(1, height, width)
     found = center_crop(frames, 224, 256)
@@ -217,7 +217,7 @@ def test_the_test_crop_of_imagenet_is_torchvisions(height: int, width: int) -> N
     assert found.window[:4] == pytest.approx(((width - side) / 2, (height - side) / 2, side, side), abs=1)
 
 
-def test_crops_of_a_longer_short_side_lie_in_its_middle() -> None:
+def test_crops_are_centred_along_the_shorter_side() -> None:
     frames = ramp(1, 48, 90)  # nothing is resized: pixels are their places
     for n, view in enumerate(uniform_crops(frames, 40, 3, 48)):
         assert (view.frames[0, 0, 0, 0], view.frames[0, 1, 0, 0]) == ((0, 25, 50)[n], 4)
@@ -229,7 +229,7 @@ def test_crops_of_a_longer_short_side_lie_in_its_middle() -> None:
         assert all(np.array_equal(a.frames, b.frames) and a.window == b.window for a, b in pairs)
 
 
-def test_padded_random_crops_are_torchvisions() -> None:
+def test_padded_random_crops_equal_torchvisions() -> None:
     """RandomCrop(32, padding=4): at each of 9 x 9 places, and never elsewhere."""
     frames, seen = noise(2, 32, 32), set()
     padded = F.pad(torch.from_numpy(frames.copy()), [4])
@@ -243,7 +243,7 @@ def test_padded_random_crops_are_torchvisions() -> None:
     assert seen == {(left, top) for left in range(-4, 5) for top in range(-4, 5)}
 
 
-def test_a_mask_is_not_counted_beyond_the_frame() -> None:
+def test_mask_pixels_outside_of_the_frame_are_ignored() -> None:
     mask = np.arange(12, dtype=np.uint8).reshape(3, 4)
     found = Window(-1, 1, 3, 3).cut(mask, 3)
     assert found.tolist() == [[255, 4, 5], [255, 8, 9], [255, 255, 255]]

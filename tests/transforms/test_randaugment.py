@@ -1,4 +1,4 @@
-"""RandAugment: each operation, by each strength, against torchvision's, and what is drawn."""
+"""RandAugment: each operation at each strength against torchvision's, and the random draws."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -72,7 +72,7 @@ LIMITS = {
 
 @pytest.mark.parametrize("picture", [noise, smooth])
 @pytest.mark.parametrize("name", OURS)
-def test_every_operation_is_that_of_torchvision(name: str, picture: Callable[[], Frames]) -> None:
+def test_every_operation_equals_torchvisions(name: str, picture: Callable[[], Frames]) -> None:
     frames = picture()
     before = frames.copy()
     largest, mean = 0, 0.0
@@ -93,7 +93,7 @@ def test_the_names_are_those_of_torchvision() -> None:
     assert {name.replace("_", "") for name in OURS} == theirs and len(OURS) == 14
 
 
-def test_no_magnitude_is_no_change_but_for_what_has_no_strength() -> None:
+def test_magnitude_0_is_the_identity_for_operations_with_a_strength() -> None:
     frames = smooth() // 2  # solarisation inverts 255 even by 0
     for name, change in OURS.items():
         same = np.abs(change(frames, 0.0).astype(int) - frames).max() <= 1
@@ -140,14 +140,14 @@ def test_operations_and_signs_are_drawn_uniformly(drawn: list[tuple[str, float]]
     assert abs(same - draws / 3 * share) < 4.5 * np.sqrt(draws / 3 * share)
 
 
-def test_no_operations_are_no_change(drawn: list[tuple[str, float]]) -> None:
+def test_zero_operations_are_the_identity(drawn: list[tuple[str, float]]) -> None:
     frames = smooth()
     assert rand_augment(frames, 0, 30, True, generator(3)) is frames and not drawn
     rand_augment(frames, 40, 30, True, generator(3))
     assert len(drawn) == 40 and {abs(level) for _, level in drawn} == {1.0}
 
 
-def test_each_operation_is_done_with_its_probability(drawn: list[tuple[str, float]]) -> None:
+def test_each_operation_is_applied_with_its_probability(drawn: list[tuple[str, float]]) -> None:
     """As in PyContrast, where each of two operations is done with probability 0.5; 1 draws no number for it."""
     frames, rng = noise(), generator(14)
     for _ in range(1000):
@@ -171,7 +171,7 @@ def test_one_generator_gives_one_clip() -> None:
     assert all(out.shape == frames.shape and out.transpose(0, 2, 3, 1).flags.c_contiguous for out in outs[0])
 
 
-def test_a_clip_is_what_its_draws_say() -> None:
+def test_a_clip_is_the_result_of_its_draws() -> None:
     """With the draws repeated by hand: which operation, then its sign."""
     frames, names = noise(), list(OURS)
     for key in range(20):

@@ -162,7 +162,7 @@ def test_a_view_is_the_operations_one_after_the_other() -> None:
     assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0].frames, expected)
 
 
-def test_infomin_is_strong_of_other_crops_with_randaugment() -> None:
+def test_infomin_is_strong_with_other_crops_and_randaugment() -> None:
     ours, strong = RECIPES["infomin"].Config().model_dump(), RECIPES["strong"].Config().model_dump()
     assert {key: value for key, value in ours.items() if value != strong[key]} == {
         "area": (0.2, 1.0),
@@ -179,7 +179,7 @@ def test_infomin_is_strong_of_other_crops_with_randaugment() -> None:
         assert np.array_equal(recipes.InfoMin(config)(frames, generator(12, key))[0].frames, expected)
 
 
-def test_any_view_can_have_randaugment_and_none_draws_for_it_otherwise() -> None:
+def test_randaugment_is_optional_and_draws_nothing_when_off() -> None:
     for name in VIEWS:
         recipe, frames = RECIPES[name], clip()
         off, on = (recipe(recipe.Config(size=24, operations=n, magnitude=30)) for n in (0, 3))
@@ -191,7 +191,7 @@ def test_any_view_can_have_randaugment_and_none_draws_for_it_otherwise() -> None
             assert np.array_equal(view.frames, other.frames) and view.window == other.window
 
 
-def test_crops_of_tests_take_their_short_side() -> None:
+def test_test_crops_use_their_short_side() -> None:
     frames = clip()  # 40 x 52
     expected = crops.uniform_crops(frames, 30, 3, 36)
     for name, settings, views in (
@@ -203,7 +203,7 @@ def test_crops_of_tests_take_their_short_side() -> None:
             assert np.array_equal(view.frames, other.frames) and view.window == other.window
 
 
-def test_train_crop_pads_before_it_cuts() -> None:
+def test_train_crop_pads_before_cropping() -> None:
     config = recipes.TrainCrop.Config(size=40, short_side=(40, 40), padding=4, flip_probability=0.0)
     frames = clip()
     for key in range(5):
@@ -250,6 +250,6 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("uniform_crops", {"area": (0.1, 0.2)}, "not permitted"),
     ],
 )
-def test_wrong_configs_are_refused(name: str, values: dict[str, object], message: str) -> None:
+def test_invalid_configs_are_refused(name: str, values: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         RECIPES[name].Config(**values)

@@ -1,4 +1,4 @@
-"""Windows: what a view shows, against sampling the source by hand; where boxes and masks end up in it."""
+"""Windows of views against sampling the source by hand; boxes and masks in views."""
 
 import cv2
 import numpy as np
@@ -119,7 +119,7 @@ def test_masks_follow_into_the_view(flipped):
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
-def test_a_mask_lies_over_its_view(name):
+def test_a_mask_fits_its_view(name):
     """A black and white picture and the mask of its white pixels: they differ where a pixel is half white only."""
     y, x = np.mgrid[:52, :40]
     disc = (x - 17) ** 2 + (y - 30) ** 2 < 14**2
@@ -130,7 +130,7 @@ def test_a_mask_lies_over_its_view(name):
         assert np.array_equal(mask[clear] == 1, view[0, 0][clear] > 127) and clear.mean() > 0.7
 
 
-def test_a_view_that_is_turned_and_sheared_has_no_window():
+def test_a_rotated_or_sheared_view_has_no_window():
     """Whatever is drawn: one that is only moved, or stays, has none either."""
     frames = smooth(40, 52)
     for operations, geometry, there in [
@@ -163,14 +163,14 @@ def masked_set(digits, config):
     return ClipDataset(read_list(digits / "parts/train.csv"), sampler, [RECIPES["infomin"](config)])
 
 
-def test_masks_cannot_follow_what_is_turned(digits):
+def test_masks_cannot_follow_rotations(digits):
     with pytest.raises(
         ConfigError, match=r"^masks cannot follow into view 0, .* InfoMin .* set geometry: false"
     ):
         masked_set(digits, RECIPES["infomin"].Config(size=SIZE))[0, 0]
 
 
-def test_tracks_cannot_follow_what_is_turned(digits, tmp_path):
+def test_tracks_cannot_follow_rotations(digits, tmp_path):
     videos = read_list(digits / "motion/train.csv")
     corners = np.repeat(np.array([[10, 10, 30, 30]], np.float32), 24, axis=0)
     tracks = Tracks(np.arange(24), corners, np.ones(24, np.float32), np.zeros(24, np.int64))
@@ -202,7 +202,7 @@ def test_boxes_by_hand():
     assert window.boxes(np.empty((0, 4), np.float32), 24).shape == (0, 4)
 
 
-def test_a_window_of_frames_of_another_size():
+def test_window_scaled_to_another_frame_size():
     window = Window(3, 4, 10, 20, True)
     assert window.scaled(2, 0.5) == Window(6, 2, 20, 10, True)
     box = np.array([[5, 6, 9, 20]], np.float32)

@@ -8,6 +8,7 @@ Shapes: N samples (clips), V versions of each, D units; B videos of a batch.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -100,29 +101,30 @@ class Trajectories:
         corrupted, plain = (
             _CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ())
         )
-        settings = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
-        opening = DecodeSettings(**settings) if boxes is None else CoveringSettings(**settings, boxes=boxes)
+        if boxes is not None:
+            settings = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
+            reading = CoveringSettings(**settings, boxes=boxes)
         return ClipDataset(
             videos,
             _MovedClips(self.clip, self.clips, moves),
             [corrupted, *[plain] * moved] * self.clips,
-            reading=opening,
+            reading=reading,
             skip=skip,
         )
 
 
+@dataclass(frozen=True)
 class _CorruptedSquare:
     """A recipe: the central square of a clip, then all its corruptions."""
 
-    difference = 0.0
-
-    def __init__(self, size: int, short_side: int | None, corruptions: Sequence[Corruption]) -> None:
-        self._size, self._short_side = size, short_side
-        self._corruptions = tuple(corruptions)
+    size: int
+    short_side: int | None
+    corruptions: Sequence[Corruption]
+    difference: ClassVar[float] = 0.0
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        view = center_crop(frames, self._size, self._short_side)
-        versions = [version for kind in self._corruptions for version in kind.versions(view.frames)]
+        view = center_crop(frames, self.size, self.short_side)
+        versions = [version for kind in self.corruptions for version in kind.versions(view.frames)]
         return [view, *(View(version, view.window) for version in versions)]
 
 

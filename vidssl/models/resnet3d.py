@@ -27,25 +27,11 @@ class ResNet3D(Backbone):
         # Short runs learn faster without it: untrained blocks then already respond to motion.
         zero_init: bool = True
 
-    def __init__(
-        self,
-        config: Config,
-        depths: tuple[int, int, int, int],
-        block: Callable[..., nn.Module] | None,
-        expansion: int,
-        kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel],
-        stride_first: bool,
-    ) -> None:
-        """Build the network.
+    depths: tuple[int, int, int, int]  # blocks of each stage
+    kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel]  # first convolution of a block, for each stage
+    basic: bool  # basic blocks, else bottlenecks
 
-        Args:
-            config: Width and initialisation.
-            depths: Blocks of each stage.
-            block: Builds the residual branch; None: pytorchvideo's bottleneck.
-            expansion: Output channels of a block, in inner channels.
-            kernels: Kernel of the first convolution of a block, for each stage.
-            stride_first: Whether the first or the second convolution of a block has the spatial stride.
-        """
+    def __init__(self, config: Config) -> None:
         with warnings.catch_warnings():  # imported here because it takes seconds
             warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, now deprecated
             from pytorchvideo.models.net import Net
@@ -53,7 +39,7 @@ class ResNet3D(Backbone):
             from pytorchvideo.models.stem import create_res_basic_stem
 
         super().__init__()
-        width = config.width
+        width, expansion = config.width, 1 if self.basic else 4  # output channels of a block, in inner ones
         stem = create_res_basic_stem(
             in_channels=3,
             out_channels=width,
@@ -62,7 +48,7 @@ class ResNet3D(Backbone):
             pool=_FramePool,
         )
         stages, channels = [], width
-        for n, (depth, kernel) in enumerate(zip(depths, kernels, strict=True)):
+        for n, (depth, kernel) in enumerate(zip(self.depths, self.kernels, strict=True)):
             inner, stride = width * 2**n, (1, 1, 1) if n == 0 else (1, 2, 2)
             stages.append(
                 create_res_stage(
@@ -70,11 +56,11 @@ class ResNet3D(Backbone):
                     dim_in=channels,
                     dim_inner=inner,
                     dim_out=inner * expansion,
-                    bottleneck=block or create_bottleneck_block,
+                    bottleneck=_basic_block if self.basic else create_bottleneck_block,
                     conv_a_kernel_size=kernel,
                     conv_a_padding=tuple(k // 2 for k in kernel),
-                    conv_a_stride=stride if stride_first else (1, 1, 1),
-                    conv_b_stride=(1, 1, 1) if stride_first else stride,
+                    conv_a_stride=stride if self.basic else (1, 1, 1),
+                    conv_b_stride=(1, 1, 1) if self.basic else stride,
                 )
             )
             channels = inner * expansion
@@ -104,18 +90,18 @@ class ResNet3D(Backbone):
 class ResNet3D18(ResNet3D):
     """Basic blocks; temporal kernels of 3 in the first convolution of each block of res4 and res5."""
 
-    def __init__(self, config: ResNet3D.Config) -> None:
-        kernels = ((1, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))
-        super().__init__(config, (2, 2, 2, 2), _basic_block, 1, kernels, stride_first=True)
+    depths = (2, 2, 2, 2)
+    kernels = ((1, 3, 3), (1, 3, 3), (3, 3, 3), (3, 3, 3))
+    basic = True
 
 
 @BACKBONES.register("resnet3d50")
 class ResNet3D50(ResNet3D):
     """Bottleneck blocks; temporal kernels of 3 in conv_a of each block of res4 and res5."""
 
-    def __init__(self, config: ResNet3D.Config) -> None:
-        kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
-        super().__init__(config, (3, 4, 6, 3), None, 4, kernels, stride_first=False)
+    depths = (3, 4, 6, 3)
+    kernels = ((1, 1, 1), (1, 1, 1), (3, 1, 1), (3, 1, 1))
+    basic = False
 
 
 class _FramePool(nn.Module):

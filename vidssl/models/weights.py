@@ -1,62 +1,31 @@
-"""Read checkpoints safely, take the backbone's weights out, load weights into modules."""
+"""Load checkpoints of vidssl and of other projects into backbones and methods."""
 
-import pickle
-import re
-import zipfile
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Annotated, Any, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
-import torch
 from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import CheckpointError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
-from vidssl.models.checkpoint_layouts import (
-    FoundNetwork,
+from vidssl.models.checkpoint_files import (
+    UntrustedError as UntrustedError,
+)  # also for importers of this module
+from vidssl.models.checkpoint_files import read_file, read_without_objects
+from vidssl.models.checkpoint_layouts import FoundNetwork, find_networks, flatten
+from vidssl.models.checkpoint_match import (
     Match,
     choose_match,
     compare,
     differences,
-    find_networks,
-    flatten,
     match_backbones,
     shapes_of,
 )
 
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 _EXTRA = "_extra_state"  # torch's key in a state_dict
-_EXPECTED = "expected: a .pt file that vidssl wrote"
-_EXPECTED_ANY = (
-    "expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
-)
-
-# First bytes of files, and their offset.
-_ZIP = b"PK\x03\x04"
-_PICKLE = b"\x80"  # torch before 1.6
-_SAFETENSORS = b'{"'  # offset 8
-_KINDS = (
-    (0, b"version https://git-lfs", "a git-lfs pointer, not the file (fetch it with git lfs pull)"),
-    (8, _SAFETENSORS, "a safetensors file"),
-    (0, _PICKLE, "a pickle"),
-    (4, b"ftyp", "a video (mp4)"),
-    (0, b"\x1a\x45\xdf\xa3", "a video (webm, mkv)"),
-    (8, b"AVI ", "a video (avi)"),
-    (0, b"\x89HDF", "an HDF5 file"),
-    (0, b"\x93NUMPY", "a numpy file"),
-    (0, b"\x1f\x8b", "a gzip file"),
-    (257, b"ustar", "a tar file"),
-)
-
-
-class UntrustedError(CheckpointError):
-    """A checkpoint holds objects other than tensors and plain data; loading them can run code."""
-
-
-# Reading files ----------------------------------------------------------------------------------------------
 
 
 def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
@@ -71,9 +40,11 @@ def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
         CheckpointError: The file is missing, damaged or not written by vidssl.
         UntrustedError: It holds more than tensors and plain data, and `trust` is False.
     """
-    content = _read(Path(path), trust, any_project=False)
+    content = read_file(Path(path), trust, any_project=False)
     if not is_checkpoint(content):
-        raise CheckpointError(f"{path} is not a vidssl checkpoint (format {FORMAT}); {_EXPECTED}")
+        raise CheckpointError(
+            f"{path} is not a vidssl checkpoint (format {FORMAT}); expected: a .pt file that vidssl wrote"
+        )
     return content
 
 
@@ -91,7 +62,13 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         CheckpointError: The file is missing, damaged or of another format.
         UntrustedError: It holds objects that cannot be left out, and `trust` is False.
     """
-    return _read(Path(path), trust, any_project=True)
+    try:
+        return read_file(Path(path), trust, any_project=True)
+    except UntrustedError:
+        content = read_without_objects(Path(path))
+        if content is None or is_checkpoint(content):
+            raise
+        return content
 
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
@@ -107,151 +84,6 @@ def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
             "it, or train again"
         )
     return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
-
-
-def _read(path: Path, trust: bool, any_project: bool) -> Any:
-    expected = _EXPECTED_ANY if any_project else _EXPECTED
-    try:
-        with open(path, "rb") as file:
-            head = file.read(512)
-            if any_project and head.startswith(_SAFETENSORS, 8):
-                return _read_safetensors(path)
-            if not head.startswith((_ZIP, _PICKLE) if any_project else _ZIP):
-                raise CheckpointError(f"{path} is {_kind(head)}; {expected}")
-            try:
-                return _load(path, file, trust, expected)
-            except UntrustedError:
-                content = _load_without_objects(file) if any_project else None
-                if content is None or is_checkpoint(content):
-                    raise
-                return content
-    except OSError as error:
-        raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load  # here: few files need it
-
-    try:
-        return load(path.read_bytes())
-    except OSError:
-        raise
-    except Exception as error:
-        raise CheckpointError(
-            f"{path} is a damaged safetensors file ({_one_line(error)}): replace it"
-        ) from None
-
-
-def _load(path: Path, file: IO[bytes], trust: bool, expected: str) -> Any:
-    file.seek(0)
-    try:
-        # The open file, not the path: torch.load treats some suffixes specially.
-        return torch.load(file, map_location="cpu", weights_only=not trust)
-    except pickle.UnpicklingError as error:
-        found = None if trust else re.search(r"GLOBAL (\S+)", str(error))
-        if found:
-            raise UntrustedError(
-                f"checkpoint {path} holds {found[1]}: only tensors and plain data are loaded, as other objects can "
-                "run code; load it with --trust-checkpoint (in a run: checkpoint.trust=true, Python: trust=True) if "
-                "you trust its author"
-            ) from None
-        raise CheckpointError(_damaged(path, file, "", expected)) from None
-    except ImportError as error:
-        raise CheckpointError(
-            f"checkpoint {path} holds objects of a missing module ({error}): install it, or run where it is found"
-        ) from None
-    except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
-        raise CheckpointError(_damaged(path, file, _one_line(error), expected)) from None
-
-
-class _Empty:
-    """Replaces an object of any class: ignores its arguments and state."""
-
-    def __new__(cls, *_: Any, **__: Any) -> "_Empty":
-        return object.__new__(cls)
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __setstate__(self, _: Any) -> None:
-        pass
-
-
-class _PlainDict:
-    """Replaces a dictionary of any class: becomes a plain one with the same items."""
-
-    def __new__(cls, *_: Any, **__: Any) -> "OrderedDict[Any, Any]":  # type: ignore[misc]
-        return OrderedDict()
-
-
-def _load_without_objects(file: IO[bytes]) -> Any:
-    """Load with a replacement for each class and function, so that none is imported; None where that fails."""
-    for replacement in (
-        _Empty,
-        _PlainDict,
-    ):  # only an error of torch reveals that an object is filled as a dictionary
-        try:
-            file.seek(0)
-            names = set(torch.serialization.get_unsafe_globals_in_checkpoint(file))
-        except Exception:
-            names = set()  # the pickles of torch before 1.6: errors name one at a time
-        for _ in range(1000):
-            file.seek(0)
-            try:
-                with torch.serialization.safe_globals([_named(name, replacement) for name in names]):
-                    return torch.load(file, map_location="cpu", weights_only=True)
-            except pickle.UnpicklingError as error:
-                found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-                if not found:
-                    break
-                names.add(found[1] if "." in found[1] else f"builtins.{found[1]}")
-            except Exception:
-                break
-    return None
-
-
-def _named(name: str, replacement: type) -> type:
-    """Make a subclass with the name of the class that it replaces: torch looks classes up by name."""
-    module, _, last = name.rpartition(".")
-    return type(last, (replacement,), {"__module__": module})
-
-
-def _damaged(path: Path, file: IO[bytes], reason: str, expected: str) -> str:
-    file.seek(0)
-    if not file.read(4).startswith(_ZIP):
-        return f"{path} is a pickle that torch did not write, or a damaged one; {expected}"
-    try:
-        with zipfile.ZipFile(file) as archive:
-            written_by_torch = any(name.endswith("/data.pkl") for name in archive.namelist())
-    except Exception:
-        written_by_torch = True  # too damaged to tell
-    if not written_by_torch:
-        return f"{path} is a zip file that torch did not write; {expected}"
-    return f"checkpoint {path} is damaged: {reason}{': ' if reason else ''}replace it"
-
-
-def _kind(head: bytes) -> str:
-    """Guess what a file is from its first 512 bytes."""
-    if not head:
-        return "empty"
-    for offset, sign, name in _KINDS:
-        if head.startswith(sign, offset):
-            return name
-    if head.lstrip().lower().startswith((b"<!doctype html", b"<html")):
-        return "a web page"
-    try:
-        head[:500].decode()
-    except UnicodeDecodeError as error:
-        if error.start <= 496:  # else a character was cut in two
-            return "of unknown format"
-    return "of unknown format" if b"\0" in head else "text"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120]
-
-
-# Weights of a backbone --------------------------------------------------------------------------------------
 
 
 def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:

@@ -173,8 +173,6 @@ def track_list(
 
 
 class _Task(NamedTuple):
-    """One video to track."""
-
     number: int
     name: str
     record: VideoRecord

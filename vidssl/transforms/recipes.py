@@ -160,10 +160,7 @@ class Weak(ViewRecipe):
 
 @RECIPES.register("strong")
 class Strong(ViewRecipe):
-    """Crop, colour jitter, gray, blur, flip."""
-
-    class Config(ViewRecipe.Config):
-        """Column 2 of Table 1."""
+    """Crop, colour jitter, gray, blur, flip: column 2 of Table 1, the defaults of `ViewRecipe`."""
 
 
 @RECIPES.register("strong_alpha")

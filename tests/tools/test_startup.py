@@ -93,8 +93,8 @@ import vidssl, vidssl.commands.cli
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl.__all__}
 from vidssl import open_video
-import vidssl.data
-assert open_video is vidssl.open_video is vidssl.data.open_video
+import vidssl.video
+assert open_video is vidssl.open_video is vidssl.video.open_video
 try:
     vidssl.open_vidoe
 except AttributeError as error:

@@ -58,24 +58,14 @@ def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> "Figure":
     figure = Figure(figsize=(width, height), facecolor="white")
     for line, word in enumerate(("crop", "parts", "predicted")):
         top = head + line * (cell + space)
-        figure.text(
-            (left - 0.12) / width,
-            1 - (top + cell / 2) / height,
-            word,
-            ha="right",
-            va="center",
-            fontsize=9,
-            color=_FAINT,
-        )
+        x, y = (left - 0.12) / width, 1 - (top + cell / 2) / height
+        figure.text(x, y, word, ha="right", va="center", fontsize=9, color=_FAINT)
         for column, crop in enumerate(crops):
             x = left + column * (cell + space)
             axes = figure.add_axes((x / width, 1 - (top + cell) / height, cell / width, cell / height))
-            pixels = (
-                crop.image if line == 0 else _colored(crop.truth if line == 1 else crop.predicted, colours)
-            )
+            pixels = (crop.image, _colored(crop.truth, colours), _colored(crop.predicted, colours))[line]
             axes.imshow(pixels, interpolation="nearest" if len(pixels) < 100 else "antialiased")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             for spine in axes.spines.values():
                 spine.set(color="#c9ccd1", linewidth=0.8)
             if line == 0:  # no math: a name may hold a dollar sign

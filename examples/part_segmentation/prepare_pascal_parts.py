@@ -11,6 +11,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,42 +106,60 @@ def prepare_pascal_parts(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"{out} is not empty: choose a new folder")
     split_of = _splits(voc, [file.stem for file in files], seed)
-    left_out: Counter[str] = Counter()  # by reason
-    rows: dict[str, dict[str, list[tuple[str, str]]]] = {}  # class -> split -> (image, mask)
-    numbers: dict[str, dict[str, int]] = {}  # class -> part -> label
+    found = _Found()
     for file in progress(files, title="crops", unit="image", total=len(files), leave=False):
         image = voc / "JPEGImages" / f"{file.stem}.jpg"
         if file.stem not in split_of or not image.exists():
-            left_out["images in no split" if image.exists() else "images that are missing"] += 1
-            continue
-        with open_video(image) as video:
-            pixels = video.frames([0])[0].transpose(1, 2, 0)
-        for n, found in enumerate(read_annotation(file)):
-            if found.mask.shape != pixels.shape[:2]:
-                shape = "x".join(map(str, found.mask.shape[::-1]))
-                raise DataError(f"{file}: the mask of object {n + 1} is {shape}, {image} has another size")
-            box = _box(found.mask)
-            if not found.parts or box is None or min(box[2] - box[0], box[3] - box[1]) < min_side:
-                left_out[f"objects under {min_side} pixels" if found.parts else "objects without parts"] += 1
-                continue
-            known = numbers.setdefault(found.name, {name: n for n, name in enumerate(FIRST_PARTS)})
-            names = f"images/{file.stem}_{n}.jpg", f"masks/{file.stem}_{n}.png"
-            _write_crop(out / found.name, names, pixels, labelled(found, known), box, size)
-            rows.setdefault(found.name, {}).setdefault(split_of[file.stem], []).append(names)
-    reasons = [f"{count} {why}" for why, count in sorted(left_out.items())]
-    if not rows:
+            found.left_out["images in no split" if image.exists() else "images that are missing"] += 1
+        else:
+            _write_objects(file, image, split_of[file.stem], out, size, min_side, found)
+    reasons = [f"{count} {why}" for why, count in sorted(found.left_out.items())]
+    if not found.rows:
         raise DataError(f"no object of {annotations} is left ({', '.join(reasons)}): do both folders match?")
     report = []
-    for label, name in enumerate(sorted(rows)):
+    for label, name in enumerate(sorted(found.rows)):
         lists = {
-            split: [Row(image, label, mask=mask) for image, mask in found]
-            for split, found in rows[name].items()
+            split: [Row(image, label, mask=mask) for image, mask in rows]
+            for split, rows in found.rows[name].items()
         }
-        write_whole(out / name / "parts.txt", "".join(f"{part}\n" for part in numbers[name]).encode())
-        write_lists(out / name, out / name, lists, sorted(rows))
+        parts = found.numbers[name]
+        write_whole(out / name / "parts.txt", "".join(f"{part}\n" for part in parts).encode())
+        write_lists(out / name, out / name, lists, sorted(found.rows))
         counts = ", ".join(f"{len(lists.get(split, ()))} {split}" for split in SPLITS)
-        report.append(f"{name}: {counts}, {len(numbers[name])} parts")
+        report.append(f"{name}: {counts}, {len(parts)} parts")
     return "\n".join([*report, *(f"left out: {reason}" for reason in reasons)])
+
+
+@dataclass
+class _Found:
+    """Crops written so far."""
+
+    rows: dict[str, dict[str, list[tuple[str, str]]]] = field(
+        default_factory=dict
+    )  # class, split: (image, mask)
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)  # class, part: label
+    left_out: Counter[str] = field(default_factory=Counter)  # by reason
+
+
+def _write_objects(
+    file: Path, image: Path, split: str, out: Path, size: int, min_side: int, found: _Found
+) -> None:
+    """Write the crops and masks of one annotated image."""
+    with open_video(image) as video:
+        pixels = video.frames([0])[0].transpose(1, 2, 0)
+    for n, thing in enumerate(read_annotation(file)):
+        if thing.mask.shape != pixels.shape[:2]:
+            shape = "x".join(map(str, thing.mask.shape[::-1]))
+            raise DataError(f"{file}: the mask of object {n + 1} is {shape}, {image} has another size")
+        box = _box(thing.mask)
+        if not thing.parts or box is None or min(box[2] - box[0], box[3] - box[1]) < min_side:
+            reason = f"objects under {min_side} pixels" if thing.parts else "objects without parts"
+            found.left_out[reason] += 1
+            continue
+        known = found.numbers.setdefault(thing.name, {name: n for n, name in enumerate(FIRST_PARTS)})
+        names = f"images/{file.stem}_{n}.jpg", f"masks/{file.stem}_{n}.png"
+        _write_crop(out / thing.name, names, pixels, labelled(thing, known), box, size)
+        found.rows.setdefault(thing.name, {}).setdefault(split, []).append(names)
 
 
 def read_annotation(file: Path) -> Iterator[AnnotatedObject]:

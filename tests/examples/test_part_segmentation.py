@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -196,3 +197,19 @@ def test_resuming_is_exact(digit_parts, tmp_path):
 @pytest.mark.parametrize("config", ["digits", "pascal_parts", "toy"])
 def test_the_configs_bind(config):
     assert load_run(TOY.with_name(f"{config}.yaml")).method.name == "part_segmentation"
+
+
+def train_toy(digit_parts, output, *overrides):
+    """Train in a process of its own; returns the losses."""
+    sys.path.insert(0, str(TOY.parent))
+    train(toy(digit_parts, output, *overrides))
+    return logged(output)
+
+
+@pytest.mark.long
+def test_two_processes_have_the_losses_of_one(digit_parts, tmp_path, run_world):
+    """The masks differ in their numbers of counted pixels; the loss does not depend on how they are grouped."""
+    frozen = ("steps=4", "method.freeze=true")
+    (one,) = run_world(1, train_toy, digit_parts, tmp_path / "one", *frozen)
+    two, _ = run_world(2, train_toy, digit_parts, tmp_path / "two", *frozen)
+    assert two == pytest.approx(one, rel=1e-4)

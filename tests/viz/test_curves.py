@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DataError
-from vidssl.viz import curves_figure, training_curves
+from vidssl.viz.curves import curves_figure, training_curves
 
 TRAINING = [
     {

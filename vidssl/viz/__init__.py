@@ -1,7 +1,7 @@
 """Pages for a browser, charts, and images of videos."""
 
 from vidssl.viz.confusion import confusion_picture
-from vidssl.viz.curves import curves_figure, training_curves
+from vidssl.viz.curves import training_curves
 from vidssl.viz.page import (
     Hit,
     Preview,
@@ -18,7 +18,6 @@ __all__ = [
     "QueryRow",
     "Shot",
     "confusion_picture",
-    "curves_figure",
     "preview",
     "retrieval_sheet",
     "training_curves",

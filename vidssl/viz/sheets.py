@@ -49,8 +49,7 @@ def retrieval_sheet(rows: Sequence[Sequence[Shot]], *, title: str = "", dpi: int
             axes = figure.add_axes((x / width, 1 - (top + high) / height, cell / width, high / height))
             axes.imshow(image, interpolation="nearest" if image.shape[0] < 100 else "antialiased")
             axes.set_anchor("S")
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             color = {True: "#14854a", False: "#c92a1e", None: "#c9ccd1"}[shot.hit]
             for spine in axes.spines.values():
                 spine.set(color=color, linewidth=1.0 if shot.hit is None else 2.4)

@@ -148,7 +148,8 @@ class MomentumMethod(Method):
 
         def encoder(*inputs: Tensor) -> Tensor:
             features = self.encode_view(self.target_backbone, *inputs)
-            return torch.stack([self.target[1](x) for x in features], dim=1)  # (N, 1 or 2, d), to exchange rows
+            # One tensor (N, 1 or 2, d), as rows may be exchanged.
+            return torch.stack([self.target[1](x) for x in features], dim=1)
 
         with torch.inference_mode():
             inputs = _inputs(batch, view)

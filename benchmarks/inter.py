@@ -120,7 +120,7 @@ class Subject:
 
 
 def _held(device: torch.device) -> int:
-    """Bytes in use, from which the peak is counted."""
+    """Bytes in use, to be subtracted from the peak."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_300_000], help="M")
     parser.add_argument("--clusters", type=int, help="k, of all banks; a hundredth of M, at most 10,000")
     parser.add_argument("--negatives", type=int, default=16384, help="K")
-    parser.add_argument("--batch", type=int, help="N, videos a step")
+    parser.add_argument("--batch", type=int, help="N, videos per step")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--json", type=Path, help="file for the figures")

@@ -1,10 +1,9 @@
 """Time the losses and their memory: `python benchmarks/losses.py [--queries N] [--keys K] [--dim d] [--json FILE]`.
 
-Forward and backward of one loss. All forms of all losses run in turn in each round (A B C A B C ...), and the fastest
-round of each counts: by the wall clock, and where other processes want the cores, with `--threads 1`, by CPU time.
-Peak extra memory: on a GPU what its allocator had in use at most; on a CPU each form runs once in a fresh process,
-and counted is the most that this process ever had in memory less what it had with its inputs before the loss. The
-gradient is compared with the one in float64.
+Forward and backward of each loss, in several implementations. All run in turn in each round (A B C A B C ...), and the
+fastest round of each counts: wall clock, or CPU time with `--threads 1`. Extra memory: on a GPU the peak of torch's
+allocator; on a CPU each implementation runs once in a new process, and its peak resident memory minus that of the
+inputs counts. Gradients are compared with those in float64.
 """
 
 import argparse
@@ -34,7 +33,7 @@ def logits(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
 
 
 def sce_algorithm_1(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
-    """Line by line as in the paper of SCE; `log_softmax` where it has softmax and, in the cross-entropy, the log."""
+    """Algorithm 1 of SCE line by line, with `log_softmax` instead of the log of a softmax."""
     sim2_pos = key.new_zeros(len(key), 1)
     sim2 = torch.cat([sim2_pos, torch.einsum("nc,kc->nk", key, queue)], dim=1) / TAU_M
     s2 = torch.softmax(sim2, dim=1)
@@ -45,7 +44,7 @@ def sce_algorithm_1(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
 
 
 def sce_without_copies(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
-    """The same with as few (N, K) matrices as formulas in torch need."""
+    """The same with the fewest (N, K) matrices possible with torch operations."""
     similarity = torch.cat([key.new_zeros(len(key), 1), key @ queue.T], dim=1)
     log_p = torch.log_softmax(logits(query, key, queue) / TAU, dim=1)
     related = (torch.softmax(similarity / TAU_M, dim=1) * log_p).sum(dim=1)
@@ -53,18 +52,18 @@ def sce_without_copies(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
 
 
 def moco_algorithm_1(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
-    """As in the paper of MoCo."""
+    """Algorithm 1 of MoCo."""
     first = torch.zeros(len(key), dtype=torch.int64, device=key.device)
     return cross_entropy(logits(query, key, queue) / TAU, first)
 
 
 def ressl_algorithm_1(query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
-    """As in the paper of ReSSL."""
+    """Algorithm 1 of ReSSL."""
     target = torch.softmax(key @ queue.T / TAU_M, dim=1)
     return -torch.sum(target * torch.log_softmax(query @ queue.T / TAU, dim=1), dim=1).mean()
 
 
-# The first form of each loss is what the others are compared with.
+# The first implementation of each loss is the reference.
 FORMS: dict[str, dict[str, Loss]] = {
     "sce": {
         "Algorithm 1": sce_algorithm_1,
@@ -94,7 +93,7 @@ def gradient(loss: Loss, query: Tensor, key: Tensor, queue: Tensor) -> Tensor:
 
 
 def difference(loss: Loss, found: Tensor, query: Tensor, key: Tensor, queue: Tensor) -> float:
-    """The largest difference of a gradient from that in float64, in parts of its largest number; of 64 queries."""
+    """Largest difference of a gradient from that in float64, relative to its largest element; of 64 queries."""
     few = slice(min(64, len(query)))
     exact = gradient(loss, query.detach()[few].double().requires_grad_(), key[few].double(), queue.double())
     exact *= len(exact) / len(query)  # losses are means over the queries
@@ -140,7 +139,7 @@ def _memory_of_process(loss: str, form: str) -> float:
 
 
 def memory(parsed: Namespace) -> float:
-    """MiB that one form needs beyond its inputs, in this process, which has done nothing else."""
+    """MiB that one implementation needs in addition to its inputs, in this new process."""
     inputs, loss = vectors(parsed), FORMS[parsed.memory_of[0]][parsed.memory_of[1]]
     gradient(loss, *(x[:32].detach().requires_grad_(x.requires_grad) for x in inputs))  # loads libraries
     held = _kib("VmRSS")
@@ -149,7 +148,7 @@ def memory(parsed: Namespace) -> float:
 
 
 def _kib(name: str) -> int:
-    """What Linux knows of this process's memory; `getrusage` would tell the parent's peak where that is larger."""
+    """A line of this process's memory statistics on Linux; `getrusage` may return the parent's larger peak."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return int(line.split()[1])
 

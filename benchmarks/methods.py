@@ -1,19 +1,17 @@
 """Time a step of every method, and its memory: `python benchmarks/methods.py [--device cuda] [--json FILE]`.
 
-Forward, backward, optimizer and `after_step` of all methods side by side: one backbone, as many videos in a batch,
-clips of one size that lie on the device, SGD, and each method's own defaults for heads and queue. They take turns
-(A B C A B C ...): milliseconds are those of the fastest round, by the wall clock, and on one thread
-(OMP_NUM_THREADS=1) by CPU time; ratios are medians over the rounds of what a method takes in times of what MoCo with
-two clips takes in the same round.
+Forward, backward, optimizer and `after_step` of all methods: equal backbones, batches and clips that are on the device
+already, SGD, and the default heads and queue of each method. They run in turn (A B C A B C ...): milliseconds are those
+of the fastest round, wall clock, or CPU time with one thread (OMP_NUM_THREADS=1); ratios are medians over the rounds,
+relative to MoCo with two clips in the same round.
 
-Memory at the peak is that of the tensors that a step allocates over what is there before it, gradients included, and
-does not count what a library needs within one operation: on a GPU as torch's allocator counts it, on a CPU as torch's
-profiler does. The state is what stays between steps: weights, buffers (queue, bank, clusters), optimizer.
+Peak memory is that of the tensors that a step allocates, gradients included, as counted by torch's allocator on a GPU
+and by torch's profiler on a CPU, without the workspace of libraries. The state remains between steps: weights, buffers
+(queue, bank, clusters), optimizer.
 
-Banks have a row for each of `--records` videos, of a mixture, and are clustered by a global k-means before the first
-step, so that InterCLR's branch is at work: a hundredth as many clusters as records, at most 10,000. On a CPU the
-setting is small by default; `--setting resnet3d50 8 224` takes another. `--into docs/methods/index.md` writes the
-table into that page.
+Banks have `--records` rows, drawn from a mixture, and are clustered by a global k-means before the first step, so that
+InterCLR's branch is active, with a hundredth as many clusters as records, at most 10,000. The default setting on a CPU
+is small; `--setting resnet3d50 8 224` chooses another. `--into docs/methods/index.md` writes the table to that page.
 """
 
 import argparse
@@ -46,7 +44,7 @@ LOCAL = (192 / 224, 160 / 224, 128 / 224, 96 / 224)  # sides of SCE's local view
 
 @dataclass(frozen=True)
 class Variant:
-    """A method, its settings beside the defaults, and what it sees of a video."""
+    """A method, its settings that are not defaults, and its views."""
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -56,12 +54,12 @@ class Variant:
 
 
 def number_of_clusters(records: int) -> int:
-    """As many as InterCLR has on ImageNet, or in a smaller bank a hundredth of its rows."""
+    """Number of InterCLR's clusters: a hundredth of the rows, at most 10,000, as on ImageNet."""
     return min(10_000, max(2, records // 100))
 
 
 def variants(clusters: int) -> dict[str, Variant]:
-    """All that are compared, by the names that they have in the table."""
+    """All compared methods, by their names in the table."""
     inter = {"inter": Inter(clusters=clusters)}
     return {
         "supervised, 1 clip": Variant("supervised", {"classes": 400}, clips=1),
@@ -84,7 +82,7 @@ def variants(clusters: int) -> dict[str, Variant]:
 
 
 def make_method(variant: Variant, backbone: str, records: int, device: torch.device) -> Method:
-    """A method whose bank is full and whose clusters are found, where it has them."""
+    """Make a method whose bank, if it has one, is filled and clustered."""
     torch.manual_seed(0)
     known = METHODS[variant.method]
     method: Method = known(known.Config(**variant.settings), build_backbone(backbone))
@@ -118,14 +116,14 @@ def make_batch(variant: Variant, frames: int, size: int, parsed: Namespace) -> B
 
 
 def peak(step: Ours, batch: Batch) -> float:
-    """MiB of tensors in a step, at most, over those before it."""
+    """Peak MiB of tensors in a step, minus those before it."""
     if batch.label.is_cuda:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         step(batch)
         return (torch.cuda.max_memory_allocated() - before) / 2**20
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler tells of each start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch's profiler logs each start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step(batch)
     events = [x for x in profiled.profiler.kineto_results.events() if x.name() == "[memory]"]
@@ -134,14 +132,14 @@ def peak(step: Ours, batch: Batch) -> float:
 
 
 def state(step: Ours) -> float:
-    """MiB that stay between steps."""
+    """MiB that remain between steps."""
     method, optimizer = step._method, step._optimizer
     averages = [x for p in optimizer.state.values() for x in p.values() if isinstance(x, torch.Tensor)]
     return float(sum(x.nbytes for x in (*method.parameters(), *method.buffers(), *averages))) / 2**20
 
 
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:
-    """Time all methods in turn, then look at the memory of each."""
+    """Time all methods in turn, then measure the memory of each."""
     cuda = parsed.device.type == "cuda"
     clock = time.process_time if torch.get_num_threads() == 1 and not cuda else time.perf_counter
     compared = variants(number_of_clusters(parsed.records))
@@ -176,7 +174,7 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
 
 
 def write_between(file: Path, text: str) -> None:
-    """Put a text between the marks of a file, in place of what is there."""
+    """Replace the text between the marks of a file."""
     before, rest = file.read_text(encoding="utf-8").split(BEGIN)
     after = rest.split(END)[1]
     with replacing(file) as out:
@@ -196,16 +194,14 @@ def main() -> None:
     )
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, metavar=("BACKBONE", "FRAMES", "SIZE"))
-    parser.add_argument("--batch", type=int, help="videos a step")
+    parser.add_argument("--batch", type=int, help="videos per step")
     parser.add_argument("--records", type=int, default=100_000, help="rows of the banks")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file for the figures")
     parser.add_argument("--into", type=Path, help=f"page for the table, between {BEGIN} and {END}")
     parsed = parser.parse_args()
     if parsed.into is not None and not has_marks(parsed.into):
-        raise SystemExit(
-            f"{parsed.into} lacks {BEGIN} and {END}, once each: put them where the table is meant"
-        )
+        raise SystemExit(f"{parsed.into} must contain {BEGIN} and {END} once each, where the table belongs")
     cuda = parsed.device.type == "cuda"
     parsed.batch = parsed.batch or (64 if cuda else 8)
     backbone, frames, size = parsed.setting or (("resnet3d50", 8, 224) if cuda else ("resnet3d18", 4, 64))

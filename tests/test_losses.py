@@ -1,4 +1,4 @@
-"""The objectives against formulas written as loops, number by number, and what the formulas say of each other."""
+"""The objectives against formulas written as loops, number by number, and identities between them."""
 
 import math
 from itertools import pairwise

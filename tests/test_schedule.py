@@ -1,4 +1,4 @@
-"""Schedules against their formulas, and what a config can say of them."""
+"""Schedules against their formulas, and in configs."""
 
 import math
 
@@ -71,7 +71,7 @@ def test_progress_outside_the_run_is_its_nearest_end(schedule):
     assert schedule.at(1.0000001) == schedule.at(1.0) == pytest.approx(1.0)
 
 
-def test_a_number_in_a_config_is_a_constant_and_stays_a_number():
+def test_a_number_in_a_config_is_a_constant():
     bound = bind(Holder, {"value": 2}, "test")
     assert [bound.value.at(share) for share in (0, 0.3, 1)] == [2.0, 2.0, 2.0]
     assert dump(bound) == "value: 2.0\n"
@@ -109,7 +109,7 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
         (float("nan"), "value"),
     ],
 )
-def test_mistakes(value, message):
+def test_invalid_schedules(value, message):
     with pytest.raises(ConfigError, match=message):
         bind(Holder, {"value": value}, "test")
 

@@ -1,4 +1,4 @@
-"""The memory of all videos: rows against Eq. 2 in loops, clusters against Lloyd's algorithm and recomputation."""
+"""Memory bank and clusters: rows against Eq. 2 in loops, clusters against Lloyd's algorithm and recomputation."""
 
 import copy
 import math
@@ -95,7 +95,7 @@ def test_held_rows_are_written_at_the_end_of_the_step_only():
 
 
 @pytest.mark.parametrize("omega", [0.5, 1.0])
-def test_of_a_record_that_a_step_has_twice_the_later_row_counts(omega):
+def test_the_last_row_of_a_repeated_record_is_written(omega):
     source = torch.Generator().manual_seed(3)
     bank, plain = bank_of(6, omega), bank_of(6, omega)
     for _ in range(2):  # of records that are new, and of records that are not
@@ -109,7 +109,7 @@ def test_of_a_record_that_a_step_has_twice_the_later_row_counts(omega):
         assert torch.equal(bank.rows, plain.rows)
 
 
-def test_a_bank_is_saved_and_is_no_parameter():
+def test_bank_is_saved_and_has_no_parameters():
     source = torch.Generator().manual_seed(4)
     bank, other = bank_of(7), MemoryBank(DIM, 0.5)
     write(bank, [1, 3], unit_rows(2, source))
@@ -122,7 +122,7 @@ def test_a_bank_is_saved_and_is_no_parameter():
     assert torch.equal(bank.rows, other.rows) and torch.equal(bank.seen, other.seen)
 
 
-def test_a_bank_lets_no_gradient_in_and_spares_the_graph_of_the_step():
+def test_writing_detaches_rows_and_keeps_the_graph_of_the_step():
     source = torch.Generator().manual_seed(5)
     query, index = unit_rows(3, source), torch.tensor([0, 4, 2])
     picks = torch.tensor([[1, 3], [1, 0], [4, 5]])
@@ -218,7 +218,7 @@ def check(clusters, bank, rounding=1e-12):
 
 @pytest.mark.parametrize("block", [1, 100, 2**23])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nearest_is_that_of_an_exhaustive_search(block, dtype, monkeypatch):
+def test_nearest_equals_exhaustive_search(block, dtype, monkeypatch):
     bank = seen_bank(80)
     clusters = clusters_of(bank, 9, iterations=2)
     monkeypatch.setattr("vidssl.methods.bank._BLOCK", block)
@@ -250,7 +250,7 @@ def test_fit_is_lloyds_algorithm(clusters, iterations, block, monkeypatch):
         assert found.nearest(bank.rows).tolist() == labels.tolist()  # it has converged
 
 
-def test_fit_is_of_the_records_that_were_seen():
+def test_fit_uses_only_seen_records():
     unseen = (0, 4, 17, 29)
     bank = seen_bank(30, unseen=unseen)
     index = np.setdiff1d(np.arange(30), unseen)
@@ -263,7 +263,7 @@ def test_fit_is_of_the_records_that_were_seen():
     assert torch.equal(found.sums, expected.sums)
 
 
-def test_fit_begins_anew_and_differs_between_sources_only():
+def test_fit_is_a_function_of_bank_and_generator():
     bank = seen_bank(60)
     found, again = clusters_of(bank, 6, seed=1), clusters_of(bank, 6, seed=2)
     assert found.labels.tolist() != again.labels.tolist()
@@ -318,7 +318,7 @@ def test_a_cluster_that_is_empty_takes_the_farthest_member_of_the_largest():
 
 
 @pytest.mark.parametrize("k", [2, 6])
-def test_records_that_are_alike_leave_no_cluster_empty(k):
+def test_equal_records_leave_no_cluster_empty(k):
     bank = bank_of(12, 1.0)
     write(bank, range(12), unit_rows(1, torch.Generator().manual_seed(1)).expand(12, -1))
     clusters = clusters_of(bank, k, iterations=4)
@@ -361,7 +361,7 @@ def test_an_update_of_all_frozen_rows_is_an_iteration_of_lloyd():
 
 # With batches the order of the records counts: the end is one of Lloyd's, not always the one from the same start.
 @pytest.mark.parametrize("seed", range(5))
-def test_updates_of_frozen_rows_come_to_an_end_of_lloyds_algorithm(seed):
+def test_updates_of_frozen_rows_converge(seed):
     bank = seen_bank(80)
     x, source = bank.rows.numpy(), np.random.Generator(np.random.Philox(seed))
     clusters = clusters_of(bank, 6, iterations=1, seed=seed)
@@ -385,7 +385,7 @@ def same(clusters, other):
 
 
 @pytest.mark.parametrize("how", ["new", "copy"])
-def test_clusters_that_were_restored_go_on_as_the_first_ones(how):
+def test_restored_clusters_continue_identically(how):
     bank = seen_bank(40, unseen=(3,))
     clusters = clusters_of(bank, 5)
     other = copy.deepcopy(clusters) if how == "copy" else clusters_of(bank, 5, seed=9)

@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_loops(views, key_views, pairs):
     assert method(data)["loss"].item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_the_symmetric_loss_does_not_know_which_view_is_first():
+def test_the_symmetric_loss_is_independent_of_the_order_of_views():
     method, data = make(), batch()
     turned = Batch(data.views[::-1], data.label, data.index)
     other = copy.deepcopy(method)
@@ -100,7 +100,7 @@ def test_the_target_moves_and_the_predictor_is_no_part_of_it():
         torch.testing.assert_close(p, 0.9 * old + 0.1 * new.detach())
 
 
-def test_a_queue_of_size_0_keeps_nothing_and_sends_nothing(monkeypatch):
+def test_a_queue_of_size_0_ignores_keys(monkeypatch):
     method, data = make(), batch()
     method.watched = False
 
@@ -140,7 +140,7 @@ def test_statistics_are_of_the_first_pair_and_of_other_videos():
     }  # and no i_nce, which is a bound of methods with negatives
 
 
-def test_a_state_that_was_saved_goes_on():
+def test_a_saved_state_resumes_exactly():
     method, other, data = make(), make(), batch()
     method(data)
     method.after_step(0.3)
@@ -149,7 +149,7 @@ def test_a_state_that_was_saved_goes_on():
     assert torch.equal(other(data)["loss"], method(data)["loss"])
 
 
-def test_a_queue_or_a_temperature_is_no_setting_of_byol():
+def test_byol_refuses_queue_and_temperature():
     for name in ("queue", "temperature", "margin"):
         with pytest.raises(ValueError, match=name):
             METHODS["byol"].Config(**{name: 1})

@@ -1,4 +1,4 @@
-"""What every method keeps to, asked of every toy config: a new method is covered by its toy, without a test."""
+"""The contract of methods, tested with every toy config: a new method is covered by its toy config."""
 
 import ast
 import io
@@ -94,7 +94,7 @@ def test_half_precision_stays_inside_the_networks(name, monkeypatch):
 
 
 @toys
-def test_what_is_saved_is_the_whole_state(name):
+def test_state_dict_is_complete(name):
     run, method = make(name)
     for number in (1, 2):
         step(method, run, number)
@@ -111,7 +111,7 @@ def test_what_is_saved_is_the_whole_state(name):
 
 
 @toys
-def test_only_the_loss_is_needed_where_nobody_watches(name):
+def test_loss_does_not_depend_on_watched(name):
     (run, watched), (_, other) = make(name), make(name)
     other.watched = False
     expected, found = step(watched, run, 1)[0], step(other, run, 1)[0]
@@ -140,7 +140,7 @@ def registered():
     return found
 
 
-def test_all_methods_are_in_files_of_the_room():
+def test_all_methods_are_in_the_package():
     assert sorted(name for names, _ in registered().values() for name in names) == [*METHODS]
 
 
@@ -246,7 +246,7 @@ def use_outside(folder, data):
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]
 
 
-def test_a_method_of_ones_own_package_trains_resumes_and_is_tested(digits, tmp_path, run_world):
+def test_a_method_of_another_package_trains_resumes_and_is_tested(digits, tmp_path, run_world):
     package = tmp_path / "package_of_ones_own"
     package.mkdir()
     (package / "__init__.py").touch()

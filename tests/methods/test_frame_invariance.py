@@ -118,7 +118,7 @@ def test_a_region_that_is_the_whole_view_is_the_view():
     assert float(m(data)["tracked"]) == 0.25
 
 
-def test_views_of_two_sizes_that_show_no_track_count_as_none():
+def test_whole_view_boxes_of_two_sizes_count_as_untracked():
     data = batch()
     small = data.views[1][..., : SIDE // 2, : SIDE // 2]
     whole = torch.tensor([[0.0, 0.0, SIDE, SIDE], [0.0, 0.0, SIDE // 2, SIDE // 2]]).repeat(4, 1, 1)

@@ -90,7 +90,7 @@ def test_two_views_are_simclr():
     assert nt_xent(z, group, TAU).item() == pytest.approx(float(total) / 10, rel=1e-12)
 
 
-def test_equal_rows_are_told_apart_no_better_than_by_chance():
+def test_the_loss_of_equal_rows_is_chance_level():
     z = rows(1).expand(8, -1)
     for group in (torch.arange(4).repeat(2), torch.zeros(8, dtype=torch.int64)):
         assert nt_xent(z, group, TAU).item() == pytest.approx(math.log(7), rel=1e-12)
@@ -135,7 +135,7 @@ def test_statistics_are_those_of_loops():
 
 
 @pytest.mark.parametrize("group", [[0, 0, 0], [0, 1, 2]])
-def test_statistics_of_pairs_that_are_not_there_are_0(group):
+def test_statistics_without_pairs_are_0(group):
     found = group_statistics(rows(3), torch.tensor(group))
     missing = {0: "positive_similarity", 1: "negative_similarity"}[int(group[1] == 0)]
     assert found[missing] == 0 and all(torch.isfinite(value) for value in found.values())

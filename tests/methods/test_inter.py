@@ -115,7 +115,7 @@ def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, 
             assert len(expected) > 2 and chisquare(counts[expected]).pvalue > 1e-3
 
 
-def test_hard_negatives_that_are_too_few_come_again():
+def test_too_few_hard_negatives_are_repeated():
     inter, _, host = begun(records=12, sampling="hard", clusters=2)
     labels, index = inter.clusters.labels, torch.tensor([0])
     _, picks = draws(inter, host, unit_rows(1, 8), index, 1)
@@ -160,7 +160,7 @@ def test_a_record_that_is_alone_is_its_own_positive(sampling):
 
 
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
-def test_a_record_without_a_cluster_is_taken_as_of_the_nearest(sampling):
+def test_a_record_without_a_cluster_uses_the_nearest(sampling):
     inter, _, host = begun(unseen=(7, 30), sampling=sampling)
     query, labels = unit_rows(2, 8), inter.clusters.labels.numpy()
     distance = ((query.double()[:, None] - inter.clusters.centroids) ** 2).sum(dim=2)
@@ -231,7 +231,7 @@ def silent(records=40, **settings):
 
 
 @pytest.mark.parametrize(("size", "epoch"), [(8, 5), (16, 3), (40, 1), (39, 2)])
-def test_the_branch_is_silent_until_every_record_was_seen(size, epoch):
+def test_the_branch_starts_when_every_record_was_seen(size, epoch):
     inter, bank, host = silent()
     for step, fits in enumerate(taken(inter, bank, host, [size] * 8), start=1):
         assert (fits == 1) == (step >= epoch) == bool(bank.seen.all())
@@ -241,7 +241,7 @@ def test_the_branch_is_silent_until_every_record_was_seen(size, epoch):
         assert (scalars["loss"] == 2.0) == (not fits)
 
 
-def test_online_labels_are_brought_up_to_date_in_each_step():
+def test_online_labels_are_updated_in_each_step():
     inter, bank, host = silent()
     before = inter.clusters.labels.clone()
     for step, fits in enumerate(taken(inter, bank, host, [8] * 12), start=1):
@@ -270,7 +270,7 @@ def test_offline_labels_change_with_each_global_k_means_only(refresh, due):
     assert tuple(fitted) == due
 
 
-def test_the_branch_goes_on_where_it_was_saved():
+def test_the_branch_resumes_exactly():
     for refresh in (None, 0.5):
         straight, parts = silent(refresh=refresh), silent(refresh=refresh)
         sizes = [8] * 14
@@ -570,7 +570,7 @@ def test_fewer_records_that_can_be_read_than_clusters():
         {"refresh": 0.0},
     ],
 )
-def test_settings_that_cannot_be(settings):
+def test_invalid_settings(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Inter(**settings)
 

@@ -81,7 +81,7 @@ def test_a_view_that_is_too_small(side, grid):
 @pytest.mark.parametrize(
     "settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}, {"head": "two"}, {"view": -1}]
 )
-def test_settings_that_cannot_be(settings):
+def test_invalid_settings(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Jigsaw(**settings)
 
@@ -221,7 +221,7 @@ def compared(name, method, rows, key, picks):
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_branch_has_its_share_of_the_loss(name, weight):
+def test_the_branch_is_weighted_in_the_loss(name, weight):
     method, data = make(name, weight), batch()
     for _ in range(2):  # steps that the draws follow
         method(data)
@@ -246,7 +246,7 @@ def test_the_branch_has_its_share_of_the_loss(name, weight):
 
 @pytest.mark.parametrize("head", ["linear", "mlp"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_view_of_its_own_is_cut_and_nothing_else(name, head):
+def test_only_a_reserved_view_is_cut(name, head):
     """View 1 is there for the branch alone: neither query nor key, and compared with the keys of all others."""
     method, data = make(name, 0.3, head=head, view=1), batch(views=3)
     if name != "npid":
@@ -271,7 +271,7 @@ def test_a_view_of_its_own_is_cut_and_nothing_else(name, head):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_view_for_the_branch_that_is_not_there(name):
+def test_a_reserved_view_that_does_not_exist(name):
     with pytest.raises(
         ConfigError, match=r"^jigsaw.view 3 and 3 views do not fit: data.views needs a recipe"
     ):

@@ -193,12 +193,12 @@ def test_too_few_views(views, key_views):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("key_views", [(), (-1,), (1, 1)])
-def test_key_views_that_cannot_be(name, key_views):
+def test_invalid_key_views(name, key_views):
     with pytest.raises(ValueError, match="key_views"):
         METHODS[name].Config(key_views=key_views)
 
 
-def test_predictor_must_give_what_the_projector_gives():
+def test_predictor_and_projector_have_equal_outputs():
     with pytest.raises(ConfigError, match=r"predictor.out 6 is not projector.out 5: make them equal"):
         make("sce", predictor=Head(layers=2, hidden=12, out=6))
 
@@ -239,7 +239,7 @@ def crops(sides, size=6):
         ((3, 4, 3), (1, 2), [(6, 3), (6, 4), (6, 3)], 2),
     ],
 )
-def test_local_views_of_one_size_go_through_together_and_key_views_alone(sides, key_views, queries, keys):
+def test_local_views_of_one_size_are_one_batch_and_key_views_separate(sides, key_views, queries, keys):
     method = make("sce", key_views=key_views)
     method(crops(sides))
     assert method.backbone.passes == queries

@@ -1,4 +1,4 @@
-"""NPID: the loss against loops, who its negatives are, and what the bank remembers."""
+"""NPID: the loss against loops, its negatives, and the rows of its bank."""
 
 import math
 import runpy
@@ -77,7 +77,7 @@ def test_the_loss_is_that_of_loops(views, margin):
         method.after_step(0.1)
 
 
-def test_statistics_are_those_of_what_the_bank_remembers():
+def test_statistics_use_rows_of_the_bank():
     method, data = make(), batch(views=2)
     first, second = embeddings(method, data)
     remembered = method.bank.rows[data.index]
@@ -131,7 +131,7 @@ def test_negatives_of_two_processes_are_those_of_one(run_world):
     assert torch.equal(torch.cat(run_world(2, slices)), slices())
 
 
-def test_the_bank_remembers_the_mean_of_the_views_after_the_step():
+def test_the_bank_stores_the_mean_of_the_views_after_the_step():
     method = make(bank_momentum=0.25)
     for step in range(2):
         data = batch(views=2, seed=step)
@@ -172,7 +172,7 @@ def test_temperature_follows_its_schedule():
     assert torch.equal(method(data)["loss"], cold(data)["loss"])
 
 
-def test_a_state_that_was_saved_goes_on():
+def test_a_saved_state_resumes_exactly():
     method, other = make(), make()
     for step in range(3):
         method(batch(seed=step))
@@ -193,6 +193,6 @@ def test_one_video_has_no_negatives():
 
 
 @pytest.mark.parametrize("settings", [{"negatives": 0}, {"bank_momentum": 0.0}, {"bank_momentum": 1.5}])
-def test_settings_that_cannot_be(settings):
+def test_invalid_settings(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         METHODS["npid"].Config(**settings)

@@ -56,7 +56,7 @@ def test_queue_starts_with_different_unit_rows():
     assert len(torch.unique(queue.keys, dim=0)) == 200
 
 
-def test_queue_is_saved_and_is_no_parameter():
+def test_queue_is_saved_and_has_no_parameters():
     source = torch.Generator().manual_seed(2)
     queue, other = KeyQueue(5, DIM), KeyQueue(5, DIM)
     queue.hold(rows(3, source))
@@ -66,7 +66,7 @@ def test_queue_is_saved_and_is_no_parameter():
     assert oldest_first(other) == oldest_first(queue) and int(other.pointer) == 3
 
 
-def test_queue_lets_no_gradient_in_and_spares_the_graph_of_the_step():
+def test_enqueue_detaches_keys_and_keeps_the_graph_of_the_step():
     queue, source = KeyQueue(5, DIM), torch.Generator().manual_seed(3)
     query, keys = (rows(2, source).requires_grad_() for _ in range(2))
     expected = queue.keys.sum(dim=0).expand(2, -1).clone()

@@ -1,4 +1,4 @@
-"""Learning with labels: the loss, the frozen backbone, weights from a checkpoint, probabilities."""
+"""Supervised training: the loss, the frozen backbone, weights from a checkpoint, probabilities."""
 
 import pytest
 import torch

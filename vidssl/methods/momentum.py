@@ -146,10 +146,9 @@ class MomentumMethod(Method):
     def _embed_key(self, batch: Batch, view: int) -> list[Tensor]:
         """Embed a view by the target network, as `_embed_queries` does."""
 
-        def encoder(
-            *inputs: Tensor,
-        ) -> Tensor:  # one tensor (N, 1 or 2, d), whose rows processes can exchange
+        def encoder(*inputs: Tensor) -> Tensor:
             features = self.encode_view(self.target_backbone, *inputs)
+            # One tensor (N, 1 or 2, d), as rows may be exchanged.
             return torch.stack([self.target[1](x) for x in features], dim=1)
 
         with torch.inference_mode():
@@ -168,10 +167,8 @@ class MomentumMethod(Method):
         key = distributed.gather(torch.cat([part.keys[k] for _, k in pairs for part in parts]))
         scalars = key_statistics(query, key, self.queue.keys, one_each)
         if self.temperature is not None:
-            tau = self.temperature.at(self.progress)
-            scalars["i_nce"] = log(len(self.queue.keys) + 1) - losses.info_nce(
-                query, key, self.queue.keys, tau
-            )
+            tau, keys = self.temperature.at(self.progress), self.queue.keys
+            scalars["i_nce"] = log(len(keys) + 1) - losses.info_nce(query, key, keys, tau)
         return scalars
 
     def after_step(self, progress: float) -> None:

@@ -33,7 +33,7 @@ class ClipDataset:
     sampler: Sampler
     recipes: Sequence[Recipe]  # one for each view, or one for all clips
     seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
-    # Number of consecutive broken videos that may be replaced by the next one, at most 999; 0: a broken video is an error.
+    # Consecutive broken videos that may be replaced by the next one, at most 999; 0: a broken video is an error.
     replace: int = 0
     reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
     skip: bool = False  # a broken video is a sample without views instead of an error; `replaced` names it

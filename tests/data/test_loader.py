@@ -1,4 +1,4 @@
-"""Batches: a function of seed and step alone, each video as often as it should be, broken ones named."""
+"""Batches: a function of seed and step, each video equally often, broken ones reported."""
 
 import logging
 import multiprocessing
@@ -146,7 +146,7 @@ def test_no_more_batches_are_begun_than_are_prefetched(digits, prefetch):
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])
-def test_as_much_is_prefetched_in_evaluation_as_is_said(digits, tmp_path, prefetch):
+def test_prefetch_of_evaluation(digits, tmp_path, prefetch):
     class Marked(ClipDataset):
         def sample(self, key, guard):
             (tmp_path / str(key[1])).touch()
@@ -185,7 +185,7 @@ def test_the_memory_of_the_loader_is_logged_once(workers, caplog):
     assert caplog.messages == ([line] if workers else [])
 
 
-def test_prefetch_may_change_on_resume_and_changes_nothing(digits, tmp_path):
+def test_prefetch_may_change_on_resume_without_effect(digits, tmp_path):
     path = digits / "motion/train.csv"
     straight = weights(train(toy(path, tmp_path / "straight", "steps=6", "data.workers=1")))
     train(toy(path, tmp_path / "parts", "steps=6", "data.prefetch=1"), until=3)
@@ -282,7 +282,7 @@ def toy(path, output, *overrides):
     return load_run(TOY, [f"data.train={path}", f"output={output}", "data.moving_digits=null", *overrides])
 
 
-def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
+def test_1_a_broken_video_is_replaced_by_the_next_one(spoiled):
     path = spoiled(3, 4, 39)
     dataset = training_set(path, replace=5)
     for asked, taken in ((3, 5), (4, 5), (39, 0), (2, 2)):
@@ -298,7 +298,7 @@ def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
         training_set(path, replace=1)[0, 3]
 
 
-def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
+def test_1_at_most_a_thousand_replacements_are_tried(tmp_path):
     write_lists(tmp_path / "lists", tmp_path, {"train": [(f"{n}.mp4", 0) for n in range(3000)]}, ())
     tried = []
 
@@ -315,7 +315,7 @@ def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
     assert tried == [*range(2500, 3000), *range(500)]
 
 
-def test_1_training_goes_on_and_names_each_broken_video_once(spoiled, tmp_path, caplog):
+def test_1_training_continues_and_logs_each_broken_video_once(spoiled, tmp_path, caplog):
     path = spoiled(7, 8)
     with caplog.at_level(logging.WARNING):
         last = train(toy(path, tmp_path / "run", "steps=10"))  # 80 samples: each video twice
@@ -362,7 +362,7 @@ def test_4_a_broken_video_in_evaluation_is_an_error(spoiled, workers):
         list(eval_loader(dataset, 4, workers))
 
 
-def test_4_so_is_one_that_is_too_short(digits):
+def test_4_a_video_that_is_too_short_in_evaluation_is_an_error(digits):
     sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short_video="error"))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
     dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
@@ -391,7 +391,7 @@ def test_4_allow_missing_leaves_broken_videos_out_and_names_them(spoiled, worker
 
 
 def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_video, numbered):
-    """Times of a long video beside files that were cut out of it: never one frame, repeated."""
+    """For example the times of a long video with files cut out of it: never one repeated frame."""
     write_video(tmp_path / "a.mp4", numbered(50))  # 2 s
     rows = [("a.mp4", 0, 83.0, 93.0), ("a.mp4", 1, 0.5, 1.5), ("a.mp4", 1, 1.5, 2.5)]
     write_lists(tmp_path / "lists", tmp_path, {"train": rows}, ())

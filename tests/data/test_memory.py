@@ -1,4 +1,4 @@
-"""A worker's memory grows neither with the samples that it makes nor with the rows of the list."""
+"""The memory of a worker grows neither with its samples nor with the rows of the list."""
 
 import gc
 import os
@@ -61,13 +61,13 @@ def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
 
 
 def private_kilobytes():
-    """Memory of this process that it shares with no other."""
+    """Private memory of this process."""
     found = re.findall(r"^Private_\w+: +(\d+) kB$", Path("/proc/self/smaps_rollup").read_text(), re.MULTILINE)
     return sum(map(int, found))
 
 
 @pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's smaps_rollup")
-def test_a_worker_gets_no_copy_of_a_long_list(tmp_path):
+def test_workers_share_the_memory_of_a_long_list(tmp_path):
     """Less than 1 MB for 100,000 rows that a worker reads; with Python objects for each row it was 135 MB."""
     rows = 200_000
     # Each row names a video, a class and a span: all that a row of a training list may hold.

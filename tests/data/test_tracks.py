@@ -1,4 +1,4 @@
-"""Patch pairs: which track is drawn, that its boxes follow into the views, and what fills in where there is none."""
+"""Patch pairs: which tracks can be drawn, their boxes in the views, and the fallback without a track."""
 
 import json
 from collections import Counter
@@ -90,7 +90,7 @@ def test_the_box_of_each_view_holds_the_square(moving):
 
 
 def test_the_box_belongs_to_the_frame_in_the_middle_of_the_clip(moving):
-    """Clips of 9 frames, in which the square goes 8 pixels: only the middle one fits its box well."""
+    """Clips of 9 frames, in which the square moves 8 pixels: only the middle frame fits its box well."""
     sampler = TrackedPair(TrackedPair.Config(frames=9, sampling_rate=1, min_gap=12))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=HEIGHT))
     dataset = ClipDataset(
@@ -129,7 +129,7 @@ def test_batches_with_boxes_do_not_depend_on_workers(moving):
 
 
 def test_tracks_change_no_view(moving):
-    """Boxes come from a generator of their own: a sampler that ignores tracks gives equal bits with and without."""
+    """Boxes have their own generator: with a sampler that ignores tracks, views are bit-identical."""
     videos = read_list(moving / "lists/train.csv")
     sampler = Random(Random.Config(frames=3, sampling_rate=4))
     recipes = [RECIPES["strong"](RECIPES["strong"].Config(size=24, difference=0.5)) for _ in range(2)]
@@ -143,7 +143,7 @@ def test_tracks_change_no_view(moving):
 
 
 def test_missing_tracks_stop_the_run(moving, tmp_path):
-    """They are no broken video, whose place the next one takes."""
+    """Unlike a broken video, which is replaced."""
     with pytest.raises(ConfigError) as caught:
         tracked_set(moving, tracks="nowhere")[0, 0]
     path = moving / "nowhere/tracks/0.mp4.npz"
@@ -205,7 +205,7 @@ BOTH = tracks_of(
 )  # fmt: skip
 
 
-def test_only_tracks_that_all_views_show_are_drawn():
+def test_only_tracks_visible_in_all_views_are_drawn():
     draws = [sample_track(BOTH, (3, 9), (LEFT, RIGHT), (60, 30), generator(6, n)) for n in range(2000)]
     counts = Counter(boxes.tobytes() for boxes in draws)
     first = np.array([[20, 7.5, 50, 30], [5, 7.5, 25, 22.5]], np.float32)
@@ -214,7 +214,7 @@ def test_only_tracks_that_all_views_show_are_drawn():
     assert abs(counts[first.tobytes()] - 1000) < 4 * np.sqrt(500)
 
 
-def test_the_share_that_must_be_visible():
+def test_the_fraction_that_must_be_visible():
     def found(visible):
         drawn = [
             sample_track(BOTH, (3, 9), (LEFT, RIGHT), (60, 30), generator(6, n), visible) for n in range(60)
@@ -325,7 +325,7 @@ def test_tracks_that_do_not_fit_are_refused():
         (-1, (1, 1, 4, 4)),
     ],
 )
-def test_rows_that_show_nothing_are_no_tracks(frame, box, tmp_path):
+def test_invalid_rows_of_tracks_are_refused(frame, box, tmp_path):
     path = tmp_path / "a.npz"
     one = {"scores": np.ones(1, np.float32), "track": np.zeros(1, np.int32), "made_with": np.array("{}")}
     np.savez(path, frames=np.array([frame]), boxes=np.array([box], np.float32), **one)

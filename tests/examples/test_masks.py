@@ -44,7 +44,7 @@ GRAY = np.array([20, 120, 220] + [0] * 252 + [70])  # the brightness of each par
 
 @pytest.fixture(scope="module")
 def masked(tmp_path_factory, write_video):
-    """A list of four videos whose gray tells the part of each pixel, and their masks."""
+    """A list of four videos whose gray level is the part of each pixel, and their masks."""
     root = tmp_path_factory.mktemp("masked")
     (root / "masks").mkdir()
     rows = []
@@ -74,7 +74,7 @@ def test_the_column_is_read_and_written(masked):
         write_lists(masked.parent, masked.parent, {"x": [Row("a", mask="b"), Row("c")]}, ())
 
 
-def test_the_mask_of_a_sample_lies_over_its_first_view(masked):
+def test_the_mask_of_a_sample_is_aligned_with_its_first_view(masked):
     dataset, flipped = masked_set(masked), 0
     for epoch in range(6):
         for index in range(4):
@@ -152,7 +152,7 @@ def test_masks_that_are_refused(masked, tmp_path, make, reason):
     assert batch.index.tolist() == [1] and batch.mask.shape == (1, 30, 30)
 
 
-def test_a_mask_that_is_cut_off(masked, tmp_path):
+def test_a_truncated_mask(masked, tmp_path):
     noise = generator(0).integers(0, 3, (HEIGHT, WIDTH), dtype=np.uint8)
     path, mask = spoil(masked, tmp_path, Image.fromarray(noise))
     mask.write_bytes(mask.read_bytes()[:200])
@@ -186,7 +186,7 @@ def test_the_indices_of_a_palette_are_the_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("side", [5_000, 12_000, 100_000])
-def test_a_header_that_promises_a_huge_mask_is_all_that_is_read(tmp_path, side):
+def test_huge_masks_are_refused_from_the_header(tmp_path, side):
     header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     content = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     (tmp_path / "large.png").write_bytes(content + struct.pack(">I", 99) + b"IDAT" + bytes(99))
@@ -218,7 +218,7 @@ def test_cells_that_are_refused(tmp_path, cell, reason):
         assert read_list(path, allow_external=True).records[1].mask == str(tmp_path / cell)
 
 
-def test_the_fingerprint_knows_the_masks(tmp_path):
+def test_the_fingerprint_depends_on_the_masks(tmp_path):
     path = tmp_path / "list.csv"
     found = set()
     for text in ("path\na.mp4\n", "path,mask\na.mp4,a.png\n", "path,mask\na.mp4,b.png\n"):

@@ -130,7 +130,9 @@ def test_fault_11_a_decoder_that_takes_its_worker_with_it(how, said, curse, run,
 def too_many(what, said, curse, run, records, *overrides):
     names = {Path(record.path).name for record in records[::3]}
     curse(what, names)
-    with pytest.raises(DataError, match=r"3 of 40 videos hung or ended a worker; the limit is 2: ") as caught:
+    with pytest.raises(
+        DataError, match=r"3 of 40 videos made a worker hang or crash; the limit is 2: "
+    ) as caught:
         run("stopped", "data.workers=2", *overrides)
     message = str(caught.value)
     named = [record.path for record in records if f"{record.path}: " in message]

@@ -68,7 +68,7 @@ def test_nothing_is_written_without_a_folder(tmp_path, write_video, numbered, pa
 @pytest.mark.parametrize(
     "damage", [lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2]]
 )
-def test_a_damaged_cache_is_made_again(tmp_path, write_video, numbered, number_of, passes, damage):
+def test_a_damaged_cache_is_rewritten(tmp_path, write_video, numbered, number_of, passes, damage):
     path, cache = write_video(tmp_path / "a.mp4", numbered(9)), tmp_path / "cache"
     open_video(path, cache=cache).close()
     (file,) = cache.rglob("*.npz")
@@ -82,9 +82,7 @@ def test_a_damaged_cache_is_made_again(tmp_path, write_video, numbered, number_o
     assert len(list(cache.rglob("*"))) == 2  # the file and its folder: nothing is left behind
 
 
-def test_a_cache_that_cannot_be_written_is_one_warning(
-    tmp_path, write_video, numbered, number_of, passes, caplog
-):
+def test_an_unwritable_cache_logs_one_warning(tmp_path, write_video, numbered, number_of, passes, caplog):
     (tmp_path / "file").write_text("not a folder")
     for name in "abc":
         with open_video(
@@ -116,7 +114,7 @@ def test_the_workers_of_a_process_warn_once(tmp_path, write_video, numbered, pas
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
-def test_other_users_may_read_a_cache_as_the_umask_says(tmp_path, write_video, numbered, passes, umask):
+def test_cache_files_follow_the_umask(tmp_path, write_video, numbered, passes, umask):
     before = os.umask(umask)
     try:
         open_video(write_video(tmp_path / "a.mp4", numbered(5)), cache=tmp_path / "cache").close()
@@ -173,7 +171,7 @@ def size_and_time(path):
     return path.stat().st_size, path.stat().st_mtime_ns
 
 
-def test_memory_is_bounded(tmp_path, write_video, numbered, passes, monkeypatch):
+def test_the_cache_in_memory_is_bounded(tmp_path, write_video, numbered, passes, monkeypatch):
     monkeypatch.setattr(index, "_CACHE_SIZE", 3)
     paths = [write_video(tmp_path / f"{n}.mp4", numbered(3)) for n in range(5)]
     for path in (*paths, paths[4], paths[0]):

@@ -1,4 +1,4 @@
-"""Frames by number: the same pixels as a plain decode of the whole file, whatever is asked and in what order."""
+"""Frames by number: the same pixels as a plain decode of the whole file, for any indices in any order."""
 
 import http.server
 import re
@@ -35,7 +35,7 @@ GOOD = sorted(FILES.glob("*.avi")) + sorted(
 
 
 def turned(frame, pixels):
-    """Rotate as the display matrix of the file says, pixel by pixel: (x, y) goes to (ax + cy, bx + dy)."""
+    """Rotate by the display matrix of the file, pixel by pixel: (x, y) goes to (ax + cy, bx + dy)."""
     matrix = frame.side_data.get("DISPLAYMATRIX")
     if matrix is None:
         return pixels
@@ -76,7 +76,7 @@ def fetched(video, indices):
 
 
 def demands(count):
-    """What can be asked of a video of so many frames."""
+    """Index sequences to test for a video of so many frames."""
     random = generator(5, count)
     few = random.integers(count, size=min(8, count))
     yield "last", [count - 1]
@@ -136,7 +136,7 @@ def test_7_rotated_videos_come_out_upright(real):
     }
 
 
-def test_2_damaged_file_gives_its_good_frames_and_never_another(real):
+def test_2_a_damaged_file_returns_its_good_frames_and_no_others(real):
     path = real / "containers" / "corrupted.mp4"
     expected = plain_decode(path)
     assert len(expected) == 28
@@ -159,7 +159,7 @@ def test_2_damaged_file_gives_its_good_frames_and_never_another(real):
 
 
 def decode_past_damage(path):
-    """Checksums by number of what comes out of a decode that ignores errors."""
+    """Checksums by number of the frames of a decode that ignores errors."""
     found = {}
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
@@ -174,7 +174,7 @@ def decode_past_damage(path):
 
 
 def test_b_frames_in_avi_are_in_presentation_order(real):
-    """Its pts are not monotonic; the frames that come out of the decoder are."""
+    """Its pts are not monotonic; the decoded frames are in order."""
     path = real / "ucf101_clips" / "v_ApplyEyeMakeup_g01_c01.avi"
     with av.open(str(path)) as container:
         frames = list(container.decode(container.streams.video[0]))
@@ -234,8 +234,8 @@ def test_every_pair_of_frames(
                 assert number_of(video.frames([i, j])) == [i, j]
 
 
-def test_an_avi_that_calls_every_frame_a_key_frame(tmp_path, write_video, numbered, number_of):
-    """As one does whose index is missing: the recording was cut off."""
+def test_an_avi_that_marks_every_frame_as_a_key_frame(tmp_path, write_video, numbered, number_of):
+    """As in a truncated recording without an index."""
     path = write_video(tmp_path / "a.avi", numbered(40), codec="msmpeg4v3", gop=12)
     content = bytearray(path.read_bytes())
     place = content.rindex(b"idx1")
@@ -247,7 +247,7 @@ def test_an_avi_that_calls_every_frame_a_key_frame(tmp_path, write_video, number
 
 
 def test_a_stream_cut_at_an_open_group_of_pictures(tmp_path, write_video, numbered):
-    """Frames that refer to what was cut off are shown by no decoder, and have no number."""
+    """Frames that refer to missing ones are not decoded, and have no number."""
     whole = write_video(tmp_path / "whole.mkv", numbered(40), codec="libx265", options=HEVC)
     with av.open(str(whole)) as container, av.open(str(tmp_path / "cut.mkv"), "w") as out:
         stream = out.add_stream_from_template(container.streams.video[0])
@@ -344,7 +344,7 @@ def test_7_a_variable_frame_rate(tmp_path, numbered, number_of, suffix):
             assert number_of(video.frames([i, 39 - i])) == [i, 39 - i]
 
 
-def test_1_7_files_that_are_no_videos(tmp_path, write_sound):
+def test_1_7_files_that_are_not_videos(tmp_path, write_sound):
     (tmp_path / "empty.mp4").touch()
     (tmp_path / "page.mp4").write_text("<!doctype html><html><body>404: not found</body></html>\n" * 50)
     (tmp_path / "zeros.mp4").write_bytes(bytes(100_000))
@@ -373,7 +373,7 @@ def test_1_7_files_that_are_no_videos(tmp_path, write_sound):
     ],
 )
 def test_missing_files_in_large_folders_cost_little(tmp_path, monkeypatch, count, name, suggestion):
-    """A list may lack thousands of the videos of a folder: each is looked for by names only where these are few."""
+    """Names are compared only in small folders, since thousands of files may be missing."""
     compared = []
     close_matches = reader.difflib.get_close_matches
     monkeypatch.setattr(
@@ -404,9 +404,7 @@ def test_1_truncated_file(tmp_path, write_video, numbered, number_of):
         open_video(tmp_path / "cut.mp4")
 
 
-def test_2_garbled_packets_are_an_error_and_spoil_only_their_own_group(
-    tmp_path, write_video, numbered, number_of
-):
+def test_2_damaged_packets_are_an_error_in_their_own_group_only(tmp_path, write_video, numbered, number_of):
     noise = generator(2).integers(-20, 20, (40, 32, 64, 1))  # so that packets have some size
     content = bytearray(
         write_video(
@@ -420,12 +418,12 @@ def test_2_garbled_packets_are_an_error_and_spoil_only_their_own_group(
     assert [number for number, _, _ in packets] == list(range(40))
     _, start, size = packets[19]
     content[start : start + size] = generator(1).bytes(size)
-    (tmp_path / "garbled.mp4").write_bytes(content)
+    (tmp_path / "damaged.mp4").write_bytes(content)
     for i in range(40):
-        with open_video(tmp_path / "garbled.mp4") as video:
+        with open_video(tmp_path / "damaged.mp4") as video:
             assert video.meta.num_frames == 40
             if 19 <= i < 24:  # the packet, and what is predicted from it until the next key frame
-                with pytest.raises(DecodeError, match=r"garbled\.mp4.*damaged"):
+                with pytest.raises(DecodeError, match=r"damaged\.mp4.*damaged"):
                     video.frames([i])
             else:
                 assert number_of(video.frames([i])) == [i]
@@ -467,7 +465,7 @@ print(peak() - before)
 
 
 def growth(small, path):
-    """What a process of its own says of a video, and by how many MB its memory grows over that of a small one."""
+    """Output of a separate process for a video, and the growth of its memory in MB over a small one."""
     done = subprocess.run(
         [sys.executable, "-c", GROWTH, str(small), str(path)], capture_output=True, text=True, check=True
     )
@@ -518,7 +516,7 @@ def test_9_a_video_of_ten_hours(tmp_path, digits, write_video, numbered, number_
     assert said == "180000 frames" and megabytes < 50
 
 
-def test_9_a_header_that_says_ten_hours(tmp_path, digits, write_video, numbered, number_of):
+def test_9_a_header_that_states_ten_hours(tmp_path, digits, write_video, numbered, number_of):
     path = stretched(write_video(tmp_path / "short.mp4", numbered(200)), tmp_path / "lying.mp4", 1, 36_000)
     with av.open(str(path)) as container:
         assert container.duration > 35_000e6  # microseconds
@@ -559,7 +557,7 @@ def test_6_awkward_names(tmp_path, monkeypatch, digits, name):
 
 @pytest.fixture
 def server():
-    """A web server on this machine that counts what is asked of it."""
+    """A local web server that counts its requests."""
     hits = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -607,7 +605,7 @@ def test_13_playlists_are_refused_and_nothing_is_fetched(tmp_path, server, digit
         assert video.meta.num_frames == 24
 
 
-def test_12_an_address_is_no_file(server):
+def test_12_a_url_is_not_a_file(server):
     address, hits = server
     for backend in BACKENDS:
         with pytest.raises(DecodeError, match="No such file"):
@@ -634,7 +632,7 @@ def test_9_few_packets_are_decoded(tmp_path, write_video, numbered, number_of, m
             assert 0 < len(decoded) <= most, indices
 
 
-def test_a_changed_file_is_read_anew(tmp_path, write_video, numbered, number_of):
+def test_a_changed_file_is_indexed_again(tmp_path, write_video, numbered, number_of):
     path = write_video(tmp_path / "clip.mp4", numbered(10))
     with open_video(path) as video:
         assert video.meta.num_frames == 10

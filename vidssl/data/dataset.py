@@ -32,13 +32,10 @@ class ClipDataset:
     sampler: Sampler
     recipes: Sequence[Recipe]  # one for each view, or one for all clips
     seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
-    # How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a broken video
-    # is an error.
+    # Consecutive broken videos that may be replaced by the next one, at most 999; 0: a broken video is an error.
     replace: int = 0
     reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
-    skip: bool = (
-        False  # instead of an error, a broken video gives a sample without views; `replaced` names it
-    )
+    skip: bool = False  # a broken video is a sample without views instead of an error; `replaced` names it
     # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
     # `replace` is: a run must not leave out thousands of videos.
     tracks: Path | None = None

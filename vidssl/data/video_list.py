@@ -64,10 +64,8 @@ class VideoList:
 class Subset(Settings):
     """A class-balanced subset: the same fraction of each class, or the same number of videos."""
 
-    share: float | None = Field(
-        default=None, gt=0, le=1
-    )  # fraction of each class, rounded, at least one video
-    per_class: int | None = Field(default=None, ge=1)  # videos; exactly one of the two
+    share: float | None = Field(default=None, gt=0, le=1)  # fraction of each class, at least one video
+    per_class: int | None = Field(default=None, ge=1)  # videos of each class; exactly one of the two
     seed: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

@@ -55,32 +55,14 @@ def check_video(
     """
     if not path.is_dir() and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]
-    if path.is_dir() or is_image(path):
-        return _check_images(path, fps, max_pixels, alive)
-    return _check_file(path, max_pixels, alive)
-
-
-def _check_images(
-    path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
-) -> tuple[VideoMeta | None, list[Fault]]:
-    try:
-        video = open_video(path, max_pixels=max_pixels, fps=fps)
-    except DecodeError as error:
-        kind = "oversized" if isinstance(error, TooLargeError) else "not a video"
-        return None, [(kind, _reason(error, path))]
-    failure, found = _decode(video, alive)
-    return video.meta, found if failure is None else [*found, ("decode error", failure)]
-
-
-def _check_file(
-    path: Path, max_pixels: int, alive: Callable[[], None]
-) -> tuple[VideoMeta | None, list[Fault]]:
-    missing = missing_bytes(path)
+    images = path.is_dir() or is_image(path)
+    missing = None if images else missing_bytes(path)
     contents, meta = _Contents(), None
     sizes: list[Fault] = []
     try:
-        contents = _read(path, max_pixels, alive)
-        video = open_video(path, max_pixels=max_pixels)
+        if not images:
+            contents = _read(path, max_pixels, alive)
+        video = open_video(path, max_pixels=max_pixels, fps=fps)
         meta = video.meta
         failure, sizes = _decode(video, alive)
     except TooLargeError as error:
@@ -93,7 +75,7 @@ def _check_file(
         reason = "; ".join(filter(None, (missing or "it ends within a packet", contents.shortfall, failure)))
         return meta, [*sizes, ("truncated", reason)]
     if failure:
-        return meta, [*sizes, ("decode error" if contents.packets else "not a video", failure)]
+        return meta, [*sizes, ("decode error" if meta or contents.packets else "not a video", failure)]
     return meta, [*sizes, *contents.mismatches()]
 
 

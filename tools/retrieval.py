@@ -5,10 +5,10 @@ python tools/retrieval.py --checkpoint output/demo/run/checkpoints/last.pt \
         --out output/retrieval
 python tools/retrieval.py --checkpoint random --cfg configs/demo/sce.yaml --gallery LIST --query LIST --out DIR
 
-With the features of the gallery in a file, which is made once; then with one video, and without the list:
+With the features of the gallery in a folder, which is created once; then with one video, and without the list:
 
-python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery.npz --query LIST --out DIR
-python tools/retrieval.py --checkpoint last.pt --index gallery.npz --query new.mp4 --out DIR
+python tools/retrieval.py --checkpoint last.pt --gallery LIST --index gallery --query LIST --out DIR
+python tools/retrieval.py --checkpoint last.pt --index gallery --query new.mp4 --out DIR
 """
 
 from vidssl.commands.cli import guarded, retrieval

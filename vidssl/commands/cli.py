@@ -150,7 +150,7 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
     parser.add_argument("--gallery", type=Path, help="list to search in; not needed where --index is there")
     parser.add_argument("--query", type=Path, required=True, help="list of queries, or one video")
     parser.add_argument(
-        "--index", type=Path, help="file with the features of the gallery (npz); made where it is missing"
+        "--index", type=Path, help="folder of the gallery's features; created if it does not exist"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and index.html")
     parser.add_argument("--center", action="store_true", help="subtract the mean of each list first")
@@ -160,14 +160,14 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
     parser.add_argument(
         "--drop-duplicates",
         action="store_true",
-        help="leave out gallery videos of another path with the very feature of the query: its copies",
+        help="ignore gallery items whose feature is bit-identical to the query's (duplicate files)",
     )
     parser.add_argument(
         "--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)"
     )
     parsed = parse(parser, arguments)
     if parsed.gallery is None and parsed.index is None:
-        parser.error("--gallery LIST, --index FILE or both say what is searched")
+        parser.error("there is no gallery: give --gallery LIST, --index FOLDER or both")
     from vidssl.commands.retrieval import find, is_video, retrieve, table
 
     if parsed.center and is_video(parsed.query):
@@ -188,11 +188,11 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
 
 
 def extract(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Write the features of a list of videos: features, label, index and path in one npz file."""
+    """Write the features of a list of videos into a folder: features.npy, rows.csv and meta.json."""
     parser = argparse.ArgumentParser(prog=prog, description=extract.__doc__)
     add_options(parser, required=False)
     parser.add_argument("--list", type=Path, help="list of videos")
-    parser.add_argument("--out", type=Path, required=True, help="npz file")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the features")
     parser.add_argument("--shard", metavar="i/n", help="only part i of n, from 0, into a file beside --out")
     parser.add_argument("--merge", action="store_true", help="write --out from its parts; needs nothing else")
     parsed = parse(parser, arguments)

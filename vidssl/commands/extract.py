@@ -117,10 +117,10 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
         raise DataError(f"{error}: delete it, and extract it again with --gallery") from None
     except OSError as error:
         raise DataError(f"cannot read index {path}: {error.strerror}; extract it with --gallery") from None
-    asked = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
-    asked["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
+    wanted = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
+    wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
     _check_request(
-        path, index.request, asked, "search with the same network and clips, or choose another --index"
+        path, index.request, wanted, "search with the same network and clips, or choose another --index"
     )
     return index
 

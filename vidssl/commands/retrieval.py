@@ -80,13 +80,15 @@ def retrieve(
     queries = read_list(query, options.root, options.allow_external)
 
     def measure(subject: Subject, g: _Gallery, q: Features, common: Tree) -> Tree:
-        found, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
-        check_classes(found, asked)
-        neighbours, numbers = _measure(g.features, q, found, asked, center, k, drop_duplicates)
+        gallery_videos, query_videos = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
+        check_classes(gallery_videos, query_videos)
+        neighbours, numbers = _measure(
+            g.features, q, gallery_videos, query_videos, center, k, drop_duplicates
+        )
         results = {**numbers, "num_queries": len(q.x), "centered": center, "knn_k": k, **common}
         count = min(shown_queries, len(q.x))
         shown = [n * len(q.x) // count for n in range(count)]
-        write_results(out, subject, results, found, asked, neighbours, shown, shown_hits)
+        write_results(out, subject, results, gallery_videos, query_videos, neighbours, shown, shown_hits)
         return results
 
     return _run(options, gallery, queries, out, index, drop_duplicates, measure)
@@ -251,23 +253,26 @@ def _open_gallery(
 def _measure(
     gallery: Features,
     query: Features,
-    found: VideoList,
-    asked: VideoList,
+    gallery_videos: VideoList,
+    query_videos: VideoList,
     center: bool,
     k: int,
     drop_duplicates: bool,
 ) -> tuple[Neighbours, dict[str, Any]]:
     """Search with plain and with centred features; return the neighbours of the one reported first, and all numbers.
 
-    `found` and `asked` are the videos of the rows of `gallery` and `query`.
+    The videos are those of the rows of the features.
     """
-    exclude, pairs = own_rows(found, asked), _duplicates(query.x, gallery.x, found, asked)
+    exclude, pairs = (
+        own_rows(gallery_videos, query_videos),
+        _duplicates(query.x, gallery.x, gallery_videos, query_videos),
+    )
     if drop_duplicates:
         exclude = torch.cat([exclude, pairs])
     most = max(RANKS[-1], k)
     plain, centred = (nearest(query.x, gallery.x, most, exclude, center=how) for how in (False, True))
     numbers: dict[str, Any] = {"duplicates": len(pairs)}
-    if (found.labels >= 0).all() and (asked.labels >= 0).all():
+    if (gallery_videos.labels >= 0).all() and (query_videos.labels >= 0).all():
         recalls = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
         numbers = {
             **recalls[center],
@@ -279,16 +284,16 @@ def _measure(
     return centred if center else plain, numbers
 
 
-def _duplicates(query: Tensor, gallery: Tensor, found: VideoList, asked: VideoList) -> Tensor:
+def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query_videos: VideoList) -> Tensor:
     """Return pairs (P, 2) of a query row and a gallery row of another file with bit-identical features."""
     file = functools.cache(os.path.realpath)
     pairs = [
         (q, g)
         for q, g in equal_rows(query, gallery).tolist()
-        if file(asked.records[q].path) != file(found.records[g].path)
+        if file(query_videos.records[q].path) != file(gallery_videos.records[g].path)
     ]
     if pairs:
-        named = [f"{asked.names[q]} = {found.names[g]}" for q, g in pairs[:3]]
+        named = [f"{query_videos.names[q]} = {gallery_videos.names[g]}" for q, g in pairs[:3]]
         _log.warning(
             "%d pairs of a query and a gallery video of another path have bit-identical features (duplicate files?): "
             "%s; --drop-duplicates ignores them",
@@ -299,7 +304,7 @@ def _duplicates(query: Tensor, gallery: Tensor, found: VideoList, asked: VideoLi
 
 
 def _search(
-    gallery: _Gallery, query: Features, asked: VideoList, k: int, drop_duplicates: bool
+    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[list[int], list[float], list[bool]]:
     """Return the nearest rows of one video, their similarities, and whether they are duplicates of it."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
@@ -308,7 +313,7 @@ def _search(
     while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
         found = nearest(query.x, gallery.features.x, k, exclude)
         rows = found.index[0][torch.isfinite(found.similarity[0])]
-        own = own_rows(gallery.videos(rows.tolist()), asked)
+        own = own_rows(gallery.videos(rows.tolist()), query_videos)
         if not len(own):
             break
         exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])

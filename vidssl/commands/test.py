@@ -178,27 +178,21 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
 def _test_run(run: Run, checkpoint: Path, out: Path, check: Callable[[], None]) -> Results:
     # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
+    root, gallery = (None if text is None else Path(text) for text in (run.data.root, run.evaluate.gallery))
     options = LoadOptions(
         str(checkpoint),
-        clips=run.evaluate.clips,
-        crops=run.evaluate.crops,
         size=run.test_size,
         short_side=run.evaluate.short_side or run.test_size,
-        precision=run.evaluate.precision,
-        batch_size=run.evaluate.batch_size,
         workers=run.data.workers,
         device=run.device,
-        root=_path(run.data.root),
+        root=root,
         allow_external=run.data.allow_external,
         trust_checkpoint=run.checkpoint.trust,
+        **run.evaluate.model_dump(include={"clips", "crops", "precision", "batch_size"}),
     )
     chosen = run.evaluate.protocols
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
-    return test(options, Path(str(run.evaluate.query)), out, _path(run.evaluate.gallery), protocols, check)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+    return test(options, Path(str(run.evaluate.query)), out, gallery, protocols, check)
 
 
 _Plan = tuple[Subject, dict[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
@@ -255,18 +249,14 @@ def summary(results: Results) -> str:
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
     ]
     numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
-    spread = (
-        results["spread"]
-        if splits
-        else {n.removesuffix("_spread"): v for n, v in numbers.items() if n.endswith("_spread")}
-    )
     width = max((len(name) for name in numbers), default=0)
     for name, value in numbers.items():
         if name.endswith("_spread"):
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
-        if name in spread:
-            line += f" ± {_cell(name, spread[name]):>5}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
         lines.append(line)

@@ -135,9 +135,11 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
-            width = len(next(lines))
-            columns = [*zip(*lines, strict=True)] or [()] * width
-        label, index = (torch.tensor([int(text) for text in column]).long() for column in columns[1:3])
+            columns: list[list[str]] = [[] for _ in next(lines)]
+            for line in lines:  # with millions of lines much faster than zip(*lines)
+                for column, text in zip(columns, line, strict=True):
+                    column.append(text)
+        label, index = (torch.from_numpy(np.fromiter(map(int, column), np.int64)) for column in columns[1:3])
         seconds = [[float(text) if text else None for text in column] for column in columns[3:]]
         return FeatureFolder(
             path,

@@ -1,10 +1,9 @@
 """Time the search: `python benchmarks/retrieval.py [--queries Q] [--gallery G] [--dim D] [--k K] [--json FILE]`.
 
-Random features of Q queries and G gallery videos, and the k nearest of each query by cosine: vidssl's `nearest`, exact
-to the last bit and tie, beside the flat index of faiss, which searches in float32 and leaves ties to chance. To faiss
-belongs what a user needs for the same: copies of both sides made unit vectors, the index, the search. All run in turn
-in each round, with as many threads; ratios are medians over rounds: of CPU time, with more than one thread of the wall
-clock. A second table times one query in galleries that lie in a file, as with `--index`.
+Search random features of Q queries in G gallery videos for the k nearest by cosine, with vidssl's `nearest` and the
+flat index of faiss, both in float32. The time of faiss includes normalised copies of both sides and building the index.
+Both run once per round, with the same number of threads; ratios are medians over rounds, of CPU time with one thread
+and of wall time with more. A second table times one query in memory-mapped galleries, as with `--index`.
 """
 
 import argparse
@@ -27,12 +26,12 @@ from vidssl.randomness import generator
 
 
 def features(count: int, dim: int, seed: int) -> Tensor:
-    """Random rows: the hardest for a search that must prove that it is exact, for no row stands out."""
+    """Random rows of a normal distribution."""
     return torch.from_numpy(generator(seed).standard_normal((count, dim), np.float32))
 
 
 def flat(query: Tensor, gallery: Tensor, k: int) -> np.ndarray:
-    """Search with faiss; give the rows that are found."""
+    """Search with faiss and return the rows that were found."""
     q, g = query.numpy().copy(), gallery.numpy().copy()
     faiss.normalize_L2(q)
     faiss.normalize_L2(g)
@@ -42,7 +41,7 @@ def flat(query: Tensor, gallery: Tensor, k: int) -> np.ndarray:
 
 
 def measure(parsed: Namespace) -> tuple[dict[str, np.ndarray], float]:
-    """Time both in milliseconds a round; and the share of places where both found the same row."""
+    """Time both, in milliseconds per round; return also the fraction of neighbours that are equal."""
     query, gallery = features(parsed.queries, parsed.dim, 0), features(parsed.gallery, parsed.dim, 1)
     found: dict[str, np.ndarray] = {}
     searches: dict[str, Callable[[], np.ndarray]] = {
@@ -62,7 +61,7 @@ def measure(parsed: Namespace) -> tuple[dict[str, np.ndarray], float]:
 
 
 def one_query(gallery: int, dim: int, k: int, rounds: int) -> dict[str, float]:
-    """Seconds of one query in a file of so many rows: the first, then the median of the others."""
+    """Time one query in a mapped gallery, in seconds: the first, and the median of the others."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "features"
         features(gallery, dim, 2).numpy().tofile(path)
@@ -76,7 +75,7 @@ def one_query(gallery: int, dim: int, k: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the tables, write the figures."""
+    """Print the tables and write the numbers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -103,7 +102,7 @@ def main() -> None:
         name: getattr(parsed, name) for name in ("queries", "gallery", "dim", "k", "rounds", "threads")
     }
     print("\n" + ", ".join(f"{name} {value}" for name, value in shown.items()))
-    print(f"the same row at {100 * same:.3f} % of all places\n")
+    print(f"{100 * same:.3f} % of the neighbours are equal\n")
     header = ["one query in a file of", "ms, first", "ms, then"]
     print(
         table(

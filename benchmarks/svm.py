@@ -1,11 +1,10 @@
 """Time the SVM protocols: `python benchmarks/svm.py [--rows N] [--dim D] [--classes C] [--lowshot] [--json FILE]`.
 
-Random features, as many as UCF101, split 1, has training videos, around one centre for each class: so far apart that a
-linear SVM separates the classes, and so near that they overlap, as features of an untrained network do. A first table
-times the whole protocol `svm`, with `--lowshot` also `lowshot`, with default settings. A second one times a slice of
-the cross-validation, one class against all others on one fold for each cost, by the protocol's solver and by
-coordinate descent in the dual (`LinearSVC(dual=True, max_iter=20_000)`, the setting before), which is stopped after
-`--limit` seconds.
+As many random features as UCF101, split 1, has training videos, around one centre per class: once with classes that a
+linear SVM separates, once with overlapping ones, as of an untrained network. The first table times the protocol `svm`,
+and with `--lowshot` also `lowshot`, with default settings. The second times a part of the cross-validation, one class
+against the rest on one fold for each cost, with the protocol's solver and with the dual solver
+(`LinearSVC(dual=True, max_iter=20_000)`), which is stopped after `--limit` seconds.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SETS = {"overlapping": 0.05, "separable": 0.3}  # distance of the centres from t
 
 
 def features(rows: int, parsed: Namespace, distance: float, seed: int) -> Features:
-    """Rows around one centre for each class; all classes are equally frequent."""
+    """Draw rows around one centre per class; all classes have the same number."""
     label = np.arange(rows) % parsed.classes
     centres = generator(0).standard_normal((parsed.classes, parsed.dim))
     x = distance * centres[label] + generator(seed).standard_normal((rows, parsed.dim))
@@ -37,7 +36,7 @@ def features(rows: int, parsed: Namespace, distance: float, seed: int) -> Featur
 
 
 def whole(name: str, gallery: Features, query: Features) -> tuple[float, dict[str, float]]:
-    """Time a protocol with its default settings: seconds, and what it measured."""
+    """Run a protocol with its default settings; return seconds and numbers."""
     protocol = PROTOCOLS[name](PROTOCOLS[name].Config())  # type: ignore[attr-defined]
     start = time.perf_counter()
     numbers = protocol(gallery, query, torch.empty(0, 2, dtype=torch.int64)).numbers
@@ -45,13 +44,13 @@ def whole(name: str, gallery: Features, query: Features) -> tuple[float, dict[st
 
 
 def fit(x: np.ndarray, label: np.ndarray, cost: float, dual: bool) -> None:
-    """Fit one class against all others."""
+    """Fit one class against the rest."""
     warnings.simplefilter("ignore")
     LinearSVC(C=cost, dual=dual, max_iter=20_000, random_state=0).fit(x, label == 0)
 
 
 def limited(x: np.ndarray, label: np.ndarray, cost: float, dual: bool, limit: float) -> float:
-    """Seconds of `fit` in a process of its own, inf if it exceeds `limit`."""
+    """Time `fit` in its own process, in seconds; inf if it exceeds `limit`."""
     process = multiprocessing.get_context("fork").Process(target=fit, args=(x, label, cost, dual))
     start = time.perf_counter()
     process.start()
@@ -64,7 +63,7 @@ def limited(x: np.ndarray, label: np.ndarray, cost: float, dual: bool, limit: fl
 
 
 def main() -> None:
-    """Print the tables, write the figures."""
+    """Print the tables and write the numbers."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -102,7 +101,7 @@ def main() -> None:
             protocols.append([name, protocol, f"{seconds:.0f}", f"{100 * value:.1f}"])
             print(*protocols[-1], file=sys.stderr, flush=True)
     print(table(["features", "protocol", "seconds", "accuracy, percent"], protocols))
-    header = ["features", "cost", "dual, before: seconds of one class on one fold", "now"]
+    header = ["features", "cost", "dual solver: seconds of one class on one fold", "protocol's solver"]
     print("\n" + table(header, slices))
     finish(figures, parsed.json)
 

@@ -565,7 +565,7 @@ def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
         csv.writer(file).writerows([["path", "label"], *([name, n % 2] for n, name in enumerate(names))])
     for n in range(3):
         extract_features(options, videos, tmp_path / "x", f"{n}/3")
-    monkeypatch.setattr(job, "_MERGED_ROWS", 1)
+    monkeypatch.setattr(feature_folder, "_BLOCK_ROWS", 1)
     merge(tmp_path / "x")
     extract_features(options, videos, tmp_path / "whole")
     assert_alike(tmp_path / "x", tmp_path / "whole")

@@ -196,19 +196,19 @@ def test_without_protocols_all_that_can_be_measured_is(options, trained, digits,
     assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
     with pytest.raises(
         ConfigError,
-        match=r"there is nothing to measure on .*test.csv: accuracy needs a classifier and labels",
+        match=r"no protocol can measure .*test.csv: accuracy needs a classifier and labels",
     ):
         measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
 
 
-def test_results_that_are_there_are_not_made_again(options, digits, tmp_path, monkeypatch, caplog):
+def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, caplog):
     videos = digits / "motion/test.csv"
     with caplog.at_level("INFO"):
         first = measure(options, videos, tmp_path)
         assert "not made again" not in caplog.text
         monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
         assert measure(replace(options, batch_size=1), videos, tmp_path) == first
-        assert f"{tmp_path}/results.json is of the same test: it is not made again" in caplog.text
+        assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
     (tmp_path / "predictions_accuracy.csv").write_text("")
     other = measure(replace(options, clips=2), videos, tmp_path)  # another request
@@ -225,7 +225,7 @@ def copied(digits, tmp_path):
     return tmp_path / "copied"
 
 
-def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_path, caplog):
+def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path, caplog):
     videos, out = digits / "motion/test.csv", tmp_path / "out"
     first = measure(options, videos, out)
     names = sorted(path.name for path in (copied / "videos/test").iterdir())
@@ -236,7 +236,7 @@ def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_
         again = measure(moved, videos, out)
     assert again == measure(moved, videos, tmp_path / "anew") and again["ece"] != first["ece"]
     (line,) = (line for line in caplog.messages if "holds results of another test" in line)
-    assert f"data.root {digits} stored, {copied} requested" in line and "replaced" in line
+    assert f"data.root {digits} stored, {copied} requested" in line and "replacing it" in line
     caplog.clear()
     with caplog.at_level("INFO"):
         shutil.copy(
@@ -247,14 +247,14 @@ def test_results_of_other_files_are_not_given_back(options, digits, copied, tmp_
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
 
 
-def test_results_of_before_are_made_again(options, digits, tmp_path, caplog):
+def test_results_of_an_earlier_version_are_replaced(options, digits, tmp_path, caplog):
     """They do not say of which files they are."""
     first = measure(options, digits / "motion/test.csv", tmp_path)
     old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
     (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
     with caplog.at_level("INFO"):
         assert measure(options, digits / "motion/test.csv", tmp_path) == first
-    assert "an earlier version wrote it and did not record the files that it is of" in caplog.text
+    assert "an earlier version wrote it and did not record the files" in caplog.text
 
 
 def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
@@ -340,18 +340,18 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
         measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, told)
 
 
-def test_what_is_told_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
+def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
     monkeypatch.setattr("vidssl.evaluation.measure.extract", lambda *_, **__: pytest.fail("a video was read"))
     videos = digits / "motion/test.csv"
     accuracy, svm = (([{"name": name}]) for name in ("accuracy", "svm"))
     sce = replace(options, checkpoint=str(trained["sce"]))
     with pytest.raises(ConfigError, match="protocol accuracy needs a classifier, and this network has none"):
         measure(sce, videos, tmp_path, None, accuracy)
-    with pytest.raises(ConfigError, match="protocol svm compares with training videos: name their list too"):
+    with pytest.raises(ConfigError, match="protocol svm compares with training videos: give their list too"):
         measure(sce, videos, tmp_path, None, svm)
     with pytest.raises(DataError, match=r"16 videos of .*test.csv are in .*test.csv too"):
         measure(sce, videos, tmp_path, videos, svm)
-    with pytest.raises(ConfigError, match="protocol knn is named twice"):
+    with pytest.raises(ConfigError, match="protocol knn is given twice"):
         measure(sce, videos, tmp_path, videos, ([{"name": "knn"}, {"name": "knn", "k": 3}]))
     with pytest.raises(DataError, match="cannot read list"):
         measure(sce, tmp_path / "none.csv", tmp_path)
@@ -599,7 +599,7 @@ def test_splits_that_are_none(splits, tmp_path):
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
     with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
-    with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
+    with pytest.raises(ConfigError, match=r"--splits tests each network: set evaluate.query to the list"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
     with pytest.raises(
         ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"

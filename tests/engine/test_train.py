@@ -588,7 +588,7 @@ def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, 
     ("method", "told", "message"),
     [
         ("sce", "[{name: accuracy}]", "protocol accuracy needs a classifier, and this network has none"),
-        ("sce", "[{name: knn}, {name: knn, k: 1}]", "protocol knn is named twice"),
+        ("sce", "[{name: knn}, {name: knn, k: 1}]", "protocol knn is given twice"),
         ("sce", "[{name: knnn}]", r"no 'knnn' \(did you mean 'knn'\?\)"),
         ("sce", "[]", "at least 1 item"),
     ],
@@ -603,7 +603,8 @@ def test_invalid_protocols_of_the_monitor_are_refused(method, told, message, toy
 def test_a_monitor_that_learns_from_the_videos_that_it_tests(toy_run, toy_folder):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in LISTS]
     with pytest.raises(
-        DataError, match=r"16 videos of .* are in .* too, the first .*: svm would have seen the answers"
+        DataError,
+        match=r"16 videos of .* are in .* too, the first .*: svm would be tested on training videos",
     ):
         train(toy_run("sce", "a", "evaluate.every=9", "evaluate.protocols=[{name: svm}]", *lists))
 

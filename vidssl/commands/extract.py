@@ -3,14 +3,9 @@
 import logging
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from vidssl import distributed
 from vidssl.commands.load import LoadOptions, Subject, format_count, load_subject
@@ -24,16 +19,13 @@ from vidssl.evaluation.feature_folder import (
     FeatureFolder,
     check_name,
     read_folder,
-    write_array,
-    write_rest,
+    write_folder,
 )
 from vidssl.evaluation.features import extract
-from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
 _REMEDY = "delete it, or choose another --out"
 _AGAIN = "name a folder as --out, and extract again"
-_MERGED_ROWS = 8192  # at a time
 
 
 @dataclass(frozen=True)
@@ -87,20 +79,14 @@ def extract_to(
 ) -> Extracted:
     """Do what `extract_features` does, in processes that have joined already.
 
-    Args:
-        subject: The network.
-        videos: The list.
-        data: Its files, as `identify` describes them.
-        path: The folder.
-        part: (i, n): only the videos i, i + n, i + 2n, … of the list.
-        title: Title of the progress bar.
+    `data` describes the files of the list (`identify`); `part` (i, n) are the videos i, i + n, i + 2n, … of it.
 
     Raises:
         ConfigError: The processes have different requests.
         DataError: As of `extract_features`, or the folder was extracted with other classes.
     """
-    asked = {"list": videos.fingerprint, "data": data, "videos": len(videos.records), "shard": list(part)}
-    request = {**subject.made_with, **asked}
+    listed = {"list": videos.fingerprint, "data": data, "videos": len(videos.records), "shard": list(part)}
+    request = {**subject.made_with, **listed}
     if any(other != request for other in distributed.gather_objects(request)):
         raise ConfigError(
             "processes that are started together must have the same arguments; to extract different parts, start "
@@ -113,13 +99,7 @@ def extract_to(
         names = [videos.names[n] for n in rows]
         spans = [(videos.records[n].start, videos.records[n].end) for n in rows]
         folder = FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
-
-        def write() -> Extracted:
-            write_array(path, (len(rows), features.x.shape[1]), [features.x.numpy()])
-            write_rest(folder)
-            return _summary(folder, existed=False)
-
-        done = distributed.on_main(write)
+        done = distributed.on_main(lambda: _write(path, request, [folder]))
     return done
 
 
@@ -137,10 +117,10 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
         raise DataError(f"{error}: delete it, and extract it again with --gallery") from None
     except OSError as error:
         raise DataError(f"cannot read index {path}: {error.strerror}; extract it with --gallery") from None
-    asked = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
-    asked["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
+    wanted = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
+    wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
     _check_request(
-        path, index.request, asked, "search with the same network and clips, or choose another --index"
+        path, index.request, wanted, "search with the same network and clips, or choose another --index"
     )
     return index
 
@@ -155,48 +135,12 @@ def merge(out: Path) -> Extracted:
     """
     check_name(out, _AGAIN)
     parts = _read_parts(out)
-    first = parts[0]
-    request = {**first.request, "shard": [0, 1]}
-    done = _find(out, request, first.classes)
-    if done is not None:
-        return done
-    missing = sorted(chain.from_iterable(part.features.missing for part in parts))
-    index, label = (
-        np.concatenate([getattr(part.features, name).numpy() for part in parts])
-        for name in ("index", "label")
-    )
-    if not len(index):
+    request = {**parts[0].request, "shard": [0, 1]}
+    done = _find(out, request, parts[0].classes)
+    if done is None and not any(len(part.names) for part in parts):
+        missing = sorted(gap for part in parts for gap in part.features.missing)
         raise DataError(f"none of the {len(missing)} videos can be read; the first: {missing[0][1]}")
-    order = np.argsort(index)
-    names, spans = (
-        [*chain.from_iterable(getattr(part, name) for part in parts)] for name in ("names", "spans")
-    )
-    shape = len(index), first.features.x.shape[1]
-    x = write_array(out, shape, _merged([part.features.x.numpy() for part in parts], order))
-    features = Features(x, torch.from_numpy(label[order]), torch.from_numpy(index[order]), tuple(missing))
-    folder = FeatureFolder(
-        out,
-        request,
-        features,
-        [names[n] for n in order.tolist()],
-        [spans[n] for n in order.tolist()],
-        first.root,
-        first.classes,
-    )
-    write_rest(folder)
-    return _summary(folder, existed=False)
-
-
-def _merged(parts: Sequence[NDArray[np.float32]], order: NDArray[np.int64]) -> Iterator[NDArray[np.float32]]:
-    """Yield the rows `order` of the concatenation of mapped arrays, block by block."""
-    ends = np.cumsum([len(part) for part in parts])
-    for start in range(0, len(order), _MERGED_ROWS):
-        rows = order[start : start + _MERGED_ROWS]
-        numbers = np.searchsorted(ends, rows, side="right")  # of the part that each row is in
-        block = np.empty((len(rows), parts[0].shape[1]), np.float32)
-        for n in np.unique(numbers):
-            block[numbers == n] = parts[n][rows[numbers == n] - (ends[n] - len(parts[n]))]
-        yield block
+    return done or _write(out, request, parts)
 
 
 def shard_of(text: str) -> tuple[int, int]:
@@ -226,6 +170,11 @@ def mismatches(stored: Tree, requested: Tree) -> str:
 
 def _part(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.{number}-of-{parts}")
+
+
+def _write(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> Extracted:
+    write_folder(path, request, parts)
+    return _summary(read_folder(path, _REMEDY, verify=False), existed=False)
 
 
 def _summary(folder: FeatureFolder, existed: bool) -> Extracted:
@@ -264,49 +213,41 @@ def _check_request(path: Path, stored: Tree, requested: Tree, remedy: str) -> No
 
 def _read_parts(out: Path) -> list[FeatureFolder]:
     """Open all parts of a folder; check that none is missing, and that they are of one request and complete."""
-    contents: list[FeatureFolder] = []
-    parts = _count_parts(out)
-    for number in range(parts):
-        path = _part(out, number, parts)
-        again = f"extract with --shard {number}/{parts}"
-        try:
-            content = read_folder(path, f"delete it, and {again}")
-        except DamagedFolderError as error:
-            raise DataError(f"{error}: {again}") from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        first = contents[0].request if contents else content.request
-        _check_request(path, content.request, {**first, "shard": [number, parts]}, f"delete it, and {again}")
-        wanted = range(number, first["videos"], parts)
-        rows = content.features.index.tolist()
-        if len(rows) + len(content.features.missing) != len(wanted) or any(row not in wanted for row in rows):
-            raise DataError(
-                f"{path} does not hold the {len(wanted)} videos of its part: delete it, and {again}"
-            )
-        contents.append(content)
-    return contents
-
-
-def _count_parts(out: Path) -> int:
-    """Count the parts beside `out`, from their names; none may be missing."""
     pattern = re.compile(rf"{re.escape(out.name)}\.(0|[1-9]\d*)-of-([1-9]\d*)")
     try:
         names = [found for path in out.parent.iterdir() if (found := pattern.fullmatch(path.name))]
     except OSError as error:
         raise DataError(f"cannot read {out.parent}: {error.strerror}") from None
-    if not names:
+    counts = sorted({int(name[2]) for name in names})
+    if not counts:
         raise DataError(f"{out} has no parts, such as {_part(out, 0, 4)}: extract with --shard 0/4 …")
-    counts = sorted({int(found[2]) for found in names})
     if len(counts) > 1:
         raise DataError(
             f"beside {out} are parts of {' and of '.join(map(str, counts))}: delete the wrong ones"
         )
-    parts, there = counts[0], {int(found[1]) for found in names}
-    if len(there) < parts:
-        missing = [f"{n}/{parts}" for n in islice((n for n in range(parts) if n not in there), 10)]
-        more = ", …" if parts - len(there) > 10 else ""
-        raise DataError(
-            f"{parts - len(there)} of {parts} parts of {out} are missing: extract with --shard "
-            f"{', '.join(missing)}{more}"
-        )
+    count = counts[0]
+    missing = sorted({*range(count)} - {int(name[1]) for name in names})
+    if missing:
+        shown = ", ".join([*(f"{n}/{count}" for n in missing[:10]), *["…"][: len(missing) > 10]])
+        raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with --shard {shown}")
+    parts: list[FeatureFolder] = []
+    for n in range(count):
+        parts.append(_read_part(_part(out, n, count), (n, count), parts[0] if parts else None))
     return parts
+
+
+def _read_part(path: Path, number: tuple[int, int], first: FeatureFolder | None) -> FeatureFolder:
+    again = f"extract with --shard {number[0]}/{number[1]}"
+    try:
+        part = read_folder(path, f"delete it, and {again}")
+    except DamagedFolderError as error:
+        raise DataError(f"{error}: {again}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from None
+    request = {**(first or part).request, "shard": [*number]}
+    _check_request(path, part.request, request, f"delete it, and {again}")
+    wanted = range(number[0], request["videos"], number[1])
+    rows = part.features.index.tolist()
+    if len(rows) + len(part.features.missing) != len(wanted) or any(row not in wanted for row in rows):
+        raise DataError(f"{path} does not hold the {len(wanted)} videos of its part: delete it, and {again}")
+    return part

@@ -1,8 +1,9 @@
 """Retrieval: search a gallery with a list of queries or with one video; write numbers and a page."""
 
+import functools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,12 @@ from vidssl import distributed
 from vidssl.atomic import check_folder
 from vidssl.commands.extract import extract_to, open_index
 from vidssl.commands.load import LoadOptions, Subject, format_count, load_subject
-from vidssl.commands.retrieval_page import PageImages, middle_frames, query_row, with_span, write_results
+from vidssl.commands.retrieval_page import middle_frames, with_span, write_results
 from vidssl.config import Tree
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.run_config import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.evaluation.feature_folder import FeatureFolder
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
 from vidssl.evaluation.preconditions import check_classes, own_rows
@@ -54,12 +54,13 @@ def retrieve(
 ) -> dict[str, Any]:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
+    A query that is also in the gallery does not find itself, nor a span of its file that overlaps it (`own_rows`).
+
     Args:
         options: The network and its clips.
         gallery: The list to search; None: all of `index`.
-        query: List of queries. A query that is also in the gallery does not find itself, nor a span of its file that
-            overlaps it (`own_rows`).
-        out: Folder for the results; created if it does not exist.
+        query: The list of queries.
+        out: Folder for the results.
         index: Folder of the gallery's features, as of `extract_features`; created if it does not exist.
         center: Report centred features first (see `nearest`) and the others under `uncentered`, instead of
             `centered_features`.
@@ -69,46 +70,28 @@ def retrieve(
         shown_hits: Number of their neighbours on the page.
 
     Returns:
-        The content of `results.json`, on every process; only the main one writes. Without labels in both lists it has
-        no accuracies.
+        The content of `results.json`, on every process. Without labels in both lists it has no accuracies.
 
     Raises:
         ConfigError: There is neither a gallery nor an index.
         DataError: A list, a video or the index cannot be used, the lists have different classes, or one contains
             original videos and the other shrunk copies.
     """
-    check_folder(out)
-    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     queries = read_list(query, options.root, options.allow_external)
-    if listed is not None:
-        check_classes(listed, queries)
-    with distributed.joined(choose_device(options.device)):
-        subject = load_subject(options)
-        data = distributed.on_main(lambda: identify(queries))
-        g = _open_gallery(subject, options, listed, index, query, data)
-        q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
 
-        def measure() -> dict[str, Any]:
-            assert g is not None  # this is the main process
-            found, asked = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
-            check_classes(found, asked)
-            neighbours, numbers = _measure(g.features, q, found, asked, center, k, drop_duplicates)
-            results = {
-                **numbers,
-                "num_queries": len(q.x),
-                "centered": center,
-                "knn_k": k,
-                **_describe(
-                    subject, g, q, data, drop_duplicates, index if gallery is None else gallery, query
-                ),
-            }
-            count, images = min(shown_queries, len(q.x)), PageImages(subject.test.fps)
-            chosen = [n * len(q.x) // count for n in range(count)]
-            rows = [query_row(found, asked, neighbours, n, shown_hits, images) for n in chosen]
-            write_results(out, subject, results, found, asked, rows, images)
-            return results
+    def measure(subject: Subject, g: _Gallery, q: Features, common: Tree) -> Tree:
+        gallery_videos, query_videos = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
+        check_classes(gallery_videos, query_videos)
+        neighbours, numbers = _measure(
+            g.features, q, gallery_videos, query_videos, center, k, drop_duplicates
+        )
+        results = {**numbers, "num_queries": len(q.x), "centered": center, "knn_k": k, **common}
+        count = min(shown_queries, len(q.x))
+        shown = [n * len(q.x) // count for n in range(count)]
+        write_results(out, subject, results, gallery_videos, query_videos, neighbours, shown, shown_hits)
+        return results
 
-        return distributed.on_main(measure)
+    return _run(options, gallery, queries, out, index, drop_duplicates, measure)
 
 
 def find(
@@ -121,94 +104,44 @@ def find(
     k: int = 10,
     drop_duplicates: bool = False,
 ) -> dict[str, Any]:
-    """Search a gallery with one video; write `results.json`, `index.html` and the still `retrieval.png`.
+    """Find the `k` nearest of a gallery for one video, image or folder of images, which does not find itself.
 
-    Args:
-        options: As of `retrieve`.
-        gallery: As of `retrieve`.
-        video: The query: a video, an image or a folder of images. It does not find itself.
-        out: As of `retrieve`.
-        index: As of `retrieve`.
-        k: Number of videos to find.
-        drop_duplicates: As of `retrieve`.
+    Writes `results.json`, `index.html` and the still `retrieval.png`. Arguments and errors are those of `retrieve`.
 
     Returns:
         The content of `results.json`, on every process: `neighbours` (rank, similarity, label, class, path, start, end,
         and whether it is a duplicate), nearest first.
-
-    Raises:
-        ConfigError: There is neither a gallery nor an index.
-        DataError: A list, a video or the index cannot be used, or only one of gallery and query are shrunk copies.
     """
     check_folder(out)
     try:
         middle_frames(VideoRecord(str(video)))  # raises errors before the long work
     except DecodeError as error:
         known = video.is_dir() or video.suffix.lower() in VIDEO_SUFFIXES | IMAGE_SUFFIXES
-        raise DataError(
-            f"{error}" if known else f"{error}; if it is a list, its name must end in .csv"
-        ) from None
-    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
+        raise DataError(f"{error}{'' if known else '; if it is a list, its name must end in .csv'}") from None
     query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
-    with distributed.joined(choose_device(options.device)):
-        subject = load_subject(options)
-        data = distributed.on_main(lambda: identify(query))
-        g = _open_gallery(subject, options, listed, index, video, data)
-        q = extract(subject.backbone, query, subject.test, subject.device, "query")
 
-        def search() -> dict[str, Any]:
-            assert g is not None  # this is the main process
-            rows, similarity, same = _search(g, q, query, k, drop_duplicates)
-            found = g.videos(rows)
-            results = {
-                "neighbours": [
-                    {
-                        "rank": rank + 1,
-                        "similarity": similarity[rank],
-                        "label": record.label,
-                        "class": found.class_name(record.label),
-                        "path": found.names[rank],
-                        "start": record.start,
-                        "end": record.end,
-                        "duplicate": same[rank],
-                    }
-                    for rank, record in enumerate(found.records)
-                ],
-                "duplicates": sum(same),
-                **_describe(
-                    subject, g, q, data, drop_duplicates, index if gallery is None else gallery, video
-                ),
+    def search(subject: Subject, g: _Gallery, q: Features, common: Tree) -> Tree:
+        rows, similarity, same = _search(g, q, query, k, drop_duplicates)
+        found = g.videos(rows)
+        neighbours = [
+            {
+                "rank": rank + 1,
+                "similarity": similarity[rank],
+                "label": record.label,
+                "class": found.class_name(record.label),
+                "path": found.names[rank],
+                "start": record.start,
+                "end": record.end,
+                "duplicate": same[rank],
             }
-            neighbours = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
-            images = PageImages(subject.test.fps)
-            row = query_row(found, query, neighbours, 0, k, images)
-            write_results(out, subject, results, found, query, [row], images)
-            return results
+            for rank, record in enumerate(found.records)
+        ]
+        results = {"neighbours": neighbours, "duplicates": sum(same), **common}
+        order = Neighbours(torch.arange(len(rows))[None], torch.tensor(similarity)[None])
+        write_results(out, subject, results, found, query, order, [0], k)
+        return results
 
-        return distributed.on_main(search)
-
-
-def _describe(
-    subject: Subject,
-    gallery: _Gallery,
-    query: Features,
-    data: Tree,
-    drop_duplicates: bool,
-    gallery_path: Path | None,
-    query_path: Path,
-) -> dict[str, Any]:
-    """The part of `results.json` that is the same for a list of queries and for one video."""
-    features = gallery.features
-    return {
-        "num_gallery": len(features.x),
-        "missing_queries": [{"path": path, "reason": reason} for path, reason in query.missing],
-        "missing_gallery": [{"path": path, "reason": reason} for path, reason in features.missing],
-        "drop_duplicates": drop_duplicates,
-        "gallery": str(gallery_path),
-        "query": str(query_path),
-        "copies": data["copies"],
-        **subject.describe(),
-    }
+    return _run(options, gallery, query, out, index, drop_duplicates, search)
 
 
 def table(results: dict[str, Any]) -> str:
@@ -219,44 +152,33 @@ def table(results: dict[str, Any]) -> str:
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:
-            name = with_span(hit["path"], hit["start"], hit["end"])
-            name += " (a duplicate)" if hit["duplicate"] else ""
+            name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
             cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
         return "\n".join([f"{results['query']}: {gallery}, {protocol}", *_aligned(cells, "><<<")])
     if "chance" not in results:
         return "the lists have no labels: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
-    plain, centred = results, results["uncentered" if results["centered"] else "centered_features"]
-    if results["centered"]:
-        plain, centred = centred, plain
+    plain = results["uncentered"] if results["centered"] else results
+    centred = results if results["centered"] else results["centered_features"]
     cells = [
         ["percent", *names, "knn", "chance"],
-        [
-            "plain",
-            *(_percent(plain[name]) for name in names),
-            _percent(results["knn"]),
-            _percent(results["chance"]),
-        ],
-        ["centred", *(_percent(centred[name]) for name in names), "", ""],
+        ["plain", *_percent(plain[name] for name in names), *_percent(results[n] for n in ("knn", "chance"))],
+        ["centred", *_percent(centred[name] for name in names), "", ""],
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     return "\n".join([head, *_aligned(cells, "<" + ">" * (len(names) + 2))])
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
+def _percent(values: Iterable[float]) -> list[str]:
+    return [f"{100 * value:.1f}" for value in values]
 
 
 def _aligned(cells: list[list[str]], sides: str) -> list[str]:
     """Format rows as lines with columns of equal width; `sides` has `<` (left) or `>` (right) per column."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(
-            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
+    formats = [f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True)]
+    return ["  ".join(formats).format(*row).rstrip() for row in cells]
 
 
 def is_video(path: Path) -> bool:
@@ -264,7 +186,38 @@ def is_video(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() != ".csv"
 
 
-# Features and neighbours ------------------------------------------------------------------------------------
+def _run(
+    options: LoadOptions,
+    gallery: Path | None,
+    queries: VideoList,
+    out: Path,
+    index: Path | None,
+    drop_duplicates: bool,
+    work: Callable[[Subject, _Gallery, Features, Tree], Tree],
+) -> Tree:
+    """Extract both sides and do the work in the main process; `work` gets what the results of all searches hold."""
+    check_folder(out)
+    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
+    if listed is None and index is None:
+        raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
+    if listed is not None and not is_video(queries.path):
+        check_classes(listed, queries)
+    with distributed.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        data = distributed.on_main(lambda: identify(queries))
+        found = _open_gallery(subject, options, listed, index, queries.path, data)
+        q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
+        common = {
+            "num_gallery": len(found.features.x),
+            "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+            "missing_gallery": [{"path": path, "reason": reason} for path, reason in found.features.missing],
+            "drop_duplicates": drop_duplicates,
+            "gallery": str(index if gallery is None else gallery),
+            "query": str(queries.path),
+            "copies": data["copies"],
+            **subject.describe(),
+        }
+        return distributed.on_main(lambda: work(subject, found, q, common))
 
 
 def _open_gallery(
@@ -273,105 +226,85 @@ def _open_gallery(
     listed: VideoList | None,
     index: Path | None,
     query: Path,
-    asked: Tree,
-) -> _Gallery | None:
+    query_data: Tree,
+) -> _Gallery:
     """Load the gallery's features from the index, which is created if it does not exist, or extract them.
 
-    Args:
-        subject: The network.
-        options: As of `retrieve`.
-        listed: The gallery; None: all of the index.
-        index: Folder of its features.
-        query: The query, for messages.
-        asked: Its files, as `identify` describes them.
-
-    Returns:
-        None on all processes but the main one if there is an index.
+    Without `listed` the gallery is all of the index. `query_data` describes the files of the query.
     """
     data: Tree = {}
     if listed is not None:
-        data = distributed.on_main(lambda: _identify_gallery(listed, query, asked))
+        data = distributed.on_main(lambda: identify(listed))
+        check_copies(listed.path, data, query, query_data)
     if index is None:
-        if listed is None:
-            raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
+        assert listed is not None
         features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
     else:
         if listed is not None:
             extract_to(subject, listed, data, index, title="gallery")
-
-        def open_it() -> FeatureFolder | None:
-            if not distributed.is_main():
-                return None
-            found = open_index(index, subject)
-            check_copies(index, found.request["data"], query, asked)
-            return found
-
-        opened = distributed.together(open_it)
-        if opened is None:
-            return None
-        features = opened.features
+        folder = distributed.together(lambda: open_index(index, subject))
+        check_copies(index, folder.request["data"], query, query_data)
+        features = folder.features
         if listed is None:
-            return _Gallery(features, lambda rows: opened.videos(rows, options.root))
+            return _Gallery(features, lambda rows: folder.videos(rows, options.root))
     return _Gallery(features, lambda rows: listed.rows([int(features.index[row]) for row in rows]))
-
-
-def _identify_gallery(gallery: VideoList, query: Path, asked: Tree) -> Tree:
-    data = identify(gallery)
-    check_copies(gallery.path, data, query, asked)
-    return data
 
 
 def _measure(
     gallery: Features,
     query: Features,
-    there: VideoList,
-    asked: VideoList,
+    gallery_videos: VideoList,
+    query_videos: VideoList,
     center: bool,
     k: int,
     drop_duplicates: bool,
 ) -> tuple[Neighbours, dict[str, Any]]:
-    """Search with plain and with centred features; return the neighbours of the one reported first, and all numbers."""
-    exclude, pairs = own_rows(there, asked), _duplicates(query.x, gallery.x, there, asked)
+    """Search with plain and with centred features; return the neighbours of the one reported first, and all numbers.
+
+    The videos are those of the rows of the features.
+    """
+    exclude, pairs = (
+        own_rows(gallery_videos, query_videos),
+        _duplicates(query.x, gallery.x, gallery_videos, query_videos),
+    )
     if drop_duplicates:
         exclude = torch.cat([exclude, pairs])
     most = max(RANKS[-1], k)
     plain, centred = (nearest(query.x, gallery.x, most, exclude, center=how) for how in (False, True))
-    numbers: dict[str, Any] = {}
-    if all(record.label >= 0 for record in (*there.records, *asked.records)):
-        found = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
+    numbers: dict[str, Any] = {"duplicates": len(pairs)}
+    if (gallery_videos.labels >= 0).all() and (query_videos.labels >= 0).all():
+        recalls = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
         numbers = {
-            **found[center],
+            **recalls[center],
             "chance": chance(query, gallery, exclude),
             "knn": accuracy(vote(plain, gallery, k), query.label),
-            "uncentered" if center else "centered_features": found[not center],
+            "uncentered" if center else "centered_features": recalls[not center],
+            **numbers,
         }
-    return centred if center else plain, {**numbers, "duplicates": len(pairs)}
+    return centred if center else plain, numbers
 
 
-def _duplicates(query: Tensor, gallery: Tensor, there: VideoList, asked: VideoList) -> Tensor:
+def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query_videos: VideoList) -> Tensor:
     """Return pairs (P, 2) of a query row and a gallery row of another file with bit-identical features."""
-    pairs = equal_rows(query, gallery)
-    files: dict[str, int] = {}
-    of_query, of_gallery = (
-        torch.tensor(
-            [files.setdefault(os.path.realpath(record.path), len(files)) for record in videos.records]
-        )
-        for videos in (asked, there)
-    )
-    pairs = pairs[of_query[pairs[:, 0]] != of_gallery[pairs[:, 1]]]
-    if len(pairs):
-        named = [f"{asked.names[q]} = {there.names[g]}" for q, g in pairs[:3].tolist()]
+    file = functools.cache(os.path.realpath)
+    pairs = [
+        (q, g)
+        for q, g in equal_rows(query, gallery).tolist()
+        if file(query_videos.records[q].path) != file(gallery_videos.records[g].path)
+    ]
+    if pairs:
+        named = [f"{query_videos.names[q]} = {gallery_videos.names[g]}" for q, g in pairs[:3]]
         _log.warning(
             "%d pairs of a query and a gallery video of another path have bit-identical features (duplicate files?): "
             "%s; --drop-duplicates ignores them",
             len(pairs),
             ", ".join([*named, "…"] if len(pairs) > 3 else named),
         )
-    return pairs
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
 def _search(
-    gallery: _Gallery, query: Features, asked: VideoList, k: int, drop_duplicates: bool
+    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[list[int], list[float], list[bool]]:
     """Return the nearest rows of one video, their similarities, and whether they are duplicates of it."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
@@ -380,7 +313,7 @@ def _search(
     while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
         found = nearest(query.x, gallery.features.x, k, exclude)
         rows = found.index[0][torch.isfinite(found.similarity[0])]
-        own = own_rows(gallery.videos(rows.tolist()), asked)
+        own = own_rows(gallery.videos(rows.tolist()), query_videos)
         if not len(own):
             break
         exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])

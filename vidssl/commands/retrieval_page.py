@@ -1,6 +1,7 @@
 """Output of a retrieval: `results.json`, a page with playing videos, and a still image."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,11 @@ import numpy as np
 
 from vidssl.atomic import write_json
 from vidssl.commands.load import Subject
-from vidssl.data.dataset import make_views, resolve_span
-from vidssl.data.samplers import Uniform
+from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
-from vidssl.randomness import generator
-from vidssl.transforms import View, Window
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import open_video
 from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
@@ -35,41 +33,23 @@ def video_preview(path: str) -> Preview:
     return preview(middle_frames(VideoRecord(path)))
 
 
-class _Identity:
-    """The recipe that changes nothing."""
-
-    difference = 0.0
-
-    def __init__(self, config: None = None) -> None: ...
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        return [View(frames, Window(0, 0, frames.shape[3], frames.shape[2]))]
-
-
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
-    """Decode eight frames of the middle of a video or span, over three seconds at most.
+    """Decode up to eight frames of the middle of a video or span, over three seconds at most.
 
-    Args:
-        record: The video.
-        fps: Frame rate for folders of images without an fps column; only spans depend on it.
+    `fps` is the frame rate for folders of images without an fps column; only spans depend on it.
     """
     with open_video(record.path, fps=record.fps or fps or 25) as video:
-        offset, meta = resolve_span(video.meta, record)
-        sampler = Uniform(
-            Uniform.Config(frames=8, seconds=min(3.0, meta.duration), clips=1, short_video="hold")
-        )
-        return make_views(video, offset, meta, sampler, [_Identity()], [generator(0)]).views[0].frames
+        first, part = resolve_span(video.meta, record)
+        length = min(part.num_frames, max(1, round(3 * part.fps)))
+        start = first + (part.num_frames - length) // 2
+        return video.frames(np.unique(start + np.arange(8) * length // 8).tolist())
 
 
 class PageImages:
-    """The videos of a page by their keys; those that cannot be decoded are shown grey.
-
-    Args:
-        fps: As of `middle_frames`.
-    """
+    """The videos of a page by their keys; those that cannot be decoded are shown grey."""
 
     def __init__(self, fps: float | None) -> None:
-        self._fps = fps
+        self._fps = fps  # as of `middle_frames`
         self._records: dict[str, VideoRecord] = {}
         self.missing: dict[str, str] = {}  # key: reason
 
@@ -87,23 +67,24 @@ class PageImages:
             self.missing[key] = str(error)
             return np.full((1, 3, 96, 96), 225, np.uint8)
 
-
-def query_row(
-    gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int, images: PageImages
-) -> QueryRow:
-    """Describe a query and its nearest videos."""
-    nearest_ = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-    found = [(gallery.records[g], gallery.names[g], value) for g, value in nearest_ if value > -np.inf]
-    record = query.records[n]
-    return QueryRow(
-        images.key(record),
-        with_span(query.names[n], record.start, record.end),
-        record.label,
-        tuple(
-            Hit(images.key(hit), with_span(name, hit.start, hit.end), hit.label, value)
-            for hit, name, value in found
-        ),
-    )
+    def row(
+        self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int
+    ) -> QueryRow:
+        """Describe a query and its nearest videos."""
+        record = query.records[n]
+        pairs = zip(
+            neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True
+        )
+        found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
+        return QueryRow(
+            self.key(record),
+            with_span(query.names[n], record.start, record.end),
+            record.label,
+            tuple(
+                Hit(self.key(hit), with_span(name, hit.start, hit.end), hit.label, value)
+                for hit, name, value in found
+            ),
+        )
 
 
 def write_results(
@@ -112,11 +93,14 @@ def write_results(
     results: dict[str, Any],
     gallery: VideoList,
     query: VideoList,
-    queries: list[QueryRow],
-    images: PageImages,
+    neighbours: Neighbours,
+    shown: Sequence[int],
+    hits: int,
 ) -> None:
-    """Write `results.json`, `index.html` and `retrieval.png`."""
+    """Write `results.json`, and `index.html` and `retrieval.png` with the queries `shown` and their nearest videos."""
     write_json(out / "results.json", results)
+    images = PageImages(subject.test.fps)
+    queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
     try:
         if queries:
             (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
@@ -124,11 +108,8 @@ def write_results(
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
     if images.missing:
-        _log.warning(
-            "%d videos of the page cannot be decoded, the first: %s",
-            len(images.missing),
-            next(iter(images.missing.values())),
-        )
+        first = next(iter(images.missing.values()))
+        _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
 
 
 def _sheet(queries: list[QueryRow], gallery: VideoList, images: PageImages) -> bytes:
@@ -173,9 +154,7 @@ def _write_page(
         "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, "
         f"{test.clip.frames} frames each",
         "Cannot be read": f"{missing[0]} queries, {missing[1]} of the gallery" if any(missing) else "",
-        "Duplicates": f"{duplicates} pairs, {'' if results['drop_duplicates'] else 'not '}ignored"
-        if duplicates
-        else "",
+        "Duplicates": f"{duplicates} pairs{', ignored' * results['drop_duplicates']}" if duplicates else "",
         "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
     }
     write_retrieval_page(

@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -51,19 +50,18 @@ def test(
 ) -> Results:
     """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
 
-    Those are `predictions_NAME.csv` (each video, its class, the predicted one), `per_class_NAME.csv` and the image
-    `confusion_NAME.png`. Results of the same request that exist already are returned.
+    Results of the same request that exist already are returned.
 
     Args:
         options: The network and its clips.
         videos: The list that is tested.
-        out: Folder for the results; created if it does not exist.
+        out: Folder for the results.
         train: The list of training videos, for protocols that need a gallery.
         protocols: Plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`.
         check: As of `extract`.
 
     Returns:
-        The content of `results.json`, on every process; only the main one writes.
+        The content of `results.json`, on every process.
 
     Raises:
         ConfigError: A protocol is unknown or lacks what it needs.
@@ -73,22 +71,14 @@ def test(
     check_folder(out)
     with distributed.joined(choose_device(options.device)):
         plan = _plan(options, videos, train, protocols)
-        subject, request = plan.subject, distributed.on_main(plan.request)
+        subject, chosen, gallery, query = plan
+        request = distributed.on_main(lambda: _request(*plan))
         with only_run_in(out):
             existing = distributed.on_main(lambda: results_there(out, request))
             if existing is not None:
                 return existing
-            found = measure(
-                subject.backbone,
-                plan.protocols,
-                plan.gallery,
-                plan.query,
-                subject.test,
-                subject.device,
-                subject.classify,
-                subject.classes,
-                check,
-            )
+            network = subject.backbone, chosen, gallery, query, subject.test, subject.device
+            found = measure(*network, subject.classify, subject.classes, check)
             results = _results(found, subject, request, videos, train)
             distributed.on_main(lambda: _write(out, results, found))
     return results
@@ -98,34 +88,30 @@ test.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest
 
 
 def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
-    """Run a job for each split in `out/splitN`; write all numbers, their mean and spread to `out/results.json`.
-
-    Args:
-        splits: Their numbers.
-        out: The folder.
-        one: Runs the job for a split in a folder and returns its results.
+    """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
     Returns:
         The content of `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation,
         n - 1; empty for a single split), and the rest from the results of the first split.
     """
     found = {split: one(split, out / f"split{split}") for split in splits}
-    first = found[splits[0]]
-    numbers = {
-        split: {name: value for name, value in results.items() if isinstance(value, float)}
+    own = {
+        str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}
         for split, results in found.items()
     }
-    common = [name for name in numbers[splits[0]] if all(name in of_split for of_split in numbers.values())]
-    columns = {name: [of_split[name] for of_split in numbers.values()] for name in common}
-    own = {*numbers[splits[0]], *_PER_SPLIT, "request"}
+    first = found[splits[0]]
+    columns = {
+        name: [results[name] for results in found.values()]
+        for name, value in first.items()
+        if isinstance(value, float) and all(name in results for results in found.values())
+    }
     results = {
-        "splits": {
-            str(split): {**numbers[split], **{name: results[name] for name in _PER_SPLIT if name in results}}
-            for split, results in found.items()
-        },
+        "splits": own,
         "mean": {name: mean(column) for name, column in columns.items()},
         "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
-        **{name: value for name, value in first.items() if name not in own},
+        **{
+            name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT, "request"}
+        },
     }
     distributed.on_main(lambda: write_json(out / "results.json", results))
     return results
@@ -162,12 +148,7 @@ def measure_splits(
 
 
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
-    """Train and test a config for each split; finished splits are not repeated.
-
-    Args:
-        cfg: The config; the number of the split replaces `{split}` in its texts.
-        overrides: `KEY=VALUE`.
-        splits: Their numbers.
+    """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
 
     Returns:
         The results, as of `over_splits`, and the file that they are in.
@@ -197,51 +178,24 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
 def _test_run(run: Run, checkpoint: Path, out: Path, check: Callable[[], None]) -> Results:
     # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
+    root, gallery = (None if text is None else Path(text) for text in (run.data.root, run.evaluate.gallery))
     options = LoadOptions(
         str(checkpoint),
-        clips=run.evaluate.clips,
-        crops=run.evaluate.crops,
         size=run.test_size,
         short_side=run.evaluate.short_side or run.test_size,
-        precision=run.evaluate.precision,
-        batch_size=run.evaluate.batch_size,
         workers=run.data.workers,
         device=run.device,
-        root=_path(run.data.root),
+        root=root,
         allow_external=run.data.allow_external,
         trust_checkpoint=run.checkpoint.trust,
+        **run.evaluate.model_dump(include={"clips", "crops", "precision", "batch_size"}),
     )
     chosen = run.evaluate.protocols
     protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
-    return test(options, Path(str(run.evaluate.query)), out, _path(run.evaluate.gallery), protocols, check)
+    return test(options, Path(str(run.evaluate.query)), out, gallery, protocols, check)
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """A test whose arguments are checked."""
-
-    subject: Subject
-    protocols: dict[str, EvaluationProtocol]
-    gallery: VideoList | None
-    query: VideoList
-
-    def request(self) -> Tree:
-        """What decides the results; reads the size of each file."""
-        data = identify(self.query)
-        train_list, train_data = None, None
-        if self.gallery is not None:
-            train_list, train_data = self.gallery.fingerprint, identify(self.gallery)
-            check_copies(self.gallery.path, train_data, self.query.path, data)
-        protocols = [
-            {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
-            for name, protocol in self.protocols.items()
-        ]
-        settings = {"protocols": protocols, "train_list": train_list, "train_data": train_data}
-        return self.subject.request(settings, self.query, data)
+_Plan = tuple[Subject, dict[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
 
 
 def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Plan:
@@ -258,7 +212,24 @@ def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Seq
     check_measurable(chosen, gallery, query, subject.classes)
     if any(protocol.probabilities for protocol in chosen.values()):
         check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
-    return _Plan(subject, chosen, gallery, query)
+    return subject, chosen, gallery, query
+
+
+def _request(
+    subject: Subject, protocols: dict[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
+) -> Tree:
+    """What decides the results; reads the size of each file."""
+    data, train_list, train_data = identify(query), None, None
+    if gallery is not None:
+        train_list, train_data = gallery.fingerprint, identify(gallery)
+        check_copies(gallery.path, train_data, query.path, data)
+    settings = [
+        {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
+        for name, protocol in protocols.items()
+    ]
+    return subject.request(
+        {"protocols": settings, "train_list": train_list, "train_data": train_data}, query, data
+    )
 
 
 def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
@@ -278,18 +249,14 @@ def summary(results: Results) -> str:
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
     ]
     numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
-    spread = (
-        results["spread"]
-        if splits
-        else {n.removesuffix("_spread"): v for n, v in numbers.items() if n.endswith("_spread")}
-    )
     width = max((len(name) for name in numbers), default=0)
     for name, value in numbers.items():
         if name.endswith("_spread"):
             continue
         line = f"{name:<{width}} {_cell(name, value):>7}"
-        if name in spread:
-            line += f" ± {_cell(name, spread[name]):>5}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
         lines.append(line)

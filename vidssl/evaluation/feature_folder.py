@@ -9,14 +9,14 @@ import csv
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import vidssl
 from vidssl.atomic import replacing, write_json, write_whole
@@ -25,8 +25,10 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.types import Features, VideoRecord
 
+Span = tuple[float | None, float | None]
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
+_BLOCK_ROWS = 8192  # rows of the array that are written at a time
 
 
 class DamagedFolderError(DataError):
@@ -35,39 +37,30 @@ class DamagedFolderError(DataError):
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """Features of a list of videos, with all that is needed to use them without the list.
-
-    Attributes:
-        path: The folder.
-        request: What decides the features: weights, list, files and protocol.
-        features: `x` is memory-mapped.
-        names: (N,) paths as in the list.
-        spans: (N,) start and end in seconds; None: those of the video.
-        root: Folder that the paths are relative to.
-        classes: Class names; empty if the list has none.
-    """
+    """Features of a list of videos, with all that is needed to use them without the list."""
 
     path: Path
-    request: Tree
-    features: Features
-    names: Sequence[str]
-    spans: Sequence[tuple[float | None, float | None]]
-    root: Path
-    classes: tuple[str, ...]
+    request: Tree  # what decides the features: weights, list, files and protocol
+    features: Features  # memory-mapped if read from the folder
+    names: Sequence[str]  # (N,) paths as in the list
+    spans: Sequence[Span]  # (N,) start and end in seconds; None: those of the video
+    root: Path  # the folder that the paths are relative to
+    classes: tuple[str, ...]  # empty if the list has no class names
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
         root = self.root if root is None else root
         names = tuple(self.names[row] for row in rows)
+        labels = (int(self.features.label[row]) for row in rows)
         records = tuple(
-            VideoRecord(str(root / name), int(self.features.label[row]), *self.spans[row])
-            for name, row in zip(names, rows, strict=True)
+            VideoRecord(str(root / name), label, *self.spans[row])
+            for name, label, row in zip(names, labels, rows, strict=True)
         )
         return VideoList(self.path, root, names, records, self.classes)
 
 
 def check_name(path: Path, remedy: str) -> None:
-    """Raise an error if a path is, or is named as, a file of features as earlier versions wrote it.
+    """Refuse a path that is, or is named as, a file of features of an earlier version.
 
     Raises:
         DataError: It is.
@@ -78,45 +71,43 @@ def check_name(path: Path, remedy: str) -> None:
         )
 
 
-def write_array(path: Path, shape: tuple[int, int], blocks: Iterable[NDArray[np.float32]]) -> torch.Tensor:
-    """Start a folder with its array, whose rows are written block by block; return the array, memory-mapped.
+def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
+    """Write the rows of all parts, sorted by index. The arrays of the parts are read in blocks.
 
     Raises:
         DataError: It cannot be written.
     """
+    index, order = torch.cat([part.features.index for part in parts]).sort()
+    label = torch.cat([part.features.label for part in parts])[order].tolist()
+    names, spans = (
+        [*chain.from_iterable(getattr(part, name) for part in parts)] for name in ("names", "spans")
+    )
+    missing = sorted(chain.from_iterable(part.features.missing for part in parts))
     try:
         path.mkdir(parents=True, exist_ok=True)
         (path / _META).unlink(missing_ok=True)
         with replacing(path / _ARRAY) as file:
+            shape = len(index), parts[0].features.x.shape[1]
             header = {"descr": "<f4", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
-            for block in blocks:
-                file.write(np.ascontiguousarray(block, "<f4").data)
-        return torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
+            for start in range(0, len(order), _BLOCK_ROWS):
+                block = _gather([part.features.x for part in parts], order[start : start + _BLOCK_ROWS])
+                file.write(block.numpy().astype("<f4").data)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def write_rest(folder: FeatureFolder) -> None:
-    """Complete a folder whose array is written: `rows.csv`, then `meta.json`.
-
-    Raises:
-        DataError: It cannot be written.
-    """
-    text, path, features = io.StringIO(), folder.path, folder.features
-    writer = csv.writer(text, lineterminator="\n")
-    with_spans = any(span != (None, None) for span in folder.spans)
+    text = io.StringIO()
+    writer, with_spans = csv.writer(text, lineterminator="\n"), any(span != (None, None) for span in spans)
     writer.writerow(["path", "label", "index", *(["start", "end"] if with_spans else [])])
-    columns = zip(folder.names, features.label.tolist(), features.index.tolist(), folder.spans, strict=True)
-    writer.writerows([*row, *(span if with_spans else ())] for *row, span in columns)
+    for n, *numbers in zip(order.tolist(), label, index.tolist(), strict=True):
+        writer.writerow([names[n], *numbers, *(spans[n] if with_spans else ())])
     write_whole(path / _ROWS, text.getvalue().encode())
     meta = {
         "format": _FORMAT,
         "sha256": {name: _sha256(path / name) for name in (_ARRAY, _ROWS)},
-        "request": folder.request,
-        "root": str(folder.root),
-        "classes": folder.classes,
-        "missing": [{"path": name, "reason": reason} for name, reason in features.missing],
+        "request": request,
+        "root": str(parts[0].root),
+        "classes": parts[0].classes,
+        "missing": [{"path": name, "reason": reason} for name, reason in missing],
         "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
     }
     write_json(path / _META, meta)
@@ -138,15 +129,17 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
     check_name(path, remedy)
     meta = _read_meta(path, remedy)
     try:
-        changed = [name for name in meta["sha256"] if verify and _sha256(path / name) != meta["sha256"][name]]
-        if changed:
-            raise ValueError(f"{changed[0]} was changed")
-        x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))
+        for name, digest in meta["sha256"].items() if verify else ():
+            if _sha256(path / name) != digest:
+                raise ValueError(f"{name} was changed")
+        x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
-            width = len(next(lines))
-            columns = [*zip(*lines, strict=True)] or [()] * width
-        label, index = (torch.tensor([int(text) for text in column]).long() for column in columns[1:3])
+            columns: list[list[str]] = [[] for _ in next(lines)]
+            for line in lines:  # with millions of lines much faster than zip(*lines)
+                for column, text in zip(columns, line, strict=True):
+                    column.append(text)
+        label, index = (torch.from_numpy(np.fromiter(map(int, column), np.int64)) for column in columns[1:3])
         seconds = [[float(text) if text else None for text in column] for column in columns[3:]]
         return FeatureFolder(
             path,
@@ -159,6 +152,16 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         )
     except (KeyError, TypeError, ValueError, EOFError, StopIteration, csv.Error, FileNotFoundError) as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
+
+
+def _gather(parts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    """Take rows of the concatenation of arrays, which is not built."""
+    ends = torch.tensor([len(part) for part in parts]).cumsum(0)
+    numbers = torch.searchsorted(ends, rows, right=True)  # of the part that each row is in
+    block = torch.empty(len(rows), parts[0].shape[1])
+    for n, part in enumerate(parts):
+        block[numbers == n] = part[rows[numbers == n] - (ends[n] - len(part))]
+    return block
 
 
 def _read_meta(path: Path, remedy: str) -> Any:

@@ -80,9 +80,6 @@ def extract(
         shard: (i, n) takes only the videos i, i + n, i + 2n, …: the i-th of n parts, from 0. It can be empty.
         check: Called before each batch; a VidsslError or Interrupted that it raises ends the work on all processes.
 
-    Returns:
-        The same on every process.
-
     Raises:
         DataError: A video cannot be used, or all of the list cannot.
         PeerError: That happened on another process.
@@ -106,14 +103,11 @@ def extract(
         backbone.eval()
         try:
             with closing(on_device(loader, device)) as batches:
-                for batch in progress(
-                    batches,
-                    total=len(loader),
-                    title=title,
-                    unit="batch",
-                    disable=not distributed.is_main(),
-                    leave=False,
-                ):
+                quiet = not distributed.is_main()
+                bar = progress(
+                    batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False
+                )
+                for batch in bar:
                     check()
                     missing += batch.replaced
                     if len(batch.index):

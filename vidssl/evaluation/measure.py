@@ -53,14 +53,10 @@ class _WithProbabilities(Backbone):
 def chosen_protocols(
     choices: Sequence[Any] | None, classifies: bool, gallery: VideoList | None, query: VideoList
 ) -> dict[str, EvaluationProtocol]:
-    """Build protocols by name.
+    """Build protocols from their bound configs.
 
-    Args:
-        choices: Their bound configs. None: accuracy if there is a classifier; retrieval, kNN and uniformity if there is
-            a gallery; without labels only uniformity.
-        classifies: Whether the network has a classifier.
-        gallery: The list of training videos, if there is one.
-        query: The list that is tested.
+    Without `choices`: accuracy if the network `classifies`, and retrieval, kNN and uniformity if there is a gallery;
+    without labels only uniformity.
 
     Raises:
         ConfigError: A protocol is repeated, or there is none.
@@ -103,7 +99,7 @@ def measure(
     Args:
         backbone: On the device.
         protocols: By name.
-        gallery: The list of training videos; not read if no protocol needs it.
+        gallery: The list of training videos; its videos are not read if no protocol needs them.
         query: The list that is tested.
         test: Clips and crops.
         device: Device of the backbone.
@@ -112,11 +108,8 @@ def measure(
         check: As of `extract`.
 
     Returns:
-        The same on every process; the main one computes the numbers.
-
-    Raises:
-        ConfigError: As of `check_measurable`.
-        DataError: As of `check_measurable`, or a video cannot be used.
+        The same on every process; the main one computes the numbers. Errors are those of `check_measurable` and
+        `extract`.
     """
     check_measurable(protocols, gallery, query, classes)
     asking = any(protocol.probabilities for protocol in protocols.values())

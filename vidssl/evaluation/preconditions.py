@@ -15,17 +15,11 @@ from vidssl.types import VideoRecord
 def check_measurable(
     protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList, classes: int
 ) -> None:
-    """Check that protocols can measure a network on lists, before features are extracted.
-
-    Args:
-        protocols: By name.
-        gallery: The list of training videos, if there is one.
-        query: The list that is tested.
-        classes: Number of classes of the network's own classifier; 0: it has none.
+    """Check that protocols can measure a network with `classes` (0: no classifier), before features are extracted.
 
     Raises:
         ConfigError: A protocol needs a gallery or a classifier and there is none, or the classifier does not fit.
-        DataError: As of `check_lists`.
+        DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
     """
     asking = [name for name, protocol in protocols.items() if protocol.probabilities]
     if asking and not classes:
@@ -43,39 +37,6 @@ def check_measurable(
         raise ConfigError(
             f"{query.path} has labels up to {highest}, the network's classifier {classes} classes, from 0"
         )
-    check_lists(protocols, gallery, query)
-
-
-def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
-    """Check that the classes of a list have the names that a classifier was trained with.
-
-    Args:
-        videos: The list that is tested.
-        names: Class names of the training list; empty if it had none.
-        where: Where these are from, for the message.
-
-    Raises:
-        DataError: A class has another name.
-    """
-    if len(videos.classes) != len(names):
-        return  # one side has no names; `check_measurable` compares the number of classes
-    for n, (name, learned) in enumerate(zip(videos.classes, names, strict=True)):
-        if name != learned:
-            raise DataError(
-                f"label {n} is {name!r} in {videos.path} and was {learned!r} {where}: test on lists of the same data "
-                "set"
-            )
-
-
-def check_lists(
-    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
-) -> None:
-    """Check that protocols can compare two lists, before features are extracted.
-
-    Raises:
-        ConfigError: A protocol needs a gallery and there is none.
-        DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
-    """
     for name, protocol in protocols.items():
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list too")
@@ -90,6 +51,22 @@ def check_lists(
         check_disjoint(gallery, query, ", ".join(learning))
     for name in learning:
         protocols[name].check(torch.from_numpy(gallery.labels))
+
+
+def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
+    """Check that the classes of a list have the names that a classifier was trained with, `where` for the message.
+
+    Raises:
+        DataError: A class has another name.
+    """
+    if len(videos.classes) != len(names):
+        return  # one side has no names; `check_measurable` compares the number of classes
+    for n, (name, learned) in enumerate(zip(videos.classes, names, strict=True)):
+        if name != learned:
+            raise DataError(
+                f"label {n} is {name!r} in {videos.path} and was {learned!r} {where}: test on lists of the same data "
+                "set"
+            )
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:
@@ -110,15 +87,10 @@ def check_classes(gallery: VideoList, query: VideoList) -> None:
 
 
 def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
-    """Check that no tested video is in the training list.
-
-    Args:
-        train: The training list.
-        query: The list that is tested.
-        learner: What is trained, for the message.
+    """Check that no tested video, or span that overlaps it, is in the training list of the `learner`.
 
     Raises:
-        DataError: A tested video, or a span that overlaps it, is.
+        DataError: One is.
     """
     own = own_rows(train, query)
     if len(own):

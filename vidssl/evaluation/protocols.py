@@ -69,6 +69,9 @@ class Compared:
     learns: ClassVar[bool] = False
     labels: ClassVar[bool] = True
 
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
     def check(self, label: Tensor) -> None:
         """Accept any labels."""
 
@@ -84,9 +87,6 @@ class Accuracy(Compared):
         """Settings of the protocol."""
 
         bins: int = Field(default=15, ge=1)  # of the calibration error
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `top1`, `mean_class`, `ece` and, with more than five classes, `top5`."""
@@ -115,9 +115,6 @@ class Retrieval(Compared):
         ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 5, 10, 20, 50), min_length=1)
         center: bool = False
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `R@k` for each k and `chance`."""
         neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
@@ -134,9 +131,6 @@ class KNN(Compared):
 
         k: int = Field(default=10, ge=1)
         temperature: float = Field(default=0.07, gt=0)
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `knn` and `knn_mean_class`."""
@@ -155,9 +149,6 @@ class Uniformity(Compared):
         """Settings of the protocol."""
 
         rows: int = Field(default=20_000, ge=2)  # maximum; of more rows this many, evenly spaced, are used
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `uniformity_loss`: 0 is collapse, about -4 is uniform; `details` hold the rows used if not all."""

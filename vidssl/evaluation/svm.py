@@ -41,9 +41,6 @@ class LinearSVM(Compared):
     class Config(_SvmSettings):
         """Settings of the protocol."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
         self.check(gallery.label)
@@ -82,9 +79,6 @@ class LowShot(Compared):
             default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1
         )
         draws: int = Field(default=5, ge=2)
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""

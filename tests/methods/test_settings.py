@@ -8,9 +8,9 @@ import torch
 
 from vidssl.config import Settings, bind, build
 from vidssl.engine.run_config import load_run
-from vidssl.models.backbones import BACKBONES
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
+from vidssl.models.backbones import BACKBONES
 from vidssl.models.heads import Head, check_batch_norm, mlp
 from vidssl.schedule import Temperature
 from vidssl.types import Batch

@@ -750,11 +750,11 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
     with pytest.raises(
-        ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: give method.classes=8"
+        ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: set method.classes=8"
     ):
         train(run)
     for label, message in (
-        (8, r"method.classes is 8, and .* has labels up to 8, from 0: give method.classes=9"),
+        (8, r"method.classes is 8, and .* has labels from 0 to 8: set method.classes=9"),
         (-1, r"list.csv has videos without a label: a classifier learns from labels alone"),
     ):
         videos = listing(tmp_path / f"label{label}", digits, [], label, count=8)

@@ -201,7 +201,10 @@ def test_fault_22_a_killed_process_costs_the_steps_since_the_checkpoint(straight
         "imports=[killer_plugin]",
         "sync_bn=local",
         "verify_every=1",
-        env={"PYTHONPATH": str(tmp_path), "KILLED": str(tmp_path / "killed")},
+        env={
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]),
+            "KILLED": str(tmp_path / "killed"),
+        },
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert (tmp_path / "killed").exists() and f"resumed {run} at step 4" in ended.stderr

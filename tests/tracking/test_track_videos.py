@@ -192,7 +192,7 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
     )
     assert len(done.left_out) == 2 and done.made == ["0.mp4"]
     assert [path.name for path in (folder / "out" / "tracks").iterdir()] == ["0.mp4.npz"]
-    assert "left out: crash.mp4: the process" in str(done)
+    assert "left out: crash.mp4: its worker" in str(done)
 
 
 def test_unreadable_videos_are_reported_and_left_out(folder, track):

@@ -108,52 +108,33 @@ class LARS(Optimizer):
 
 def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
     """Make the optimizer of a method's trainable parameters; `set_lr` sets its learning rate before each step."""
-    groups = _groups(config, method)
     if isinstance(config, LARSConfig):
+        groups = _groups(config, method, lambda p: True)
         return LARS(groups, 0.0, config.sgd_momentum, config.weight_decay, config.trust, config.nesterov)
     optimizer: Optimizer
     # Fused: one pass over the parameters, on CPUs too.
     if isinstance(config, SGDConfig):
-        norms = {id(p) for p in norm_parameters(method)}
-        if not config.decay_norms:
-            groups = _split(groups, config.weight_decay, lambda p: id(p) not in norms)
-        optimizer = SGD(
-            groups,
-            0.0,
-            config.sgd_momentum,
-            weight_decay=config.weight_decay,
-            nesterov=config.nesterov,
-            fused=True,
-        )
+        norms = set() if config.decay_norms else {id(p) for p in norm_parameters(method)}
+        groups = _groups(config, method, lambda p: id(p) not in norms)
+        optimizer = SGD(groups, 0.0, config.sgd_momentum, nesterov=config.nesterov, fused=True)
     else:
-        groups = _split(groups, config.weight_decay, lambda p: p.ndim > 1)
+        groups = _groups(config, method, lambda p: p.ndim > 1)
         optimizer = AdamW(groups, lr=0.0, betas=config.betas, fused=True)
     optimizer.register_load_state_dict_post_hook(_follow_layout)
     return optimizer
 
 
-def _groups(config: OptimizerConfig, method: Method) -> list[dict[str, Any]]:
-    """Group the parameters by the scale of their learning rate."""
-    params = [p for p in method.parameters() if p.requires_grad]
-    if config.backbone_scale == 1.0:
-        return [{"params": params, "scale": 1.0}]
-    inside = {id(p) for p in method.backbone.parameters()}
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in params if id(p) in inside], "scale": config.backbone_scale},
-        {"params": [p for p in params if id(p) not in inside], "scale": 1.0},
-    ]
-    return [group for group in groups if group["params"]]
-
-
-def _split(
-    groups: list[dict[str, Any]], weight_decay: float, decays: Callable[[Tensor], bool]
+def _groups(
+    config: OptimizerConfig, method: Method, decays: Callable[[Tensor], bool]
 ) -> list[dict[str, Any]]:
-    """Split each group into parameters with and without weight decay."""
-    return [
-        {**group, "params": [p for p in group["params"] if decays(p) == decayed], "weight_decay": decay}
-        for group in groups
-        for decayed, decay in ((True, weight_decay), (False, 0.0))
-    ]
+    """Group the trainable parameters by the scale of their learning rate and by weight decay."""
+    backbone = set() if config.backbone_scale == 1.0 else {id(p) for p in method.backbone.parameters()}
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for p in method.parameters():
+        if p.requires_grad:
+            scale = config.backbone_scale if id(p) in backbone else 1.0
+            groups.setdefault((scale, config.weight_decay if decays(p) else 0.0), []).append(p)
+    return [{"params": ps, "scale": scale, "weight_decay": decay} for (scale, decay), ps in groups.items()]
 
 
 def _follow_layout(optimizer: Optimizer) -> None:

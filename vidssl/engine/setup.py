@@ -165,7 +165,7 @@ def training_list(run: Run) -> VideoList:
 def _check_classes(videos: VideoList, classes: int) -> None:
     if len(videos.classes) not in (0, classes):
         raise ConfigError(
-            f"method.classes is {classes}, but {videos.path} has {len(videos.classes)} classes (classes.txt): set "
+            f"method.classes is {classes}, and {videos.path} has {len(videos.classes)} classes (classes.txt): set "
             f"method.classes={len(videos.classes)}"
         )
     labels = set(videos.labels.tolist())
@@ -173,7 +173,7 @@ def _check_classes(videos: VideoList, classes: int) -> None:
         raise ConfigError(f"{videos.path} has videos without a label: a classifier learns from labels alone")
     if max(labels) >= classes:
         raise ConfigError(
-            f"method.classes is {classes}, but {videos.path} has labels from 0 to {max(labels)}: set "
+            f"method.classes is {classes}, and {videos.path} has labels from 0 to {max(labels)}: set "
             f"method.classes={max(labels) + 1}"
         )
 

@@ -14,9 +14,9 @@ from measure import table
 
 from vidssl.config import build
 from vidssl.engine.run_config import Run, load_run
-from vidssl.engine.train import build_backbone
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum import MomentumMethod
+from vidssl.models.backbones import BACKBONES
 from vidssl.models.norms import batch_norms
 
 FLOAT = 4  # bytes
@@ -83,7 +83,7 @@ def clips(run: Run, world: int) -> int:
 def untrained(run: Run) -> Method:
     """Make the method of a run, without memory for its weights."""
     with torch.device("meta"):
-        method: Method = build(METHODS, run.method, build_backbone(run))
+        method: Method = build(METHODS, run.method, build(BACKBONES, run.backbone))
     return method
 
 

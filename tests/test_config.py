@@ -96,7 +96,7 @@ def test_a_good_file(write):
         run.steps = 4
 
 
-def test_what_is_dumped_is_read_back(write):
+def test_dumped_configs_are_read_back(write):
     run = load(write(GOOD))
     again = load(write(dump(run), "again.yaml"))
     assert again == run and dump(again) == dump(run)
@@ -114,12 +114,12 @@ def test_what_is_dumped_is_read_back(write):
         ("a: 1\n---\nb: 2\n", "is not YAML"),
     ],
 )
-def test_files_that_are_no_config(text, said, write):
+def test_files_that_are_not_a_config(text, said, write):
     told = message(read, write(text))
     assert said in told and "run.yaml" in told and "\n" not in told
 
 
-def test_bytes_that_are_no_text(tmp_path):
+def test_bytes_that_are_not_text(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_bytes(b"a: \xff\xfe\x00")
     assert "is not YAML" in message(read, path)
@@ -165,7 +165,7 @@ def test_15_an_unknown_key_and_the_nearest_one(write):
     assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
 
 
-def test_a_chosen_part_that_is_swapped_by_its_name_alone(write):
+def test_an_override_of_the_name_of_a_choice_alone(write):
     """The keys that are left over are named, once, and how the part is chosen anew."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))
     told = message(load, path, "shapes.1.name=circle")
@@ -252,10 +252,10 @@ def test_overrides(write):
     [
         ("steps", "is not KEY=VALUE"),
         ("=3", "is not KEY=VALUE"),
-        ("items.2.rate=1", "'2' is no place in a list of 2 (from 0)"),
-        ("items.2={rate: 1}", "'2' is no place in a list of 2 (from 0)"),
-        ("items.-1.rate=1", "'-1' is no place in a list of 2"),
-        ("items.first.rate=1", "'first' is no place in a list of 2"),
+        ("items.2.rate=1", "'2' is not an index of a list of 2 (from 0)"),
+        ("items.2={rate: 1}", "'2' is not an index of a list of 2 (from 0)"),
+        ("items.-1.rate=1", "'-1' is not an index of a list of 2"),
+        ("items.first.rate=1", "'first' is not an index of a list of 2"),
         ("steps=[1", "the value is not YAML; quote it"),
     ],
 )

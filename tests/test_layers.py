@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "workers"},
-    {"config"},
+    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "messages"},
+    {"config", "workers"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},

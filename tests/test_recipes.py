@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.engine.monitor import evaluation_clips
 from vidssl.engine.run_config import load_run
-from vidssl.engine.train import _write_config, test_clips
+from vidssl.engine.setup import write_config
 from vidssl.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -15,7 +16,7 @@ def read_back(name, tmp_path, *overrides, split=None):
     """Bind a config, write the config.yaml of its run, and bind that."""
     run = load_run(ROOT / "configs" / name, [f"output={tmp_path}", *overrides], split)
     Path(run.output).mkdir(exist_ok=True)
-    _write_config(run, Path(run.output))
+    write_config(run)
     again = load_run(Path(run.output) / "config.yaml")
     assert again.model_dump(mode="json") == run.model_dump(mode="json")
     return again
@@ -31,7 +32,7 @@ def rate(run, epoch):
 
 
 def assert_thirty_crops(run):
-    test = test_clips(run)
+    test = evaluation_clips(run)
     assert (test.clips, test.crops, test.size) == (10, 3, 256)
     assert (test.clip.frames, test.clip.seconds) == (8, 2.56)
 
@@ -130,7 +131,7 @@ def test_linear_probes_of_imagenet(name, tmp_path):
     (view,) = run.data.views
     assert (view.size, view.area, view.flip_probability) == (224, (area, 1.0), 0.5)
     assert (view.jitter_probability, view.gray_probability, view.blur_probability) == (0, 0, 0)
-    test = test_clips(run)
+    test = evaluation_clips(run)
     assert (test.clips, test.crops, test.size, test.short_side) == (1, 1, 224, 256)
 
 
@@ -158,7 +159,7 @@ def test_infomin(tmp_path):
 
 @pytest.mark.parametrize("name", ["moco", "npid", "ressl", "infomin", "interclr_byol", "sce"])
 def test_images_are_tested_as_the_papers_do(name, tmp_path):
-    test = test_clips(read_back(f"pretrain/{name}_r50_imagenet.yaml", tmp_path))
+    test = evaluation_clips(read_back(f"pretrain/{name}_r50_imagenet.yaml", tmp_path))
     assert (test.clips, test.crops, test.size, test.short_side, test.precision) == (1, 1, 224, 256, "float32")
 
 

@@ -36,7 +36,7 @@ def test_modules_are_imported_at_the_first_look_up_only(package):
     assert "apple" in THINGS and "plum" not in THINGS
 
 
-def test_the_nearest_name_is_offered(package):
+def test_the_closest_name_is_suggested(package):
     from plugins_of_a_test import THINGS
 
     with pytest.raises(
@@ -59,7 +59,7 @@ def test_a_plug_in_that_cannot_be_imported_is_named_at_every_look_up(package, tm
             look_up()
 
 
-def test_a_name_is_given_once():
+def test_a_name_is_registered_once():
     registry = Registry("thing", "vidssl.errors")
     assert registry.register("one")(int) is int
     with pytest.raises(ConfigError, match="thing 'one' is registered twice: choose another name"):

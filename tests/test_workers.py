@@ -1,4 +1,4 @@
-"""Work of several processes: in order, each task once, and no item that hangs or kills takes more than itself."""
+"""The worker pool: results in order, each task once, and an item that hangs or crashes costs only itself."""
 
 import gc
 import multiprocessing
@@ -52,14 +52,14 @@ def nothing_is_left():
 
 
 @pytest.fixture
-def losses():
-    """What was lost: a list of (item, reason), which is an `on_loss` too."""
+def failures():
+    """The failed items: a list of (item, reason) that is also an `on_failure`."""
 
-    class Losses(list):
+    class Failures(list):
         def __call__(self, item, reason):
             self.append((item, reason))
 
-    return Losses()
+    return Failures()
 
 
 def once(path):
@@ -245,22 +245,22 @@ def test_an_error_of_the_tasks_themselves():
         list(ordered(lambda task, guard: task, tasks(), 2))
 
 
-# Losses -----------------------------------------------------------------------------------------------------
+# Failures ---------------------------------------------------------------------------------------------------
 
 
-def pairs_less(how, bad):
-    """A function of pairs of items that gives those that are not lost; `how()` happens at a bad one."""
+def pairs_without_failed(how, bad):
+    """A function of pairs of items that returns those that have not failed; `how()` is called at a bad one."""
 
     def function(task, guard):
         found = []
         for item in task:
-            if item not in guard.lost:
+            if item not in guard.failed:
                 guard.at(item)
                 time.sleep(0.001)
                 if item in bad:
                     how()
                 found.append(item)
-        return found, dict(guard.lost)
+        return found, dict(guard.failed)
 
     return function
 
@@ -279,31 +279,35 @@ PAIRS = [(n, n + 1) for n in range(0, 40, 2)]
     ],
     ids=["killed", "crashed", "left", "exit"],
 )
-def test_a_worker_that_dies_costs_the_item_at_its_desk(workers, how, said, losses, capfd):
+def test_a_worker_that_dies_costs_the_item_it_was_at(workers, how, said, failures, capfd):
     bad = {5, 6, 11}
-    found = list(ordered(pairs_less(how, bad), PAIRS, workers, on_loss=losses))
+    found = list(ordered(pairs_without_failed(how, bad), PAIRS, workers, on_failure=failures))
     assert [items for items, _ in found] == [[n for n in pair if n not in bad] for pair in PAIRS]
-    assert sorted(losses) == [(n, f"the process that read it {said}") for n in sorted(bad)]
-    assert found[-1][1] == dict(losses) and found[2][1].keys() >= {5}  # later tasks know of it
+    assert sorted(failures) == [(n, f"its worker {said}") for n in sorted(bad)]
+    assert found[-1][1] == dict(failures) and found[2][1].keys() >= {5}  # later tasks know of it
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_item_that_hangs_is_lost_after_the_timeout(losses):
+def test_an_item_that_hangs_fails_after_the_timeout(failures):
     start = time.monotonic()
-    found = list(ordered(pairs_less(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_loss=losses))
+    found = list(
+        ordered(
+            pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures
+        )
+    )
     assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
-    assert losses == [(8, "timed out after 0.5 s, twice")]
+    assert failures == [(8, "timed out after 0.5 s, twice (data.timeout)")]
     assert 0.5 < time.monotonic() - start < 5
 
 
-def test_an_item_that_hangs_once_is_not_lost(losses, tmp_path):
+def test_an_item_that_hangs_once_does_not_fail(failures, tmp_path):
     """A file system that did not answer for a while."""
-    once_only = pairs_less(lambda: once(tmp_path / "hung") and time.sleep(100), {8})
-    found = list(ordered(once_only, PAIRS, 2, timeout=0.4, on_loss=losses))
-    assert [items for items, _ in found] == [list(pair) for pair in PAIRS] and not losses
+    once_only = pairs_without_failed(lambda: once(tmp_path / "hung") and time.sleep(100), {8})
+    found = list(ordered(once_only, PAIRS, 2, timeout=0.4, on_failure=failures))
+    assert [items for items, _ in found] == [list(pair) for pair in PAIRS] and not failures
 
 
-def test_an_item_that_hangs_once_now_and_once_later_is_not_lost(losses, tmp_path):
+def test_an_item_that_hangs_once_in_each_of_several_tasks_does_not_fail(failures, tmp_path):
     """The job was suspended at the same video in several epochs."""
 
     def work(task, guard):
@@ -312,10 +316,10 @@ def test_an_item_that_hangs_once_now_and_once_later_is_not_lost(losses, tmp_path
             time.sleep(100)
         return task
 
-    assert list(ordered(work, range(3), 1, timeout=0.2, on_loss=losses)) == [0, 1, 2] and not losses
+    assert list(ordered(work, range(3), 1, timeout=0.2, on_failure=failures)) == [0, 1, 2] and not failures
 
 
-def test_the_time_that_a_job_is_suspended_costs_no_item(losses):
+def test_the_time_that_a_job_is_suspended_costs_no_item(failures):
     """Slurm suspends jobs for others; the clocks of the workers go on."""
 
     def work(task, guard):
@@ -323,29 +327,29 @@ def test_the_time_that_a_job_is_suspended_costs_no_item(losses):
         time.sleep(0.1)
         return os.getpid()
 
-    results = ordered(work, range(12), 2, timeout=0.4, ahead=6, on_loss=losses)
+    results = ordered(work, range(12), 2, timeout=0.4, ahead=6, on_failure=failures)
     workers = {next(results) for _ in range(2)}
     assert len(workers) == 2
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in workers:
             os.kill(pid, number)
         time.sleep(0.6)
-    assert len(list(results)) == 10 and not losses
+    assert len(list(results)) == 10 and not failures
 
 
-def test_workers_stay_when_the_thread_that_started_them_ends(losses):
+def test_workers_stay_when_the_thread_that_started_them_ends(failures):
     def work(task, guard):
         guard.at(task)
         time.sleep(0.02)
         return task, os.getpid()
 
-    results = ordered(work, range(20), 2, on_loss=losses)
+    results = ordered(work, range(20), 2, on_failure=failures)
     found = []
     thread = threading.Thread(target=lambda: found.append(next(results)))
     thread.start()
     thread.join()
     found += results
-    assert [task for task, _ in found] == list(range(20)) and not losses
+    assert [task for task, _ in found] == list(range(20)) and not failures
     assert len({pid for _, pid in found}) == 2  # no process was replaced
 
 
@@ -390,63 +394,65 @@ def test_the_limit_of_open_files():
     assert (
         refused.startswith("worker processes cannot exchange more files (") and "may have 40 open" in refused
     )
-    assert "raise the limit (ulimit -n), or use fewer workers" in refused
+    assert "raise the limit (ulimit -n), or lower data.workers (--workers)" in refused
     assert done.stderr == ""
 
 
-def test_each_item_has_the_timeout_for_itself(losses):
+def test_each_item_has_the_timeout_for_itself(failures):
     def slow(task, guard):
         for item in range(5):
             guard.at(item)
             time.sleep(0.15)
         return task
 
-    assert list(ordered(slow, [1, 2], 2, timeout=0.5, on_loss=losses)) == [1, 2] and not losses
+    assert list(ordered(slow, [1, 2], 2, timeout=0.5, on_failure=failures)) == [1, 2] and not failures
 
 
-def test_waiting_for_the_consumer_is_no_hanging(losses):
+def test_waiting_for_the_consumer_is_not_a_timeout(failures):
     pids = set()
     results = ordered(
-        lambda task, guard: (guard.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_loss=losses
+        lambda task, guard: (guard.at(task), os.getpid())[1], range(12), 2, timeout=0.2, on_failure=failures
     )
     for number, pid in enumerate(results):
         pids.add(pid)
         if number in (0, 5):
             time.sleep(0.6)
-    assert number == 11 and len(pids) == 2 and not losses
+    assert number == 11 and len(pids) == 2 and not failures
 
 
-def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(losses):
+def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(failures):
     def slow(task, guard):
-        if 3 not in guard.lost:
+        if 3 not in guard.failed:
             guard.at(task)
             time.sleep(100 if task == 3 else 0.001)
         return task
 
-    results = ordered(slow, range(8), 2, timeout=0.8, ahead=4, on_loss=losses)
+    results = ordered(slow, range(8), 2, timeout=0.8, ahead=4, on_failure=failures)
     assert [next(results) for _ in range(2)] == [0, 1]
     time.sleep(1.2)
-    assert not losses
+    assert not failures
     start = time.monotonic()
-    assert list(results) == [2, 3, 4, 5, 6, 7] and losses == [(3, "timed out after 0.8 s, twice")]
+    assert list(results) == [2, 3, 4, 5, 6, 7] and failures == [
+        (3, "timed out after 0.8 s, twice (data.timeout)")
+    ]
     assert time.monotonic() - start < 1.5  # it was stopped long ago, and has one more attempt
 
 
-def test_a_loss_without_anybody_to_hear_of_it_is_an_error():
-    with pytest.raises(DataError, match=r"^item 8: the process that read it ended with exit code 3$"):
-        list(ordered(pairs_less(lambda: os._exit(3), {8}), PAIRS, 2))
+def test_without_on_failure_a_failed_item_is_an_error():
+    with pytest.raises(DataError, match=r"^item 8: its worker ended with exit code 3$"):
+        list(ordered(pairs_without_failed(lambda: os._exit(3), {8}), PAIRS, 2))
 
 
-def test_what_on_loss_raises_stops_everything():
+def test_what_on_failure_raises_stops_everything():
     def stop(item, reason):
         raise DataError(f"enough: {item}")
 
     with pytest.raises(DataError, match="enough: 8"):
-        list(ordered(pairs_less(lambda: os._exit(3), {8}), PAIRS, 3, on_loss=stop))
+        list(ordered(pairs_without_failed(lambda: os._exit(3), {8}), PAIRS, 3, on_failure=stop))
 
 
 @pytest.mark.parametrize("how", ["die", "hang"])
-def test_processes_that_end_before_they_get_to_an_item(how, losses):
+def test_processes_that_end_before_they_get_to_an_item(how, failures):
     def never(task, guard):
         if task > 2:
             os._exit(5) if how == "die" else time.sleep(100)
@@ -455,27 +461,28 @@ def test_processes_that_end_before_they_get_to_an_item(how, losses):
     found = []
     said = "ended with exit code 5" if how == "die" else "timed out after 0.2 s"
     with pytest.raises(
-        DataError, match=f"3 worker processes in a row ended with nothing done; .*{said}; .*fewer"
+        DataError,
+        match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower data.workers",
     ):
-        found += ordered(never, range(9), 2, timeout=0.2, on_loss=losses)
-    assert found == list(range(len(found))) and not losses
+        found += ordered(never, range(9), 2, timeout=0.2, on_failure=failures)
+    assert found == list(range(len(found))) and not failures
 
 
-def test_a_function_that_does_not_look_at_what_is_lost(losses):
+def test_a_function_that_ignores_failed_items(failures):
     def stubborn(task, guard):
         guard.at(task)
         os._exit(5)
 
-    with pytest.raises(DataError, match="3 worker processes in a row"):
-        list(ordered(stubborn, [6], 1, on_loss=losses))
-    assert [item for item, _ in losses] == [6]
+    with pytest.raises(DataError, match="3 workers in a row died"):
+        list(ordered(stubborn, [6], 1, on_failure=failures))
+    assert [item for item, _ in failures] == [6]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_path):
+def test_sigterm_from_outside_fails_no_item(workers, failures, tmp_path):
     """A batch system sends SIGTERM to every process of a job: no video is to blame."""
 
-    def told(task, guard):
+    def signalled(task, guard):
         guard.at(task)
         if task in (2, 4, 7, 9) and once(tmp_path / str(task)):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -484,17 +491,20 @@ def test_a_process_that_was_told_to_end_has_lost_nothing(workers, losses, tmp_pa
 
     before = signal.signal(signal.SIGTERM, lambda number, frame: pytest.fail("the parent's handler ran"))
     try:
-        assert list(ordered(told, range(10), workers, on_loss=losses)) == list(range(10)) and not losses
+        assert (
+            list(ordered(signalled, range(10), workers, on_failure=failures)) == list(range(10))
+            and not failures
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(list(tmp_path.iterdir())) == 4
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGINT])
-def test_a_process_leaves_to_its_parent_what_a_signal_asks_for(number, losses):
+def test_workers_ignore_signals_for_their_parent(number, failures):
     """A batch system signals every process of a job: the parent may still need results for what it does then."""
 
-    def told(task, guard):
+    def signalled(task, guard):
         guard.at(task)
         os.kill(os.getpid(), number)
         time.sleep(0.01)
@@ -502,23 +512,23 @@ def test_a_process_leaves_to_its_parent_what_a_signal_asks_for(number, losses):
 
     before = signal.signal(number, lambda number, frame: pytest.fail("the parent's handler ran"))
     try:
-        results = list(ordered(told, range(10), 2, on_loss=losses))
+        results = list(ordered(signalled, range(10), 2, on_failure=failures))
     finally:
         signal.signal(number, before)
-    assert [task for task, _ in results] == list(range(10)) and not losses
-    assert len({pid for _, pid in results}) == 2  # nobody was replaced
+    assert [task for task, _ in results] == list(range(10)) and not failures
+    assert len({pid for _, pid in results}) == 2  # none was replaced
 
 
-def test_alarms_of_the_parent_stay_its_own(losses):
+def test_alarms_of_the_parent_stay_its_own(failures):
     rung = []
     before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(number))
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
-        hang = pairs_less(lambda: time.sleep(100), {2})
-        assert len(list(ordered(hang, PAIRS[:3], 1, timeout=0.3, on_loss=losses))) == 3
+        hang = pairs_without_failed(lambda: time.sleep(100), {2})
+        assert len(list(ordered(hang, PAIRS[:3], 1, timeout=0.3, on_failure=failures))) == 3
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert rung == [signal.SIGALRM] and [item for item, _ in losses] == [2]
+    assert rung == [signal.SIGALRM] and [item for item, _ in failures] == [2]
 
 
 # The end ----------------------------------------------------------------------------------------------------
@@ -589,7 +599,7 @@ def test_workers_do_not_outlive_their_parent(sleep, timeout):
     assert until(lambda: not any(alive(pid) for pid in pids))
 
 
-def test_nor_a_parent_that_just_ends():
+def test_workers_end_with_a_parent_that_exits():
     process, pids = script(sleep=100.0, end="")
     assert process.communicate()[1] == "" and process.returncode == 0
     assert until(lambda: not any(alive(pid) for pid in pids))

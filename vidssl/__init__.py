@@ -1,10 +1,10 @@
-"""Self-supervised learning of video representations: videos in, a backbone, its features and its accuracies out."""
+"""Self-supervised learning of video representations: trains backbones on videos, extracts features, evaluates them."""
 
 import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-if sys.platform == "win32":  # it forks its workers and locks files as POSIX systems do
+if sys.platform == "win32":  # workers are forked, and files locked with fcntl
     raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
 
 __version__ = "0.1.0"
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_backbone", "load_backbone", "open_video"]
 
-# Imported at their first use: torch and the decoders take seconds, which `vidssl --help` does not need.
+# Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
 _HOMES = {
     "build_backbone": "vidssl.models",
     "load_backbone": "vidssl.models",

@@ -1,5 +1,6 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file is complete under its name, or what was there before is untouched."""
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -12,55 +13,82 @@ from vidssl.errors import DataError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Write a file that gets its name, from an older one if need be, when all of it is on disk.
-
-    Where the block fails, or the process is killed, what was there is untouched.
+    """Open a file for writing that replaces `path` when the block ends without an error, synced to disk.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
+    """
+    with replacing_path(path) as temporary, open(temporary, "wb") as file:
+        yield file
+
+
+@contextmanager
+def replacing_path(path: Path) -> Iterator[Path]:
+    """Like `replacing`, for code that writes to a path: yields the temporary path, a file or symlink in the end.
+
+    Raises:
+        OSError: The file cannot be written.
     """
     temporary = temporary_for(path)
     try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        if not temporary.is_symlink():
+            sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def sync(path: Path) -> None:
+    """Flush a file, or the names in a folder, to disk: without it, a power cut can undo a rename."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems cannot sync folders.
+        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file, whole or not at all; its folder is made.
+    """Write a file atomically, creating its folder.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(content)
     except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}; make room, or name another folder") from None
+        raise DataError(
+            f"cannot write {path}: {error.strerror}; free disk space or choose another folder"
+        ) from None
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write plain data as JSON, as `write_whole` does."""
+    """Write plain data as JSON, atomically, creating its folder.
+
+    Raises:
+        DataError: The file cannot be written.
+    """
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def check_folder(path: Path) -> None:
-    """See whether a path can be a folder for results: to be asked before hours of work.
+    """Check that results can go into a folder, before hours of work.
 
     Raises:
-        DataError: It is a file.
+        DataError: The path is a file.
     """
     if path.exists() and not path.is_dir():
         raise DataError(f"cannot write to {path}: it is a file; name a folder")
 
 
 def state_of(path: Path) -> tuple[int, int]:
-    """Bytes of a file or a folder of images, and when it was changed, in nanoseconds; -1: it is not there."""
+    """Return size in bytes and modification time in nanoseconds of a file or image folder; (0, -1) if missing."""
     try:
         parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
     except OSError:
@@ -69,5 +97,5 @@ def state_of(path: Path) -> tuple[int, int]:
 
 
 def temporary_for(path: Path) -> Path:
-    """Name a file beside a path for what is to become it: hidden, and this process's own."""
+    """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")

@@ -1,7 +1,7 @@
-"""YAML and KEY=VALUE in, a validated frozen model out, every mistake at once. Knows no schema of its own."""
+"""Configs: YAML and KEY=VALUE in, a validated frozen model out; all mistakes are reported at once."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
@@ -32,34 +32,29 @@ Tree = dict[str, Any]
 
 
 def choice(registry: Registry[Any]) -> Any:
-    """Make the type of a field that names an entry of a registry and configures it: `{name: sce, …}`."""
-    models = [
-        create_model(
-            registry[name].__name__ + "Config", __base__=registry[name].Config, name=(_literal(name), ...)
-        )
-        for name in registry
-    ]
+    """Make the type of a field that names an entry of a registry and holds its config: `{name: sce, …}`."""
+    models = []
+    for name in registry:
+        literal: Any = Literal[name]
+        entry = registry[name]
+        models.append(create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...)))
     return Annotated[Union[tuple(models)], Field(discriminator="name")]  # noqa: UP007 - built at run time
 
 
-def _literal(value: str) -> Any:
-    return Literal[value]
-
-
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
-    """Make the entry that a bound `choice` names: its class, called with the config and the parts it stands on."""
+    """Build the entry that a bound `choice` names: its class, called with the config and `parts`."""
     return registry[config.name](config, *parts)
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
-    """Read a YAML 1.2 file as plain data and write `KEY=VALUE` overrides into it.
+    """Read a YAML 1.2 file as plain data, and apply `KEY=VALUE` overrides.
 
     Args:
-        path: The file. Keys must be unique; `1e-6` is a float; no tag makes an object.
-        overrides: `a.b.0.c=VALUE` with VALUE in YAML; a number is the place in a list. New keys are made.
+        path: The file. Keys must be unique; `1e-6` is a float; tags make no objects.
+        overrides: `a.b.0.c=VALUE` with VALUE in YAML; a number is an index into a list. Missing sections are added.
 
     Raises:
-        ConfigError: The file is missing or no YAML mapping, or an override has no `=` or leads nowhere.
+        ConfigError: The file is missing or not a YAML mapping, or an override is invalid.
     """
     try:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
@@ -77,10 +72,10 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
 
 
 def override(tree: Tree, text: str) -> None:
-    """Write `a.b.0.c=VALUE` into a tree.
+    """Apply `a.b.0.c=VALUE` to a tree, in place.
 
     Raises:
-        ConfigError: It has no `=`, its value is no YAML, or it leads nowhere.
+        ConfigError: There is no `=`, the value is not YAML, or the key does not lead to a section.
     """
     key, equals, value = text.partition("=")
     if not equals or not key:
@@ -92,18 +87,18 @@ def override(tree: Tree, text: str) -> None:
     here: Any = tree
     *way, last = key.split(".")
     for part in way:
-        here = _step(here, part, text, lambda: {})
+        here = _step(here, part, text, create=True)
     if isinstance(here, list):
-        _step(here, last, text, None)
+        _step(here, last, text)
         here[int(last)] = parsed
     elif isinstance(here, dict):
         here[last] = parsed
     else:
-        raise ConfigError(f"override '{text}': there is a value, not a section, before '{last}'")
+        raise ConfigError(f"override '{text}': what precedes '{last}' is a value, not a section")
 
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
-    """Check a tree against a schema and freeze it.
+    """Validate a tree against a schema, and return the frozen model.
 
     Args:
         schema: A pydantic model.
@@ -111,33 +106,33 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
         source: Where the tree comes from, for messages.
 
     Raises:
-        ConfigError: One line for each mistake, with the nearest key that exists.
+        ConfigError: One line for each mistake; an unknown key with the closest known one.
     """
     try:
-        # By way of JSON, in which a list can be a tuple: strict types then fit what YAML can say.
+        # Through JSON, for which pydantic's strict mode accepts lists as tuples.
         return schema.model_validate_json(json.dumps(tree))
     except TypeError as error:
         raise ConfigError(f"{source}: {error}; use numbers, strings, lists and mappings only") from None
     except ValidationError as error:
         errors = error.errors()
-        # A list whose parts are wrong counts as too short: that is no second mistake.
+        # pydantic also reports a list with wrong items as too short: that is not a second mistake.
         inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
-        told = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
-        mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in told)
+        reported = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
+        mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in reported)
         head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
         raise ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)])) from None
 
 
 def dump(config: BaseModel) -> str:
-    """Write a bound config as YAML that `read` and `bind` take back."""
+    """Write a bound config as YAML; `read` and `bind` restore it."""
     text = StringIO()
-    yaml = YAML()  # round trip: keeps the order of the fields
+    yaml = YAML()  # this type keeps the order of the fields
     yaml.dump(config.model_dump(mode="json"), text)
     return text.getvalue()
 
 
 def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    """List where two trees of settings differ: dotted name, value here, value there; None where it is not there."""
+    """List the differences of two trees of settings: dotted name and both values; None for a missing one."""
     if one == other:
         return []
     if isinstance(one, dict) and isinstance(other, dict):
@@ -154,31 +149,31 @@ def _is_section(value: Any) -> bool:
 
 
 def _yaml() -> YAML:
-    return YAML(typ="safe", pure=True)  # 1.2, duplicate keys and unknown tags are errors
+    return YAML(typ="safe", pure=True)  # YAML 1.2; duplicate keys and unknown tags are errors
 
 
-def _step(here: Any, part: str, override: str, missing: Callable[[], Tree] | None) -> Any:
+def _step(here: Any, part: str, override: str, create: bool = False) -> Any:
     if isinstance(here, list):
         if not part.isdigit() or int(part) >= len(here):
             raise ConfigError(
-                f"override '{override}': '{part}' is no place in a list of {len(here)} (from 0)"
+                f"override '{override}': '{part}' is not an index of a list of {len(here)} (from 0)"
             )
         return here[int(part)]
     if not isinstance(here, dict):
-        raise ConfigError(f"override '{override}': there is a value, not a section, before '{part}'")
-    if missing is not None and not isinstance(here.get(part), dict | list):
-        here[part] = missing()
+        raise ConfigError(f"override '{override}': what precedes '{part}' is a value, not a section")
+    if create and not isinstance(here.get(part), dict | list):
+        here[part] = {}
     return here[part]
 
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
-    """One line for one mistake: where, what, which value, what to do."""
+    """Explain a mistake in one line: key, problem, value, remedy."""
     where: list[str] = []
     here: Any = tree
-    section: Any = tree  # that the last part of the location is in
+    section: Any = tree  # which holds the last part of the location
     for part in mistake["loc"]:
         if isinstance(here, dict) and part not in here and part == here.get("name"):
-            continue  # the tag of a choice stands in the location, not in the file
+            continue  # the tag of a choice is in the location, but not in the file
         where.append(str(part))
         section = here
         try:
@@ -199,17 +194,13 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
         names = [name.strip(" '") for name in mistake["ctx"]["expected_tags"].split(",")]
         tag = mistake["ctx"]["tag"]
         return f"{place}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
-    value = mistake["input"]
+    value, message = mistake["input"], message.removeprefix("Value error, ")
     shown = f", got {json.dumps(value, default=str)[:60]}" if not isinstance(value, dict) else ""
-    return (
-        f"{place}: {message.removeprefix('Value error, ')}{shown}"
-        if place
-        else message.removeprefix("Value error, ")
-    )
+    return f"{place}: {message}{shown}" if place else message
 
 
 def _swapped(schema: Any, loc: Sequence[int | str], place: str, section: Tree) -> str | None:
-    """Explain an unknown key that another entry of the same choice has: the name was changed, the rest was not."""
+    """Explain a key of another entry of the same choice: the name was changed, but not the other settings."""
     if len(loc) < 2:
         return None
     *way, name, key = loc
@@ -230,19 +221,19 @@ def _swapped(schema: Any, loc: Sequence[int | str], place: str, section: Tree) -
 
 
 def _names(schema: Any, loc: Iterable[int | str]) -> list[str]:
-    """List the names of the choice at a location; nothing where there is no choice."""
+    """List the names of the choice at a location; empty if there is no choice."""
     node = _resolve(*_node(schema, loc))
     return list(node.get("discriminator", {}).get("mapping", ()))
 
 
 def _keys(schema: Any, loc: Iterable[int | str]) -> list[str]:
-    """List the keys that a model has at a location of its tree."""
+    """List the keys of a model at a location of its tree."""
     node, root = _node(schema, loc)
     return sorted(_resolve(node, root).get("properties", {}))
 
 
 def _node(schema: Any, loc: Iterable[int | str]) -> tuple[Any, Any]:
-    """Find a location of a model's tree in its JSON schema; give the schema too, which holds what it refers to."""
+    """Find a location of a model's tree in its JSON schema; returns the node and the schema, which it refers to."""
     root = _json_schema(schema)
     node: Any = root
     for part in loc:

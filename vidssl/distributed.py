@@ -1,4 +1,4 @@
-"""Processes of one run: rank, world, and what they tell each other. With one process everything is the identity.
+"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops.
 
 Collectives are called by all processes in the same order. Tensors on a GPU go by nccl, all else by gloo.
 """
@@ -19,49 +19,22 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 
 T = TypeVar("T")
 
-_MEETING = timedelta(minutes=10)  # importing from a slow network drive takes some
-
-
-def start(device: torch.device) -> None:
-    """Join the processes that torchrun or srun started; do nothing where there is only this one."""
-    adopt_slurm(os.environ)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        # torchrun keeps its store when it restarts processes: without a name of their own the new ones would find
-        # the addresses of the dead ones in it.
-        try:
-            store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
-        except (RuntimeError, ValueError) as error:
-            number, count, host, port = (
-                os.environ.get(name, "?") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-            )
-            raise PeerError(
-                f"process {number} of {count} did not meet the others at {host}:{port} "
-                f"({str(error).splitlines()[0][:120]}); start all of them, with the same MASTER_ADDR and MASTER_PORT"
-            ) from None
-        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, store=store, rank=number, world_size=count)
-
-
-def stop() -> None:
-    """Leave the group of processes."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
+_MEETING = timedelta(minutes=10)  # imports from a slow network drive take minutes
 
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Be one of the processes that were started together; within another such block nothing changes.
+    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing.
 
     Raises:
-        PeerError: Another process is gone.
+        PeerError: Another process did not start, or has ended.
     """
     outer = dist.is_initialized()
-    start(device)
-    # nccl leaves only with the others of its machine, who wait for this process if it fails alone: they are free when
-    # it ends. A signal ends all.
+    adopt_slurm(os.environ)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not outer:
+        _start(device)
+    # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it in a
+    # collective, so it must not leave, but end. A signal ends all of them.
     leaves = device.type != "cuda"
     try:
         with lost_peers_reported():
@@ -71,16 +44,36 @@ def joined(device: torch.device) -> Iterator[None]:
         leaves = True
         raise
     finally:
-        if leaves and not outer:
-            stop()
+        if leaves and not outer and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _start(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    try:
+        store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
+    except (RuntimeError, ValueError) as error:
+        number, count, host, port = (
+            os.environ.get(name, "?") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        )
+        raise PeerError(
+            f"process {number} of {count} did not meet the others at {host}:{port} "
+            f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
+        ) from None
+    # torchrun keeps its store when it restarts processes: without a prefix the new ones would find the addresses of
+    # the dead ones in it.
+    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=number, world_size=count)
 
 
 @contextmanager
 def lost_peers_reported() -> Iterator[None]:
-    """Say in one line that other processes are gone, where torch says it in many.
+    """Turn torch's error for processes that have ended into one line.
 
     Raises:
-        PeerError: They are.
+        PeerError: Another process has ended.
     """
     try:
         yield
@@ -88,32 +81,32 @@ def lost_peers_reported() -> Iterator[None]:
         if world() > 1 and _is_lost_peer(error):
             raise PeerError(
                 f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
-                "the message of the one that ended first says why"
+                "the process that ended first has logged why"
             ) from error
         raise
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:
-    """Where srun started this process and nobody else did, tell torch so: rank, world, and where to meet.
+    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun.
 
-    A plain `python` inside of a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
+    A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
     """
     if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
-    # The first name of `node[03-07,11],other`, which is where rank 0 is.
+    # Rank 0 is on the first node of `node[03-07,11],other`.
     nodes = environment["SLURM_STEP_NODELIST"]
     found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
     first = "".join(part or "" for part in found.groups()) if found else nodes
-    # Two steps of one job, or two jobs on one node, should not meet at the same port.
+    # Two steps of one job, or two jobs on one node, need different ports.
     number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
-    told = {
+    variables = {
         "RANK": environment["SLURM_PROCID"],
         "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
         "LOCAL_RANK": environment["SLURM_LOCALID"],
         "MASTER_ADDR": first,
         "MASTER_PORT": str(15000 + number % 15000),
     }
-    for name, value in told.items():
+    for name, value in variables.items():
         environment.setdefault(name, value)
 
 
@@ -123,7 +116,7 @@ def rank() -> int:
 
 
 def world() -> int:
-    """Number of processes."""
+    """Number of processes (world size)."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
@@ -134,20 +127,20 @@ def local_rank() -> int:
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and prints, also before and after the processes are joined."""
+    """Whether this process writes files and prints; also known before the processes are joined."""
     adopt_slurm(os.environ)
     return (rank() if dist.is_initialized() else int(os.environ.get("RANK", "0"))) == 0
 
 
 def gather(x: Tensor) -> Tensor:
-    """Concatenate (N, …) tensors of equal shape of all processes in rank order: (world * N, …), without gradient."""
+    """Concatenate (N, …) tensors of equal shape of all processes in rank order: (world * N, …), no gradient."""
     return gather_later(x)().flatten(0, 1)
 
 
 def gather_later(x: Tensor) -> Callable[[], Tensor]:
-    """Begin to gather (N, …) tensors of equal shape; the function that is given waits for (world, N, …).
+    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …).
 
-    What is computed in between hides the transfer.
+    Computation in between hides the transfer.
     """
     if world() == 1:
         return lambda: x[None]
@@ -163,7 +156,7 @@ def gather_later(x: Tensor) -> Callable[[], Tensor]:
 
 
 def gather_with_grad(x: Tensor) -> Tensor:
-    """Concatenate as `gather` does; each row's gradients of all processes flow back to where the row came from."""
+    """Like `gather`, with gradients: a row's gradient is the sum over all processes."""
     return x if world() == 1 else _Gather.apply(x)
 
 
@@ -177,18 +170,18 @@ def mean(x: Tensor) -> Tensor:
 
 
 def broadcast(x: Tensor) -> Tensor:
-    """Give the main process's tensor to all; theirs must have its shape and type."""
+    """Copy the main process's tensor to all, in place; shapes and types must be equal."""
     if world() > 1:
         dist.broadcast(x, 0)
     return x
 
 
 def exchange(x: Tensor, order: Tensor) -> Tensor:
-    """Deal the rows of all processes out anew; each row travels once.
+    """Permute the rows of all processes; each row is sent once.
 
     Args:
         x: (N, …), of equal shape on all processes.
-        order: A permutation (world * N,) of the rows of all in rank order, the same everywhere.
+        order: A permutation (world * N,) of all rows in rank order, equal on all processes.
 
     Returns:
         (N, …), the rows `order[rank * N : (rank + 1) * N]`.
@@ -202,13 +195,13 @@ def exchange(x: Tensor, order: Tensor) -> Tensor:
     received = torch.empty_like(sent)
     counts = torch.bincount(wanted // n, minlength=world())
     dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in given])
-    # They came by sender, each sender's in the order of `wanted`.
+    # Received rows are grouped by sender, within a sender in the order of `wanted`.
     places = torch.argsort(wanted // n, stable=True)
     return received[torch.argsort(places).to(x.device)]
 
 
 def union(bits: int) -> int:
-    """Give the bits that are set on any process."""
+    """Combine flags: the bits that are set on any process."""
     if world() == 1:
         return bits
     every = torch.tensor(bits)
@@ -226,14 +219,14 @@ def gather_objects(value: T) -> list[T]:
 
 
 def together(work: Callable[[], T]) -> T:
-    """Do the work on every process; give this one's result.
+    """Call a function on every process and return this one's result; if it raises on one, all raise.
 
-    No process goes on alone: what the work raised on one, all raise once all have come to its end.
+    So that no process continues alone, and later waits forever in a collective.
 
     Raises:
-        VidsslError: What the work raised here.
-        PeerError: It raised a VidsslError elsewhere.
-        Interrupted: A process was asked to stop.
+        VidsslError: Raised by the function on this process.
+        PeerError: The function raised a VidsslError on another process.
+        Interrupted: A process received a signal.
     """
     if world() == 1:
         return work()
@@ -244,13 +237,13 @@ def together(work: Callable[[], T]) -> T:
     except (VidsslError, Interrupted) as error:
         failure = error
     interrupted = failure.signal if isinstance(failure, Interrupted) else None
-    said = str(failure) if isinstance(failure, VidsslError) else None
-    every = gather_objects((said, interrupted))
+    message = str(failure) if isinstance(failure, VidsslError) else None
+    every = gather_objects((message, interrupted))
     if isinstance(failure, VidsslError):
         raise failure
-    for number, (message, _) in enumerate(every):
-        if message is not None:
-            raise PeerError(f"process {number}: {message}")
+    for number, (other, _) in enumerate(every):
+        if other is not None:
+            raise PeerError(f"process {number}: {other}")
     for _, signal in every:
         if signal is not None:
             raise Interrupted(signal)
@@ -258,12 +251,12 @@ def together(work: Callable[[], T]) -> T:
 
 
 def gather_outcomes(work: Callable[[], T]) -> list[T]:
-    """Do the work on every process, as `together` does; list the results in rank order."""
+    """Like `together`; returns the results of all processes in rank order."""
     return gather_objects(together(work))
 
 
 def on_main(work: Callable[[], T]) -> T:
-    """Do the work on the main process while the others wait; all get its result, or raise what it raised."""
+    """Call a function on the main process while the others wait; all return its result, or raise."""
     return cast(T, gather_outcomes(lambda: work() if is_main() else None)[0])
 
 
@@ -281,12 +274,6 @@ class _Gather(Function):
 
 
 def _is_lost_peer(error: RuntimeError) -> bool:
-    # torch gives gloo's failures no type of their own.
-    signs = (
-        "Connection closed by peer",
-        "Connection reset by peer",
-        "Broken pipe",
-        "Timed out waiting",
-        "Gloo",
-    )
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
+    # gloo's failures are plain RuntimeErrors.
+    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
+    return isinstance(error, dist.DistError) or re.search(signs, str(error)) is not None

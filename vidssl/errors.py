@@ -1,12 +1,12 @@
-"""The errors that a user can cause. Each message is one line: what, the value, the limit, what to do."""
+"""Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
 
 class VidsslError(Exception):
-    """Anything that the user can mend; tools print it as one line and exit with status 2."""
+    """An error that a user can fix; commands print it as one line and exit with status 2."""
 
 
 class ConfigError(VidsslError):
-    """A run, or a part of it, is described wrongly."""
+    """A config or an argument is wrong."""
 
 
 class DataError(VidsslError):
@@ -18,27 +18,27 @@ class DecodeError(DataError):
 
 
 class NoVideoError(DecodeError):
-    """A file can be read, but there is no video stream in it."""
+    """A file can be read, but has no video stream."""
 
 
 class TooLargeError(DecodeError):
-    """The frames of a video are larger than the limit."""
+    """The frames of a video exceed the size limit."""
 
 
 class CheckpointError(VidsslError):
-    """A checkpoint is missing, damaged, or not the kind that was asked for."""
+    """A checkpoint is missing, damaged or does not fit."""
 
 
 class TrainingError(VidsslError):
-    """Training cannot go on: the loss is not finite, or the machine cannot do what was asked."""
+    """Training cannot continue: the loss is not finite, or the machine lacks what the config asks for."""
 
 
 class PeerError(VidsslError):
-    """Another process of the run failed or is gone; that one says why."""
+    """Another process of the run failed or has ended; that one logs why."""
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop by a signal. It is no mistake, so `except Exception` lets it pass.
+    """A signal asked the run to stop. Not an error, so `except Exception` does not catch it.
 
     Attributes:
         signal: Its number.

@@ -1,4 +1,4 @@
-"""Progress bars: one look, on terminals and in log files."""
+"""Progress bars, on terminals and in log files."""
 
 import logging
 import sys
@@ -8,13 +8,13 @@ from tqdm import tqdm
 
 
 def progress(iterable: Any = None, *, title: str | None = None, unit: str, **settings: Any) -> "tqdm[Any]":
-    """Make a bar with rate and remaining time, on stderr.
+    """Make a tqdm bar on stderr.
 
-    In a file each refresh of a bar is one more line, so there it refreshes every 15 seconds only.
+    In a file each refresh is a new line, so there it refreshes every 15 seconds only.
 
     Args:
-        iterable: What is iterated over; None where the caller counts with `update()`.
-        title: What is being done.
+        iterable: None if the caller counts with `update()`.
+        title: Shown before the bar.
         unit: What is counted.
         settings: Of tqdm: total, initial, leave, disable, …
     """

@@ -1,17 +1,16 @@
-"""The one source of random numbers for data: a function of (seed, epoch, index, view), never a hidden state."""
+"""Random numbers for data: a function of (seed, epoch, index, view), without hidden state."""
 
 import numpy as np
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """Make the random generator that belongs to a key.
+    """Make the random generator of a key.
 
-    Equal arguments give equal streams, on every machine and in every process; different ones give independent
-    streams. So no result depends on the number of workers, and a resumed run needs no saved data state.
+    Equal arguments make equal streams on every machine and in every process, different ones independent streams. So
+    results do not depend on the number of workers, and a resumed run needs no saved data state.
 
     Args:
         seed: Seed of the run, >= 0.
-        key: What the numbers are for, each >= 0: (epoch, index, view) for a view of a sample, (epoch,) for
-            the order of an epoch.
+        key: Each >= 0: (epoch, index, view) for a view of a sample, (epoch,) for the order of an epoch.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key)))

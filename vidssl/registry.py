@@ -1,4 +1,4 @@
-"""Names to classes or functions, with the folder of a room imported only when the first name is asked for."""
+"""Registries: names to classes or functions, whose package is imported at the first look-up."""
 
 import difflib
 import importlib
@@ -12,17 +12,17 @@ T = TypeVar("T")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Say which known name is meant: `" (did you mean 'x'?)"`, or nothing where none is near."""
+    """Return `" (did you mean 'x'?)"` for the closest known name, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f" (did you mean '{near[0]}'?)" if near else ""
 
 
 class Registry(Generic[T]):
-    """A mapping that decorators fill; iterating gives the names in order.
+    """A mapping that decorators fill; it iterates over the sorted names.
 
     Args:
         kind: What the entries are, for messages: "method".
-        package: The package whose modules register entries; imported at the first look-up, not before.
+        package: The package whose modules register entries; all are imported at the first look-up.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -33,7 +33,7 @@ class Registry(Generic[T]):
         self._failure: Exception | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorate an entry with its name.
+        """Return a decorator that registers a class or function.
 
         Raises:
             ConfigError: The name is taken.
@@ -48,10 +48,10 @@ class Registry(Generic[T]):
         return add
 
     def _all(self) -> dict[str, T]:
-        if self._failure is not None:  # else names of modules that were not imported would be unknown ones
+        if self._failure is not None:  # not "unknown name" for one whose module could not be imported
             raise self._failure
         if not self._loaded:
-            self._loaded = True  # before the imports: modules of the room may look at the registry
+            self._loaded = True  # before the imports: the modules may use the registry themselves
             try:
                 package = importlib.import_module(self._package)
                 for module in pkgutil.iter_modules(getattr(package, "__path__", [])):

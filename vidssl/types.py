@@ -1,4 +1,4 @@
-"""All that crosses from one room to another. Shapes and ranges are checked where a value is made."""
+"""Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
 from dataclasses import dataclass, field
 
@@ -12,16 +12,14 @@ Frames = NDArray[np.uint8]  # (T, C, H, W) RGB 0-255, a channels-last view in me
 
 @dataclass(frozen=True)
 class VideoRecord:
-    """One row of a list: a video, its label, and the part of it that is meant."""
+    """One row of a list: a video, its label, and optionally a span of it."""
 
-    path: str  # of a file that exists or not: records are not opened when they are read
+    path: str  # not checked when the list is read
     label: int = -1  # -1: unknown
-    start: float | None = None  # seconds; None: the video's own start
-    end: float | None = None  # seconds; None: the video's own end
-    fps: float | None = None  # frames per second, of a folder of images; None: a file says its own
-    mask: str | None = (
-        None  # a PNG: the number of the part that each pixel of a frame shows, 255: not counted
-    )
+    start: float | None = None  # seconds; None: the start of the video
+    end: float | None = None  # seconds; None: the end of the video
+    fps: float | None = None  # frame rate of a folder of images
+    mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -34,14 +32,11 @@ class VideoRecord:
 
 @dataclass(frozen=True)
 class Tracks:
-    """Regions that were followed through a video; a row is one region in one frame.
+    """Regions tracked through a video; a row is one region in one frame. Two rows of one track are a patch pair."""
 
-    Rows of one number in `track` are one thing: two of them are a patch pair.
-    """
-
-    frames: NDArray[np.int64]  # (N,) numbers of frames, in the part of the video that the record means
-    boxes: NDArray[np.float32]  # (N, 4) xyxy, pixels of the decoded frame, the far edges exclusive
-    scores: NDArray[np.float32]  # (N,) of the row's track, in [0, 1]
+    frames: NDArray[np.int64]  # (N,) frame numbers within the span of the record
+    boxes: NDArray[np.float32]  # (N, 4) xyxy, pixels of the decoded frame, x2 and y2 exclusive
+    scores: NDArray[np.float32]  # (N,) score of the track, in [0, 1]
     track: NDArray[np.int64]  # (N,)
 
     def __post_init__(self) -> None:
@@ -54,18 +49,18 @@ class Tracks:
             )
         sides = self.boxes[:, 2:] - self.boxes[:, :2]
         if not (np.isfinite(sides).all() and (sides > 0).all() and (self.frames >= 0).all()):
-            raise ValueError("a box has no area, or is not finite, or a frame has a number below 0")
+            raise ValueError("a box has no area, or is not finite, or a frame number is negative")
 
 
 @dataclass(frozen=True)
 class VideoMeta:
-    """What a sampler needs to know of a video. No pixel is decoded to learn it."""
+    """Metadata of a video, read without decoding a pixel."""
 
     num_frames: int
     fps: float  # frames per second
-    height: int  # pixels, as stored: frames that the file says to rotate by 90 degrees come out turned
+    height: int  # pixels, as stored: before a rotation that the file asks for
     width: int
-    tracks: Tracks | None = field(default=None, compare=False, repr=False)  # None: nobody asked for them
+    tracks: Tracks | None = field(default=None, compare=False, repr=False)  # None: not loaded
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
@@ -81,13 +76,13 @@ class VideoMeta:
 
 @dataclass(frozen=True)
 class Sample:
-    """The views of one video, as a worker makes them."""
+    """The views of one video, made by a worker."""
 
-    views: tuple[Frames, ...]  # each (T, C, S, S) uint8; none where the video is broken and was to be skipped
+    views: tuple[Frames, ...]  # each (T, C, S, S) uint8; none if the video is broken and skipped
     label: int
     index: int  # of the record in its list
-    replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of the broken videos in whose place it is
-    # (views, 4) xyxy, pixels of each view: one region in all of them; None: nobody asked for tracks
+    replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one replaces
+    # (views, 4) xyxy, pixels of each view: one region in all views; None: no tracks
     boxes: NDArray[np.float32] | None = None
     mask: NDArray[np.uint8] | None = None  # (S, S) of the first view; None: the list has no masks
 
@@ -105,11 +100,11 @@ class Sample:
 class Batch:
     """B samples: uint8 views (B, T, C, S, S) from the loader, normalised float (B, C, T, S, S) on the device."""
 
-    views: tuple[Tensor, ...]  # none where all videos of the batch were skipped
+    views: tuple[Tensor, ...]  # none if all videos of the batch were skipped
     label: Tensor  # (B,) int64
     index: Tensor  # (B,) int64
-    replaced: tuple[tuple[str, str], ...] = field(default=())
-    boxes: Tensor | None = None  # (B, views, 4) float32, xyxy in pixels of each view; None: nobody asked
+    replaced: tuple[tuple[str, str], ...] = ()
+    boxes: Tensor | None = None  # (B, views, 4) float32, xyxy, pixels of each view; None: no tracks
     # (B, S, S) of the first view: uint8 from the loader, int64 on the device; None: the list has no masks
     mask: Tensor | None = None
 
@@ -131,12 +126,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Features:
-    """One row for each video that could be read, each exactly once, sorted by index."""
+    """Features of each video that could be decoded, each exactly once, sorted by index."""
 
     x: Tensor  # (N, D) float32
     label: Tensor  # (N,) int64
     index: Tensor  # (N,) int64, of the record in its list
-    missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be read
+    missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be decoded
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):
@@ -145,5 +140,5 @@ class Features:
             )
         if not bool(torch.all(self.index[1:] > self.index[:-1])):
             raise ValueError(
-                "indices are not strictly increasing: a video is there twice, or the rows are not sorted"
+                "indices must be strictly increasing: a video is duplicated, or the rows are not sorted"
             )

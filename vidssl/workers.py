@@ -1,63 +1,59 @@
-"""Work done by several processes, its results in order. A process that hangs or dies costs one item, not the run."""
+"""A pool of worker processes, with results in order. A process that hangs or dies costs one item, not the run."""
 
-import ctypes
-import errno
 import mmap
 import multiprocessing
 import os
-import pickle
-import resource
 import signal
 import socket
-import struct
-import tempfile
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from multiprocessing.connection import wait
-from typing import IO, Any, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
+from vidssl.messages import Message, file_limit_explained, pack, raise_file_limit, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-_Answer = tuple[Result | None, Exception | None]  # to a task: one of the two
+_Answer = tuple[Any, Exception | None]  # a result or an error
 
-_NOTHING = -1  # on a guard
-_TRIES = 3  # processes in a row that may end at one place without a result or a loss
-# Of a message: where the pickle starts in its memory file and where it ends; or the size of what follows, and 0.
-_HEADER = struct.Struct("<QQ")
-# Bytes of messages in a socket at a time: half of the buffer that it asks for, so that sending never waits.
+_IDLE = -1  # in place of an item
+_MAX_DEATHS = 3  # in a row, of processes in one slot that finished no task and failed no item
+# Most bytes of messages in a socket at a time: half of the buffer that it requests, so that sending never blocks.
 _INLINE = 1 << 16
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
 
-# This process's ends of all connections: a worker closes its copies of them, for as long as any copy is open
-# the others do not see that this process is gone.
+# This process's ends of all sockets. A forked worker closes its copies: as long as one is open, the other workers
+# do not see that this process has ended.
 _ends: set[socket.socket] = set()
 
 
 def usable_cpus() -> int:
-    """Count the CPUs that this process may run on: a batch system or a container may allow fewer than there are.
-
-    Only CPU affinity is seen (Slurm, `docker --cpuset-cpus`), not a quota of CPU time (`docker --cpus`).
-    """
-    # macOS has no CPU affinity.
+    """Count the CPUs that this process may run on: by affinity, which Slurm sets, not by a quota of CPU time."""
+    # macOS has no affinity.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class ItemGuard:
-    """What a job sees of the place it is done at."""
+    """Passed with each task: names the item in work, so that the right one is blamed for a hang or crash.
 
-    def __init__(self) -> None:
-        self.lost: Mapping[int, str] = {}  # items that took a process with them, and how: item -> reason
+    Attributes:
+        failed: Items that hung or killed a process, with the reason; the function must skip them.
+    """
+
+    failed: Mapping[int, str] = MappingProxyType({})
 
     def at(self, item: int) -> None:
-        """Say which item, a number from 0, is worked on now; the clock of the timeout starts anew."""
+        """Declare which item, a number from 0, is worked on now. Its timeout starts."""
+
+
+_Function = Callable[[Any, ItemGuard], Any]
 
 
 def ordered(
@@ -67,239 +63,202 @@ def ordered(
     *,
     timeout: float | None = None,
     ahead: int = 2,
-    on_loss: Callable[[int, str], None] | None = None,
+    on_failure: Callable[[int, str], None] | None = None,
 ) -> Generator[Result, None, None]:
-    """Apply a function to tasks in other processes; give the results in the order of the tasks.
+    """Apply a function to tasks in worker processes, and yield the results in the order of the tasks.
 
-    A task may be about several items; the function says at its guard which one it is about to touch. Where the
-    process dies then, or the item takes too long, twice, the item is lost: `on_loss` hears of it, a fresh
-    process takes the place and does the unfinished tasks again, and the function finds the item in
-    `guard.lost`. Large arrays in results are not copied on this side.
-
-    The soft limit of open files of this process is raised to the hard one: what processes send each other are files.
+    A task can cover several items; the function calls `guard.at(item)` before it touches one. An item that kills its
+    process, or exceeds the timeout twice, has failed: `on_failure` is called, a new process takes over the unfinished
+    tasks, and the function finds the item in `guard.failed`. Large arrays in results are not copied in this process.
 
     Args:
-        function: Of a task and a guard. The processes are forks: it need not be picklable; results must be.
-        tasks: Picklable; drawn only as far ahead as there are hands.
-        workers: Processes; with 0 all is done in this one, and a hanging or crashing item is not survived.
-        timeout: Seconds that an item may take. The clock goes on while the processes are suspended or a file system
-            does not answer: an item that took too long has a second attempt each time.
-        ahead: Tasks that a process has at a time; `workers * ahead` are begun before their turn at most.
-        on_loss: Called with a lost item and the reason; what it raises stops everything. Without it a loss
-            is an error.
+        function: Called with a task and a guard. Processes are forked: only tasks and results must be picklable.
+        tasks: Drawn only as far ahead as the workers need.
+        workers: Number of processes. With 0 this process does the work, and no hang or crash is survived.
+        timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
+        ahead: Tasks that a process has at a time.
+        on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is an error.
 
     Raises:
-        DataError: An item was lost and there is no `on_loss`, or processes end before they get to any item, or need
-            more open files than are allowed.
-        VidsslError: What the function raised, when its task has its turn.
-        RuntimeError: The function raised anything else, which is a bug; the message holds the traceback.
+        DataError: An item failed without `on_failure`, workers keep dying, or the limit of open files is too low.
+        VidsslError: Raised by the function; re-raised at the turn of its task.
+        RuntimeError: Any other exception of the function, with its traceback.
     """
     if not workers:
         guard = ItemGuard()
-        for task in tasks:
-            yield function(task, guard)
+        yield from (function(task, guard) for task in tasks)
         return
-    owner = os.getpid()
-    numbered, drawn = enumerate(tasks), 0
-    crew: list[_Worker[Task, Result]] = []
-    answers: dict[int, _Answer[Result]] = {}  # by number of the task, of those that wait for their turn
-    lost: dict[int, str] = {}
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError):  # macOS names a hard limit, none, that it does not allow
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raise_file_limit()
+    owner, failed = os.getpid(), dict[int, str]()
+    pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:
-        for _ in range(workers):
-            crew.append(_Worker(function, timeout, _INLINE // ahead))
-            crew[-1].start(lost)
-        for turn in count():
-            waiting = True
-            while waiting:
-                for number, task in islice(numbered, turn + workers * ahead - drawn):
-                    min(crew, key=lambda worker: len(worker.tasks)).give(number, task, lost)
-                    drawn = number + 1
-                if turn == drawn:
-                    return
-                # All that is there is taken, even when it is not its turn yet: its worker gets a new task.
-                ready = wait([worker.end for worker in crew], timeout=0 if turn in answers else None)
-                for worker in crew:
-                    if worker.end in ready:
-                        try:
-                            worker.receive(answers)
-                        except (EOFError, ConnectionError):
-                            _handle_exit(worker, lost, on_loss)
-                            worker.start(lost)
-                waiting = bool(ready) or turn not in answers
-            yield _unpacked(answers.pop(turn))  # held by no name here: its memory is the consumer's to free
+        with file_limit_explained():
+            yield from _results(pool, tasks, workers * ahead, on_failure)
     finally:
-        if os.getpid() == owner:  # a fork that tidies up its copy of this must not touch the processes
-            for worker in crew:
+        if os.getpid() == owner:  # a fork that cleans up its copy of this generator must not kill the workers
+            for worker in pool:
                 worker.stop()
 
 
-def _unpacked(answer: "_Answer[Result]") -> Result:
-    result, error = answer
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]  # without an error it is one
+def _results(
+    pool: list["_Worker"], tasks: Iterable[Any], ahead: int, on_failure: Callable[[int, str], None] | None
+) -> Generator[Any, None, None]:
+    for worker in pool:
+        worker.start()
+    numbered, drawn = enumerate(tasks), 0
+    answers: dict[int, _Answer] = {}  # by task number; they wait for their turn
+    for turn in count():
+        waiting = True
+        while waiting:
+            for number, task in islice(numbered, turn + ahead - drawn):
+                min(pool, key=lambda worker: len(worker.tasks)).submit(number, task)
+                drawn = number + 1
+            if turn == drawn:
+                return
+            # Receive all finished answers, even if it is not their turn: their workers get new tasks.
+            ready = wait([worker.end for worker in pool], timeout=0 if turn in answers else None)
+            for worker in pool:
+                if worker.end in ready:
+                    try:
+                        worker.receive(answers)
+                    except (EOFError, ConnectionError):
+                        worker.handle_exit(on_failure)
+                        worker.start()
+            waiting = bool(ready) or turn not in answers
+        if (error := answers[turn][1]) is not None:
+            raise error
+        yield answers.pop(turn)[0]  # not kept in a variable: the consumer frees its memory
 
 
-class _WatchedGuard(ItemGuard):
-    """The guard of a worker process; its parent can still read it when the process is dead."""
+class _SharedGuard(ItemGuard):
+    """The guard of a worker process; the parent can read the item after the process has died."""
 
     def __init__(self, timeout: float | None) -> None:
-        super().__init__()
-        self.timeout = timeout
-        self._shared = mmap.mmap(-1, 8)
-        self._put(_NOTHING)
+        self._timeout = timeout or 0.0  # 0: none
+        self._shared = mmap.mmap(-1, 8)  # the item + 1; 0: idle
 
     def at(self, item: int) -> None:
-        self._put(item)
-        if self.timeout is not None:
-            # The kernel ends the process when this rings. It does so inside of a decoder that never returns,
-            # while the parent is busy, and when the parent is dead.
-            signal.setitimer(signal.ITIMER_REAL, self.timeout)
+        self._set(item, self._timeout)
 
-    def rest(self) -> None:
-        """Nothing is worked on: the clock stands still."""
-        self._put(_NOTHING)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+    def idle(self) -> None:
+        """Stop the timeout."""
+        self._set(_IDLE, 0.0)
 
     @property
     def item(self) -> int:
-        """What is worked on."""
-        return int.from_bytes(self._shared[:], "little", signed=True)
+        return int.from_bytes(self._shared[:], "little") - 1
 
-    def _put(self, item: int) -> None:
-        self._shared[:] = item.to_bytes(8, "little", signed=True)
+    def _set(self, item: int, timeout: float) -> None:
+        self._shared[:] = (item + 1).to_bytes(8, "little")
+        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
+        # the parent is busy, and after the parent has died.
+        signal.setitimer(signal.ITIMER_REAL, timeout)
 
 
-class _Worker(Generic[Task, Result]):
-    """A place where tasks are done: a process, the next one when it is dead, and a connection to it.
+class _Worker:
+    """A slot of the pool: a process, replaced when it dies, and a socket to it.
 
-    No process shares a lock or a queue with another, so one that is killed hurts nobody else.
+    Processes share no lock or queue, so that one can be killed at any moment without harm to the others.
     """
 
     def __init__(
-        self, function: Callable[[Task, ItemGuard], Result], timeout: float | None, inline: int
+        self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]
     ) -> None:
-        self.tasks: deque[tuple[int, Task]] = deque()  # numbered; given and not answered, oldest first
-        self.failures = 0  # processes in a row that ended for nothing
-        self.late: set[int] = set()  # items of the oldest task that took too long once
+        self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
         self._function, self._timeout = function, timeout
-        self._inline = inline  # bytes up to which a message goes through the socket itself
+        self._inline = inline  # bytes up to which a message is sent through the socket itself
+        self._failed = failed
+        self._deaths = 0  # in a row
+        self._late: set[int] = set()  # items of the oldest task that timed out once
         self._process: multiprocessing.process.BaseProcess | None = None
 
-    def start(self, lost: Mapping[int, str]) -> None:
-        """Start a process and give it the tasks that are not done."""
-        self.guard = _WatchedGuard(self._timeout)
-        with _explained():
-            self.end, theirs = socket.socketpair()
-        for end in (
-            self.end,
-            theirs,
-        ):  # the default is 8 KiB on macOS, and an administrator's choice on Linux
+    def start(self) -> None:
+        """Start a process and submit the unfinished tasks to it."""
+        self._guard = _SharedGuard(self._timeout)
+        self.end, theirs = socket.socketpair()
+        for end in (self.end, theirs):  # the default is 8 KiB on macOS, and configurable on Linux
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _INLINE)
         _ends.add(self.end)
         with theirs:
-            # Fork: workers share the list and the settings, and start at once. They never touch the device.
-            process = self._process = multiprocessing.get_context("fork").Process(
+            # Fork: workers share the list and the settings, and start at once. They never use the GPU.
+            self._process = multiprocessing.get_context("fork").Process(
                 target=_work,
-                args=(self._function, theirs, self.guard, os.getpid(), self._inline),
+                args=(self._function, theirs, self._guard, os.getpid(), self._inline),
                 daemon=True,
             )
-            # Held back until the worker has decided what they mean to it.
+            # Signals wait until the worker has set its own handlers.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
-                with _explained():
-                    process.start()
+                self._process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for _, task in self.tasks:
-            self._send(task, lost)
+            self._send(task)
 
-    def give(self, number: int, task: Task, lost: Mapping[int, str]) -> None:
-        """Have a task done after those before it."""
+    def submit(self, number: int, task: Any) -> None:
         self.tasks.append((number, task))
-        self._send(task, lost)
+        self._send(task)
 
-    def receive(self, answers: dict[int, _Answer[Result]]) -> None:
-        """Put the answer to the oldest task to the others; EOFError or ConnectionError when the process is dead."""
-        with _explained():
-            answer = _receive(self.end)
+    def _send(self, task: Any) -> None:
+        # If the process has died, this is handled where its answer is received.
+        with suppress(ConnectionError):
+            send(self.end, pack((task, self._failed), self._inline))
+
+    def receive(self, answers: dict[int, _Answer]) -> None:
+        """Store the answer to the oldest task; raises EOFError or ConnectionError if the process has died."""
+        answer = receive(self.end)
         answers[self.tasks.popleft()[0]] = answer
-        self.failures = 0
-        self.late.clear()
+        self._deaths = 0
+        self._late.clear()
 
     def stop(self) -> int:
-        """End the process, whatever it does; give its exit code, which is its own if it had ended already."""
+        """Kill the process; return its exit code, which is its own if it had ended already."""
         if self._process is None:
             return 0
-        process, self._process, code = self._process, None, 0
+        process, self._process = self._process, None
         _ends.discard(self.end)
         self.end.close()
-        if process.pid is not None:  # else it could not be started
-            process.kill()
-            process.join()
-            code = process.exitcode or 0
-            process.close()
+        if process.pid is None:  # it could not be started
+            return 0
+        process.kill()
+        process.join()
+        code = process.exitcode or 0
+        process.close()
         return code
 
-    def _send(self, task: Task, lost: Mapping[int, str]) -> None:
-        # A connection error: it is dead, which is noticed where its answer is awaited.
-        with suppress(ConnectionError), _explained():
-            _send(self.end, _packed((task, lost), self._inline))
+    def handle_exit(self, on_failure: Callable[[int, str], None] | None) -> None:
+        """Fail the item that a dead process was at, unless it deserves another attempt or is not to blame."""
+        item, code = self._guard.item, self.stop()
+        reason = f"its worker ended with exit code {code}"
+        if code == -signal.SIGALRM and self._timeout is not None:
+            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout)"
+            if item not in self._late and item != _IDLE:
+                self._late.add(item)
+                self._deaths = 0
+                return
+        elif code < 0:
+            hint = "out of memory?" if code == -signal.SIGKILL else signal.strsignal(-code)
+            reason = f"its worker was killed by signal {-code}: {hint}"
+        # SIGTERM comes from outside, for example from Slurm: no item is to blame.
+        if item == _IDLE or item in self._failed or code == -signal.SIGTERM:
+            self._deaths += 1
+            if self._deaths == _MAX_DEATHS:
+                raise DataError(
+                    f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): probably out of "
+                    "memory; lower data.workers (--workers)"
+                )
+            return
+        if on_failure is None:
+            raise DataError(f"item {item}: {reason}")
+        on_failure(item, reason)
+        self._failed[item] = reason
+        self._deaths = 0
 
 
-def _handle_exit(
-    worker: _Worker[Task, Result],
-    lost: dict[int, str],
-    on_loss: Callable[[int, str], None] | None,
-) -> None:
-    """Find out what a process died of, and of which item."""
-    item, code = worker.guard.item, worker.stop()
-    reason = _reason(code, worker.guard.timeout)
-    if code == -signal.SIGALRM and item in worker.late:
-        reason += ", twice"
-    elif code == -signal.SIGALRM and item != _NOTHING:
-        worker.late.add(item)
-        worker.failures = 0
-        return
-    # SIGTERM is somebody's wish (a batch system's, say), nothing that a video does.
-    if item == _NOTHING or item in lost or code == -signal.SIGTERM:
-        worker.failures += 1
-        if worker.failures == _TRIES:
-            raise DataError(
-                f"{_TRIES} worker processes in a row ended with nothing done; of the last: {reason}; "
-                "is there memory enough? fewer workers need less of it"
-            )
-        return
-    if on_loss is None:
-        raise DataError(f"item {item}: {reason}")
-    on_loss(item, reason)
-    lost[item] = reason
-    worker.failures = 0
-
-
-def _reason(code: int, timeout: float | None) -> str:
-    if code == -signal.SIGALRM and timeout is not None:
-        return f"timed out after {timeout:g} s"
-    if code == -signal.SIGKILL:
-        return "the process that read it was killed by signal 9: out of memory?"
-    if code < 0:
-        return f"the process that read it was killed by signal {-code}: {signal.strsignal(-code)}"
-    return f"the process that read it ended with exit code {code}"
-
-
-def _work(
-    function: Callable[[Task, ItemGuard], Result],
-    end: socket.socket,
-    guard: _WatchedGuard,
-    parent: int,
-    inline: int,
-) -> None:
-    """Do tasks until there are no more: the life of a worker process."""
-    # Ctrl-C and batch systems reach the whole group: what these ask for is the parent's business, which may need
-    # some more tasks for it. SIGTERM must end it: Python sends that to daemons when the parent ends.
+def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
+    """Do tasks until the parent closes the socket: the main function of a worker process."""
+    # Ctrl-C and batch systems signal the whole process group. These are for the parent, which may need more results
+    # before it ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGALRM):
@@ -308,131 +267,36 @@ def _work(
     for other in _ends:
         other.close()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    with suppress(EOFError, ConnectionError):  # the parent is gone, or has all it wants
+    with suppress(EOFError, ConnectionError):
         while True:
-            guard.rest()
-            task, guard.lost = _receive(end)
-            guard.at(_NOTHING)
+            guard.idle()
+            task, guard.failed = receive(end)
+            guard.at(_IDLE)  # the time before the first item counts too
             try:
-                with _explained():
-                    _send(end, _done(function, task, guard, inline))
-            except DataError as error:  # an answer that needs no file
-                _send(end, _packed((None, error), _INLINE))
+                with file_limit_explained():
+                    send(end, _answer(function, task, guard, inline))
+            except DataError as error:
+                send(end, pack((None, error), _INLINE))
+
+
+def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Message:
+    """Call the function on a task, and pack its result or error."""
+    try:
+        result = function(task, guard)
+        guard.at(_IDLE)
+        with file_limit_explained():
+            return pack((result, None), inline)
+    except VidsslError as error:
+        return pack((None, error), inline)
+    except Exception:
+        return pack((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, also in the middle of a slow task: it holds memory and locks.
+    """End this process when its parent has ended, even during a slow task: it holds memory and locks.
 
-    Not by Linux's signal on the death of the parent: that comes when the thread ends that started this process.
+    Linux's parent death signal is not used: it comes when the *thread* ends that forked this process.
     """
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _done(
-    function: Callable[[Task, ItemGuard], Result], task: Task, guard: ItemGuard, inline: int
-) -> "_Message":
-    """Do a task, and write its answer."""
-    try:
-        result = function(task, guard)
-        guard.at(_NOTHING)
-        with _explained():
-            return _packed((result, None), inline)
-    except VidsslError as error:
-        return _packed((None, error), inline)
-    except Exception:
-        return _packed((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say what to do where there are too many open files, or too many in flight between processes."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise DataError(
-            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
-            "all processes of a user as many in flight; raise the limit (ulimit -n), or use fewer workers "
-            "(data.workers, --workers) or a smaller data.prefetch"
-        ) from None
-
-
-# Messages: a value of any size is pickled into a file without a name whose pages are memory, and the file's
-# descriptor is sent. A sender never waits for its reader, there is no limit by /dev/shm (64 MB in containers),
-# and the receiver's arrays lie in those pages, which are freed with the arrays. Small values are sent as they are:
-# the files in flight are counted, over all processes of a user.
-_Message = bytes | tuple[IO[bytes], int]
-
-
-def _packed(value: object, inline: int) -> _Message:
-    """Pickle a value: as bytes where that is at most `inline` of them, else to a memory file and where it starts."""
-    buffers: list[pickle.PickleBuffer] = []
-    pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    if len(pickled) + sum(buffer.raw().nbytes for buffer in buffers) <= inline:
-        return pickle.dumps(value, protocol=5) if buffers else pickled
-    spans: list[tuple[int, int]] = []
-    file = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
-    for buffer in buffers:
-        file.seek(-(-file.tell() // 64) * 64)  # aligned, as vector instructions like it
-        spans.append((file.tell(), buffer.raw().nbytes))
-        file.write(buffer.raw())
-    start = file.tell()
-    pickle.dump((pickled, spans), file, protocol=5)
-    file.flush()
-    return file, start
-
-
-def _send(end: socket.socket, message: _Message) -> None:
-    if isinstance(message, bytes):
-        end.sendall(_HEADER.pack(len(message), 0) + message)
-        return
-    with message[0] as file:
-        socket.send_fds(end, [_HEADER.pack(message[1], file.tell())], [file.fileno()])
-
-
-def _receive(end: socket.socket) -> Any:
-    header, files, _, _ = socket.recv_fds(end, _HEADER.size, 1)
-    if not header:
-        raise EOFError
-    start, stop = _HEADER.unpack(header)
-    if not stop:
-        content = bytearray()
-        while len(content) < start:
-            part = end.recv(start - len(content))
-            if not part:
-                raise EOFError
-            content += part
-        return pickle.loads(content)
-    if not files:  # the system leaves out those that this process may not open
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    try:
-        pages = _mapped(files[0], stop)
-    finally:
-        os.close(files[0])
-    pickled, spans = pickle.loads(pages[start:])
-    return pickle.loads(pickled, buffers=[pages[first : first + size] for first, size in spans])
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def _mapped(file: int, size: int) -> memoryview:
-    """Map a file, writable; it is unmapped when the last view of it dies.
-
-    Python's own mmap keeps a descriptor open for each mapping: a consumer that keeps a thousand results would
-    run out of them.
-    """
-    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes")
-    pages = (ctypes.c_char * size).from_address(address)
-    # Not at exit: arrays may outlive that.
-    weakref.finalize(pages, _libc.munmap, address, size).atexit = False
-    return memoryview(pages).cast("B")

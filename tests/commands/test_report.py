@@ -11,8 +11,8 @@ from vidssl.commands.references import read_references
 from vidssl.commands.report import fill, make_table, report, update
 from vidssl.commands.results import data_set_of, read_results
 from vidssl.commands.test import over_splits
+from vidssl.engine.monitor import evaluation_clips
 from vidssl.engine.run_config import load_run
-from vidssl.engine.train import test_clips as clips_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.viz import markdown
 
@@ -31,7 +31,7 @@ def told_by(config, *overrides, split=None):
         "list": "lists/ucf101/test1.csv",
         "train_list": None,
         "details": {},
-        "protocol": clips_of(run).model_dump(mode="json"),
+        "protocol": evaluation_clips(run).model_dump(mode="json"),
         "checkpoint": {"path": "output/x/checkpoints/last.pt", "sha256": "0" * 64, "step": 100},
         "config": run.model_dump(mode="json"),
     }

@@ -26,9 +26,10 @@ from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run_config import load_run
-from vidssl.engine.train import build_backbone, train
+from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
+from vidssl.models.backbones import BACKBONES
 from vidssl.transforms.crops import uniform_crops
 from vidssl.video.reader import open_video
 
@@ -653,7 +654,7 @@ def test_weights_of_another_project(digits, tmp_path):
     cfg = CONFIGS / "toy" / "supervised.yaml"
     run = run_of("supervised", digits, tmp_path / "run", "seed=7")
     torch.manual_seed(7)
-    net = build_backbone(run).net
+    net = BACKBONES[run.backbone.name](run.backbone).net
     names = {
         "branch2.0.": "branch2.conv_a.",
         "branch2.1.": "branch2.norm_a.",

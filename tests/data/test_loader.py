@@ -477,7 +477,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
     workers, spell, spoiled, tmp_path, caplog
 ):
-    said = "timed out after 0.5 s, twice"
+    said = "timed out after 0.5 s, twice (data.timeout)"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(
         spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}"
@@ -487,7 +487,7 @@ def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
-    said = "the process that read it was killed by signal 9: out of memory?"
+    said = "its worker was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(
         spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}"
@@ -503,7 +503,7 @@ def test_fault_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, sp
             return
         kill(path)
 
-    said = "the process that read it was killed by signal 9: out of memory?"
+    said = "its worker was killed by signal 9: out of memory?"
     train_beside_a_broken_one(spell, spoiled, tmp_path, kill_once, ["07.mp4"], said, caplog)
     assert (tmp_path / "killed").exists()
 

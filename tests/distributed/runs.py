@@ -24,6 +24,7 @@ from vidssl.methods.parts import KeyQueue
 PLACES = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 TOYS = PLACES["TOYS"]
 train_module = importlib.import_module("vidssl.engine.train")
+setup_module = importlib.import_module("vidssl.engine.setup")
 feed_module = importlib.import_module("vidssl.engine.feed")
 features_module = importlib.import_module("vidssl.evaluation.features")
 checkpoint_module = importlib.import_module("vidssl.engine.checkpoint")
@@ -41,16 +42,16 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     """
     run = toy(name, data, output, overrides)
     gradients = []
-    save, norm = train_module.save, train_module.gradient_norm
+    save, norm = setup_module.save, train_module.gradient_norm
 
-    def saving(run, output, reached, videos, method, optimizer):
-        state = {
+    def saving(run, videos, method, optimizer, state):
+        held = {
             "method": method.state_dict(),
             "optimizer": optimizer.state_dict(),
             "rng": torch.get_rng_state(),
         }
-        torch.save(state, Path(output) / f"rank-{distributed.rank()}-step-{reached.step}.pt")
-        save(run, output, reached, videos, method, optimizer)
+        torch.save(held, Path(output) / f"rank-{distributed.rank()}-step-{state.step}.pt")
+        save(run, videos, method, optimizer, state)
 
     def measuring(method):
         gradients.append(
@@ -69,14 +70,14 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
         for batch in move(*arguments):
             yield replace(batch, views=tuple(view.double() for view in batch.views))
 
-    parallel, norms, move = train_module.over_processes, train_module.set_batch_norm, feed_module.on_device
+    parallel, norms, move = setup_module.over_processes, setup_module.set_batch_norm, feed_module.on_device
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(train_module, "save", saving)
+        patch.setattr(setup_module, "save", saving)
         patch.setattr(train_module, "gradient_norm", measuring)
-        patch.setattr(train_module, "over_processes", over_processes)
+        patch.setattr(setup_module, "over_processes", over_processes)
         if float64:
-            patch.setattr(train_module, "set_batch_norm", set_batch_norm)
+            patch.setattr(setup_module, "set_batch_norm", set_batch_norm)
             patch.setattr(feed_module, "on_device", on_device)
         train_module.train(run, until)
     return gradients
@@ -190,7 +191,7 @@ def signal_in(patch, phase, rank, number):
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:
-        before(checkpoint_module if distributed.is_main() else train_module, "save", 2)
+        before(checkpoint_module if distributed.is_main() else setup_module, "save", 2)
 
 
 def nan_on(patch, rank, step):

@@ -34,7 +34,7 @@ def collectives():
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_every_process_hears_the_same(world, run_world):
+def test_collectives_give_all_processes_the_same(world, run_world):
     rows = torch.cat([torch.arange(6.0).view(3, 2) + 10 * rank for rank in range(world)])
     for rank, found in enumerate(run_world(world, collectives)):
         assert found["rank"] == (rank, world, rank, rank == 0)
@@ -93,7 +93,7 @@ def failures(kind):
         ("signal", ("Interrupted", "15"), ("Interrupted", "15")),
     ],
 )
-def test_what_one_raises_all_raise(kind, here, elsewhere, run_world):
+def test_an_error_on_one_process_is_raised_on_all(kind, here, elsewhere, run_world):
     assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
 
 
@@ -107,7 +107,7 @@ def lost(told):
         told.write_text(str(error))
 
 
-def test_a_process_that_is_gone_is_told_of_in_one_line(start_world, tmp_path):
+def test_a_process_that_has_ended_is_reported_in_one_line(start_world, tmp_path):
     world = start_world(2, lost, tmp_path / "told")
     assert world.wait() == [0, 9]
     message = (tmp_path / "told").read_text()
@@ -124,7 +124,7 @@ def test_a_process_that_is_gone_is_told_of_in_one_line(start_world, tmp_path):
         ("rack2-n[08-09].cluster", "rack2-n08.cluster"),
     ],
 )
-def test_srun_alone_is_enough(nodes, first):
+def test_srun_needs_no_torchrun(nodes, first):
     step = {
         "SLURM_JOB_ID": "4242",
         "SLURM_STEP_ID": "0",
@@ -160,7 +160,7 @@ def test_srun_alone_is_enough(nodes, first):
         },  # torchrun in a step
     ],
 )
-def test_where_slurm_has_no_say(environment):
+def test_where_slurm_variables_are_ignored(environment):
     before = dict(environment)
     distributed.adopt_slurm(environment)
     assert environment == before
@@ -172,12 +172,13 @@ def alone(told):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distributed, "_MEETING", timedelta(seconds=3))
         try:
-            distributed.start(CPU)
+            with distributed.joined(CPU):
+                pass
         except PeerError as error:
             told.write_text(str(error))
 
 
-def test_a_process_whose_peers_never_start_says_so(start_world, tmp_path):
+def test_processes_that_never_start_are_reported(start_world, tmp_path):
     assert start_world(2, alone, tmp_path / "told").wait(60) == [0, 9]
     message = (tmp_path / "told").read_text()
     assert message.startswith("process 0 of 2 did not meet the others at 127.0.0.1:") and "\n" not in message

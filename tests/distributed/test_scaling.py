@@ -57,13 +57,15 @@ def bucket_bytes(toy_data, output):
     from vidssl import distributed
     from vidssl.config import build
     from vidssl.engine.parallel import over_processes
-    from vidssl.engine.train import build_backbone
     from vidssl.methods import METHODS
+    from vidssl.models.backbones import BACKBONES
 
     cpu = torch.device("cpu")
     with distributed.joined(cpu):
         run = RUNS["toy"]("sce", toy_data, output, ())
-        parallel = over_processes(build(METHODS, run.method, build_backbone(run)), cpu, exact=False)
+        parallel = over_processes(
+            build(METHODS, run.method, build(BACKBONES, run.backbone)), cpu, exact=False
+        )
         return sum(map(int, parallel._get_ddp_logging_data()["bucket_sizes"].split(",")))
 
 

@@ -156,9 +156,7 @@ def test_broken_videos_of_all_are_counted_once_by_all(both):
     assert counts == other_counts == [a, a, {**a, **b}, {**a, **b, **c}]
     assert [list(count) for count in counts] == [list(count) for count in other_counts]
     assert said[:3] == others[:3] == [("batch", [n, n]) for n in range(3)]  # 2 of 10 are allowed
-    limit = (
-        "3 of 10 videos are broken, data.max_broken is 0.2: a: no frames; b: cut off; c: empty; all are in "
-    )
+    limit = "3 of 10 videos are broken, data.max_broken is 0.2: a: no frames; b: cut off; c: empty; all are listed in "
     assert said[3] == others[3] and said[3][0] == "DataError" and said[3][1].startswith(limit)
     assert Path(said[3][1].removeprefix(limit)).read_text().splitlines() == [
         "path,reason",
@@ -178,7 +176,7 @@ def test_thousands_of_broken_videos_are_one_short_line_and_a_file(tmp_path):
         made.next(between_steps=True)
     message = str(caught.value)
     assert message.startswith("3000 of 40000 videos are broken, data.max_broken is 0.05: 0.mp4: ")
-    assert message.endswith(f"and 2995 more; all are in {tmp_path / 'broken-videos.csv'}")
+    assert message.endswith(f"and 2995 more; all are listed in {tmp_path / 'broken-videos.csv'}")
     assert len(message) < 400 and "\n" not in message
     with open(tmp_path / "broken-videos.csv", encoding="utf-8", newline="") as file:
         assert list(csv.reader(file)) == [["path", "reason"], *map(list, broken)]
@@ -205,7 +203,7 @@ def test_a_signal_within_a_step_waits_for_its_end(both):
         assert drawn == (2 if rank == 1 else 3) and waited == (rank == 1)
 
 
-def test_all_name_the_same_signal(both):
+def test_all_processes_raise_the_same_signal(both):
     number = str(int(signal.SIGUSR1))
     assert [found["stops"]["both"] for found in both] == [[("batch", [0, 0]), ("Interrupted", number)]] * 2
 

@@ -42,12 +42,14 @@ def test_a_signal_is_noted_and_the_work_goes_on(number, capfd):
         with pytest.raises(Interrupted) as raised:
             request.check()
     assert raised.value.signal == number
-    said = f"\n{signal.Signals(number).name}: saving at the next step boundary; once more ends at once\n"
+    said = (
+        f"\n{signal.Signals(number).name}: saving at the next step boundary; send it again to end at once\n"
+    )
     assert capfd.readouterr().err == said
 
 
 @pytest.mark.parametrize("error", [None, ValueError, Interrupted])
-def test_signals_mean_afterwards_what_they_meant_before(error, before):
+def test_handlers_are_restored(error, before):
     try:
         with StopRequest().listening():
             assert all(signal.getsignal(number) is not before for number in SIGNALS)
@@ -129,7 +131,7 @@ def test_a_signal_ends_a_process_that_waits_for_one_that_hangs(start_world):
     assert time.monotonic() - started < 30
 
 
-def test_elsewhere_than_in_the_main_thread_nothing_is_taken(before):
+def test_threads_other_than_the_main_one_set_no_handlers(before):
     found = []
 
     def work():

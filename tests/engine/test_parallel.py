@@ -184,7 +184,9 @@ def both(run_world):
     return run_world(2, everything)
 
 
-NO_KEYS = "sync_bn: shuffle is for methods that encode keys with a target network; choose sync or local"
+NO_KEYS = (
+    "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
+)
 WORDS = {
     "auto": ("sync", {True}, False),
     "sync": ("sync", {True}, False),
@@ -244,7 +246,9 @@ def test_what_differs_is_named(change, count, first, both):
     for found in both:
         message = found["drifts"][change]
         assert message.startswith(f"after step 7, {count} of ")
-        assert f"; first {first}, other on process 1 than on 0; the last checkpoint is untouched" in message
+        assert (
+            f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
+        )
 
 
 @pytest.mark.parametrize("name", ["moco", "supervised"])

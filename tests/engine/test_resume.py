@@ -7,7 +7,7 @@ import torch
 
 from vidssl.engine.checkpoint import file_hash
 from vidssl.engine.train import train
-from vidssl.errors import DataError
+from vidssl.errors import CheckpointError, DataError
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_another_root_is_named(go_on, toy_folder, tmp_path):
     go_on(1, root)
     (line,) = go_on(2, moved)
     assert line.startswith(f"{tmp_path}/a/checkpoints/step-00000001.pt was trained on other files: ")
-    assert f": data.root {root}, now {moved} (the sizes of all files are the same); the run goes on" in line
+    assert f": data.root {root}, now {moved} (the sizes of all files are the same); the run continues" in line
     assert go_on(3, moved) == []  # it was said once
     assert saved(tmp_path / "a")["step"] == 3 and saved(tmp_path / "a")["data"]["root"] == str(moved)
 
@@ -59,17 +59,16 @@ def test_other_files_of_the_same_names_are_named(go_on, toy_folder, tmp_path):
     assert "data.copies None, now {'quality': 18, 'short_side': 128}" in line
 
 
-def test_a_checkpoint_of_an_earlier_version_is_unknown(go_on, toy_folder, tmp_path):
+def test_a_checkpoint_of_another_format_is_refused(go_on, toy_folder, tmp_path):
     root = toy_folder / "data"
     go_on(1, root)
     path = (tmp_path / "a/checkpoints/last.pt").resolve()
-    content = saved(tmp_path / "a")
-    del content["data"]
-    torch.save(content, path)
+    torch.save({**saved(tmp_path / "a"), "format": "vidssl-checkpoint-1"}, path)
     path.with_suffix(".sha256").write_text(file_hash(path))
-    (line,) = go_on(2, root)
-    assert "was written by an earlier version, which did not record the files" in line and str(root) in line
-    assert go_on(3, root) == []
+    with pytest.raises(
+        CheckpointError, match=r"has format vidssl-checkpoint-1, this version of vidssl reads"
+    ):
+        go_on(2, root)
 
 
 def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):

@@ -17,7 +17,8 @@ from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.log import warn_of_collapse
 from vidssl.engine.run_config import bind_run, load_run
-from vidssl.engine.train import train, training_list
+from vidssl.engine.setup import training_list
+from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.in_batch import group_statistics
@@ -82,7 +83,7 @@ def test_fault_19_a_run_that_died_between_checkpoints(toy_run, metrics, monkeypa
     assert metrics("died") == metrics("straight")
 
 
-def test_a_run_that_is_over_stays_what_it_is(toy_run, metrics):
+def test_a_finished_run_is_not_changed(toy_run, metrics):
     last = train(toy_run("supervised", "a", "steps=3"))
     content, lines = last.read_bytes(), metrics("a")
     assert train(toy_run("supervised", "a", "steps=3")) == last
@@ -115,14 +116,14 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["epochs=1"], "give exactly one of epochs and steps"),
-        (["steps=null"], "give exactly one of epochs and steps"),
+        (["epochs=1"], "set exactly one of epochs and steps"),
+        (["steps=null"], "set exactly one of epochs and steps"),
         (["evaluate.every=2"], "every needs the list query, and most protocols a gallery"),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, .*ressl, sce"),
     ],
 )
-def test_runs_that_cannot_be(overrides, said, toy_run):
+def test_invalid_runs_are_refused(overrides, said, toy_run):
     with pytest.raises(ConfigError, match=said):
         toy_run("sce", "a", *overrides)
 
@@ -161,7 +162,7 @@ def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, 
     monkeypatch.setattr(MomentumMethod, "after_step", lambda self, progress: stepped.append(progress))
     with pytest.raises(
         TrainingError,
-        match=r"^the loss of step 6 is (nan|inf|-inf), or its gradients are not finite; its videos are in",
+        match=r"^the loss of step 6 is (nan|inf|-inf), or its gradients are not finite; its videos are listed in",
     ):
         train(toy_run("moco", "a"))
     assert stepped == [5 / 12]
@@ -224,16 +225,11 @@ def test_fault_26_a_checkpoint_from_before_a_setting_was_there_goes_on(toy_run):
     method, views = content["config"]["method"], content["config"]["data"]["views"]
     for section, name in ((method, "margin"), (method, "inter"), *((view, "operations") for view in views)):
         del section[name]
-    del content["method"]["_extra_state"]["step"]
     checkpoint.save(old.parent, 1, content, keep=2)
-    found, expected = state(train(toy_run("moco", "old", "steps=2"))), state(straight)
-    assert (
-        found["method"].pop("_extra_state")["progress"] == expected["method"].pop("_extra_state")["progress"]
-    )
-    same(found, expected)
+    same(state(train(toy_run("moco", "old", "steps=2"))), state(straight))
 
 
-def test_what_only_says_where_and_how_fast_may_change(toy_run):
+def test_settings_of_where_and_how_fast_may_change(toy_run):
     last = train(toy_run("supervised", "a"), until=1)
     again = train(
         toy_run("supervised", "a", "data.workers=1", "log_every=3", "checkpoint.every=5", "evaluate.clips=3"),
@@ -279,7 +275,7 @@ def test_fault_27_two_runs_in_one_output(toy_run, tmp_path):
     assert train(toy_run("supervised", "a", "steps=1")).exists()
 
 
-def test_fault_18_an_output_that_cannot_be(toy_run, tmp_path):
+def test_fault_18_an_output_folder_that_cannot_be_created(toy_run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot write to output .*file/run: Not a directory"):
         train(toy_run("supervised", "file/run", "steps=1"))
@@ -316,7 +312,7 @@ def test_a_run_in_bfloat16(toy_run, metrics):
 
 
 @pytest.mark.parametrize("name", ["sce", "supervised"])
-def test_watching_changes_nothing(name, toy_run, toy_folder, metrics):
+def test_evaluation_does_not_change_training(name, toy_run, toy_folder, metrics):
     lists = [
         f"evaluate.{role}={toy_folder}/data/motion/{half}.csv"
         for role, half in (("gallery", "train"), ("query", "test"))
@@ -330,7 +326,7 @@ def test_watching_changes_nothing(name, toy_run, toy_folder, metrics):
     assert len({json.dumps(line) for line in measured}) == 3
 
 
-def test_the_banner_says_what_runs(toy_run, caplog):
+def test_the_banner_describes_the_run(toy_run, caplog):
     with caplog.at_level(logging.INFO):
         train(toy_run("sce", "a", "steps=1"))
     assert "sce on resnet3d18 (0.3 M parameters), 40 videos" in caplog.text
@@ -418,7 +414,7 @@ def test_supcon_on_two_classes_warns_where_it_collapses_only(
 
 
 @pytest.mark.parametrize("collapsed", [True, False])
-def test_a_run_that_collapses_says_so(collapsed, toy_run, caplog, monkeypatch):
+def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
     encode = METHODS["moco"].__init__
 
     def one_direction(self, config, backbone):
@@ -461,7 +457,7 @@ def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(
     with caplog.at_level(logging.WARNING):
         last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
     assert (
-        lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run goes on" in caplog.text
+        lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
     )
     monkeypatch.undo()
     same(state(last)["method"], state(train(toy_run("supervised", "straight")))["method"])
@@ -501,7 +497,7 @@ def test_deterministic_is_of_one_run(toy_run):
         assert torch.are_deterministic_algorithms_enabled() is wanted
 
 
-def test_watching_needs_no_labels(toy_run, toy_folder, metrics, tmp_path):
+def test_evaluation_without_labels(toy_run, toy_folder, metrics, tmp_path):
     names = [
         line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]
     ]
@@ -513,15 +509,13 @@ def test_watching_needs_no_labels(toy_run, toy_folder, metrics, tmp_path):
     assert list(line) == ["step", "uniformity_loss"]
 
 
-def test_a_method_that_needs_labels_is_told_of_those_that_lack_before_it_trains(
-    toy_run, toy_folder, tmp_path
-):
+def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_path):
     folder = toy_folder / "data" / "motion"
     header, first, *rows = (folder / "train.csv").read_text().splitlines()
     (tmp_path / "mixed.csv").write_text("\n".join([header, first.split(",")[0] + ",-1", *rows]))
     told = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
     with pytest.raises(
-        ConfigError, match=r"^supcon learns from labels, and 1 of 40 videos of .*mixed\.csv have none"
+        ConfigError, match=r"^supcon needs labels, but 1 of 40 videos of .*mixed\.csv have none"
     ):
         train(toy_run("supcon", "a", *told))
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
@@ -556,10 +550,29 @@ def test_a_monitor_that_is_added_later_measures_once(toy_run, toy_folder, metric
     assert len(metrics("a", "uniformity_loss")) == 1
 
 
+def test_a_failed_evaluation_does_not_cost_the_trained_steps(toy_run, toy_folder, metrics, monkeypatch):
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in ("gallery", "query")]
+    run = toy_run("supervised", "a", "steps=5", "evaluate.every=3", *lists)
+
+    def fail(*_, **__):
+        raise DataError("a video cannot be decoded")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("vidssl.engine.monitor.measure", fail)
+        with pytest.raises(DataError, match="a video cannot be decoded"):
+            train(run)
+    (saved,) = checkpoint.saved(Path(run.output) / "checkpoints")
+    assert saved.name == "step-00000003.pt" and not metrics("a", "uniformity_loss")
+    last = train(run)  # it evaluates step 3 first
+    assert [line["step"] for line in metrics("a", "uniformity_loss")] == [3, 5]
+    assert [line["step"] for line in metrics("a")] == [1, 2, 3, 4, 5]
+    same(state(last), state(train(toy_run("supervised", "straight", "steps=5"))))
+
+
 LISTS = {"gallery": "train", "query": "test"}
 
 
-def test_a_monitor_measures_what_it_is_told_and_the_classifier(toy_run, toy_folder, metrics):
+def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, metrics):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
     told = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
     train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", told, *lists))
@@ -581,7 +594,7 @@ def test_a_monitor_measures_what_it_is_told_and_the_classifier(toy_run, toy_fold
         ("sce", "[]", "at least 1 item"),
     ],
 )
-def test_protocols_of_a_monitor_that_cannot_be(method, told, message, toy_run, toy_folder, tmp_path):
+def test_invalid_protocols_of_the_monitor_are_refused(method, told, message, toy_run, toy_folder, tmp_path):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
     with pytest.raises(ConfigError, match=message):
         train(toy_run(method, "a", "evaluate.every=9", f"evaluate.protocols={told}", *lists))

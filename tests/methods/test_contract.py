@@ -13,8 +13,8 @@ import torch
 
 from vidssl.config import build
 from vidssl.engine.run_config import load_run
-from vidssl.engine.train import build_backbone
 from vidssl.methods import METHODS
+from vidssl.models.backbones import BACKBONES
 from vidssl.types import Batch
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def make(name):
     """A toy's method as a run makes it."""
     run = load_run(PLACES["CONFIGS"] / f"{name}.yaml")
     torch.manual_seed(run.seed)
-    method = build(METHODS, run.method, build_backbone(run))
+    method = build(METHODS, run.method, build(BACKBONES, run.backbone))
     method.allocate(NUM_RECORDS)
     return run, method.train()
 

@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 from vidssl import distributed
 from vidssl.config import Settings, bind, build
 from vidssl.engine.run_config import load_run
-from vidssl.engine.train import build_backbone
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.methods.parts import (
@@ -27,6 +26,7 @@ from vidssl.methods.parts import (
     shuffled,
     unit,
 )
+from vidssl.models.backbones import BACKBONES
 from vidssl.models.heads import Head, mlp
 from vidssl.types import Batch
 
@@ -310,7 +310,7 @@ def test_batch_norm_of_one_clip_is_refused(norm, rows):
 @pytest.mark.parametrize("toy", ["byol", "simclr", "npid"])
 def test_a_method_with_batch_norm_refuses_one_clip(toy):
     run = load_run(CONFIGS / f"{toy}.yaml", ["method.projector.norm=hidden"])
-    method = build(METHODS, run.method, build_backbone(run))
+    method = build(METHODS, run.method, build(BACKBONES, run.backbone))
     clips = torch.randn(1, 3, 4, 32, 32)
     with pytest.raises(ConfigError, match="batch_size"):
         method(Batch((clips, clips), torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)))

@@ -137,7 +137,7 @@ def check_list(videos: Path, out: Path, options: CheckOptions) -> Checked:
         list(files.items()),
         options.workers,
         timeout=options.timeout,
-        on_loss=lambda number, reason: None,  # becomes a finding of its file
+        on_failure=lambda number, reason: None,  # becomes a finding of its file
     )
     states = dict(zip(files, progress(examined, title="check", unit="file", total=len(files)), strict=True))
 
@@ -200,8 +200,8 @@ def _examine(
     from vidssl.video.integrity import check_video
     from vidssl.video.reader import MAX_PIXELS
 
-    if number in guard.lost:
-        return _FileState(name, None, (("hangs or crashes", guard.lost[number]),))
+    if number in guard.failed:
+        return _FileState(name, None, (("hangs or crashes", guard.failed[number]),))
     guard.at(number)
     found: list[Fault] = []
     meta = None

@@ -12,13 +12,13 @@ import vidssl
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint as checkpoints
+from vidssl.engine.monitor import evaluation_clips
 from vidssl.engine.run_config import Run, bind_run, choose_device
-from vidssl.engine.train import build_backbone, test_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import Classifier
 from vidssl.methods import METHODS, Method
-from vidssl.models.backbones import Backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import (
     InitialWeights,
     backbone_weights,
@@ -159,7 +159,7 @@ def load_subject(options: LoadOptions) -> Subject:
             "its own config"
         )
     run = bind_run(content["config"], f"config of {path}")
-    backbone = build_backbone(run)
+    backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
     origin["step"] = content["step"]
     classify, classes = None, 0
@@ -196,7 +196,7 @@ def _build_from_config(
     # Not load_run, which reads the lists of the config: they are not needed here.
     run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
     torch.manual_seed(run.seed)
-    backbone = build_backbone(run)
+    backbone = build(BACKBONES, run.backbone)
     if random:
         origin["seed"] = run.seed
         return run, backbone, None
@@ -208,7 +208,7 @@ def _build_from_config(
 
 def _clips(options: LoadOptions, run: Run) -> TestClips:
     given = {name: value for name in _CLIP_OPTIONS if (value := getattr(options, name)) is not None}
-    settings = {**dict(test_clips(run)), "allow_missing": options.allow_missing, **given}
+    settings = {**dict(evaluation_clips(run)), "allow_missing": options.allow_missing, **given}
     try:
         check_short_side(settings["size"], settings["short_side"])
     except ValueError as error:

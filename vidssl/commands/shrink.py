@@ -123,7 +123,7 @@ def shrink_list(videos: Path, out: Path, settings: ShrinkSettings, options: Shri
             tasks,
             options.workers,
             timeout=options.timeout,
-            on_loss=lambda number, reason: None,  # becomes the reason why its file is left out
+            on_failure=lambda number, reason: None,  # becomes the reason why its file is left out
         )
         bar = progress(copies, title="shrink", unit="file", total=len(tasks))
         for task, copy in zip(tasks, bar, strict=True):
@@ -220,8 +220,8 @@ def _copy(
     part = target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
     try:
         part.unlink(missing_ok=True)
-        if task.number in guard.lost:
-            return _Copy(failure=guard.lost[task.number])
+        if task.number in guard.failed:
+            return _Copy(failure=guard.failed[task.number])
         guard.at(task.number)
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")

@@ -21,8 +21,10 @@ from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine import train as engine
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.monitor import build_monitor
 from vidssl.engine.resume import only_run_in
 from vidssl.engine.run_config import Run, choose_device, load_run
+from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.preconditions import check_disjoint, check_measurable, check_names
@@ -181,8 +183,8 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     out = Path(first.output).parent
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
-            videos = engine.training_list(run)
-            query = engine.tested(run, videos).query
+            videos = training_list(run)
+            query = build_monitor(run, videos).query
             if METHODS[run.method.name].classifies:
                 check_disjoint(videos, query, "the classifier")
 

@@ -93,8 +93,8 @@ class ClipDataset:
             at = (index + step) % len(self)
             path = self.videos.records[at].path
             try:
-                if at in guard.lost:
-                    raise DataError(f"{path}: {guard.lost[at]}")
+                if at in guard.failed:
+                    raise DataError(f"{path}: {guard.failed[at]}")
                 guard.at(at)
                 return self._sample(epoch, at, tuple(broken))
             except DataError as error:

@@ -163,7 +163,7 @@ class Loader:
                 begun.append(batch)
                 yield batch
 
-        def on_loss(item: int, reason: str) -> None:
+        def on_failure(item: int, reason: str) -> None:
             num_records = len(self._dataset)
             lost.append(f"{self._dataset.videos.records[item].path}: {reason}")
             # The batch asked for this record, or for one shortly before it whose place it takes.
@@ -185,7 +185,7 @@ class Loader:
                 self.workers,
                 timeout=self._timeout,
                 ahead=self.prefetch,
-                on_loss=on_loss,
+                on_failure=on_failure,
             ),
         )
 

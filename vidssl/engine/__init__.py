@@ -1,1 +1,1 @@
-"""The training loop and all that it stands on: the schema of a run, optimizers, checkpoints, the log."""
+"""The training loop, and what it needs: config of a run, optimizers, checkpoints, logs."""

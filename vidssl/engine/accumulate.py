@@ -1,4 +1,4 @@
-"""The gradients of a step, from its micro-batches."""
+"""Gradient accumulation over the micro-batches of a step."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -16,20 +16,20 @@ from vidssl.types import Batch
 def accumulate(
     method: Method, parallel: nn.Module, batches: Iterable[Batch], count: int, half: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Add up the gradients of a step.
+    """Accumulate the gradients of a step.
 
     Args:
         method: The method.
-        parallel: The same, or DistributedDataParallel around it.
+        parallel: The method, or DistributedDataParallel around it.
         batches: The micro-batches of this process.
         count: Their number.
         half: Whether networks run in bfloat16.
 
     Returns:
-        The scalars of the step, of this process, and the indices (N,) of its records.
+        The scalars of this process, averaged over its micro-batches, and the indices (N,) of its records.
     """
     if count > 1 and isinstance(method, InBatchMethod):
-        return _whole(method, parallel, batches, half)
+        return _cached(method, parallel, batches, half)
     totals: dict[str, Tensor] = {}
     seen = []
     for n, batch in enumerate(batches, start=1):
@@ -40,38 +40,40 @@ def accumulate(
     return totals, torch.cat(seen)
 
 
-def _whole(
+def _cached(
     method: InBatchMethod, parallel: nn.Module, batches: Iterable[Batch], half: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Contrast all samples of a step with one another by gradient caching (Gao et al., 2021).
 
-    First the embeddings of all micro-batches, without gradients; of them the loss, and its gradient by each embedding;
-    then each micro-batch once more, with gradients, which start from those of its embeddings. The second pass has the
-    random numbers of the first, and is the one that batch norms take their running statistics from.
+    1. Embed all micro-batches without gradients.
+    2. Compute the loss over all embeddings, and its gradient with respect to them.
+    3. Run each micro-batch again, with gradients, and backpropagate from the gradient of its embeddings.
+
+    The second pass uses the random numbers of the first, and it alone updates the running statistics of batch norms.
     """
-    taken, states, embeddings = [], [], []
+    kept, states, embeddings = [], [], []
     with torch.no_grad(), statistics_kept(method):
-        for batch in batches:  # each is embedded while the next one is decoded
+        for batch in batches:  # the loader decodes the next one meanwhile
             device = batch.index.device
-            taken.append(batch)
+            kept.append(batch)
             states.append(_random_state(device))
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 embeddings.append(method.embed(batch))
     joined = torch.cat(embeddings).requires_grad_()
-    scalars = method.contrast(joined, torch.cat([method.group(batch) for batch in taken]))
+    scalars = method.contrast(joined, torch.cat([method.group(batch) for batch in kept]))
     (gradient,) = torch.autograd.grad(scalars["loss"], joined)
-    parts = torch.split(gradient, [len(batch.index) for batch in taken])
-    for n, (batch, part, state) in enumerate(zip(taken, parts, states, strict=True), start=1):
+    parts = torch.split(gradient, [len(batch.index) for batch in kept])
+    for n, (batch, part, state) in enumerate(zip(kept, parts, states, strict=True), start=1):
         _set_random_state(state, batch.index.device)
-        _backward(parallel, batch, 1, half, last=n == len(taken), gradient=part)
-    seen = torch.cat([batch.index for batch in taken])
+        _backward(parallel, batch, 1, half, last=n == len(kept), gradient=part)
+    seen = torch.cat([batch.index for batch in kept])
     return {name: value.detach() for name, value in scalars.items()}, seen
 
 
 def _backward(
     parallel: nn.Module, batch: Batch, count: int, half: bool, last: bool, gradient: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """Run the method forward and backward; gradients are averaged over processes with the last micro-batch."""
+    """Run the method forward and backward on one micro-batch."""
     inputs = (batch,) if gradient is None else (batch, gradient)
     with nullcontext() if last else without_averaging(parallel):
         with torch.autocast(batch.index.device.type, torch.bfloat16, enabled=half):

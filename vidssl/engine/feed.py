@@ -1,4 +1,4 @@
-"""What reaches the method: batches on the device, about which all processes agree."""
+"""Batches on the device, with signals, errors and broken videos agreed on by all processes."""
 
 import csv
 import logging
@@ -19,14 +19,14 @@ from vidssl.types import Batch
 
 _log = logging.getLogger(__name__)
 
-_STOP, _FAILED, _BROKEN = 1, 2, 4  # what a process has to tell the others before they go on
+_STOP, _FAILED, _BROKEN = 1, 2, 4  # flags of a process, combined over all of them by a bitwise or
 
 
 class Feed:
     """The micro-batches of a run.
 
-    Before each, the processes tell each other of signals, errors and broken videos. So they stop together, before
-    a step begins, and no one waits in a collective for one that is gone.
+    Before each one the processes exchange flags, in a single all-reduce: so they stop together, before a step begins,
+    and none waits in a collective for one that has left.
     """
 
     def __init__(
@@ -41,23 +41,22 @@ class Feed:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
         self._limit, self._num_records, self._request = run.data.max_broken, num_records, request
         self._report = Path(run.output) / "broken-videos.csv"
-        self._broken = broken  # added to, and saved with the run
+        self._broken = broken  # part of the run's state: new ones are added
 
     def close(self) -> None:
         """End the workers."""
         self._batches.close()
 
     def next(self, *, between_steps: bool) -> Batch:
-        """Give the next micro-batch.
+        """Return the next micro-batch.
 
         Args:
-            between_steps: Whether the run can stop here: a signal then breaks off the wait. In the middle of a
-                step nothing does.
+            between_steps: Whether the run can stop here: a signal then interrupts the wait.
 
         Raises:
-            Interrupted: A process was asked to stop.
+            Interrupted: A process received a signal.
             DataError: Too many videos are broken.
-            PeerError: Another process has an error.
+            PeerError: Another process failed.
         """
         batch: Batch | None = None
         failure: VidsslError | None = None
@@ -70,20 +69,19 @@ class Feed:
             failure = error
         stop = between_steps and self._request.signal is not None
         broken = batch is not None and len(batch.replaced) > 0
-        news = distributed.union(_STOP * stop | _FAILED * (failure is not None) | _BROKEN * broken)
-        if news & _FAILED:
+        flags = distributed.union(_STOP * stop | _FAILED * (failure is not None) | _BROKEN * broken)
+        if flags & _FAILED:
             distributed.together(lambda: _raise(failure))
-        if news & _STOP:
-            raise Interrupted(
-                next(number for number in distributed.gather_objects(self._request.signal) if number)
-            )
+        if flags & _STOP:
+            signals = distributed.gather_objects(self._request.signal)
+            raise Interrupted(next(number for number in signals if number))
         assert batch is not None
-        if news & _BROKEN:
+        if flags & _BROKEN:
             self._count([pair for pairs in distributed.gather_objects(batch.replaced) for pair in pairs])
         return batch
 
     def _count(self, replaced: list[tuple[str, str]]) -> None:
-        """Name each broken video once; stop when they are too many."""
+        """Log each broken video once; raise if there are too many."""
         for path, reason in replaced:
             if path not in self._broken:
                 self._broken[path] = reason
@@ -96,13 +94,13 @@ class Feed:
                 self._write_report()
             raise DataError(
                 f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {self._limit}: "
-                f"{first_few([*self._broken.values()])}; all are in {self._report}"
+                f"{first_few([*self._broken.values()])}; all are listed in {self._report}"
             )
 
     def _write_report(self) -> None:
         text = StringIO()
         csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
-        with suppress(DataError):  # the error that follows is what matters
+        with suppress(DataError):  # it must not hide the error that follows
             write_whole(self._report, text.getvalue().encode())
 
 

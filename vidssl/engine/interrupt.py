@@ -1,4 +1,4 @@
-"""Signals that ask a run to stop: it saves at the next step boundary. The same signal once more ends it at once."""
+"""Signals that stop a run: it saves at the next step boundary. The same signal again ends it at once."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from types import FrameType
 from vidssl.errors import Interrupted
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
-_ECHO = 2.0  # seconds in which a launcher passes on a signal that its whole group got
+_ECHO = 2.0  # seconds in which a launcher repeats a signal that its process group has received already
 
 
 class StopRequest:
-    """Whether the run was asked to stop.
+    """Whether a signal has asked the run to stop.
 
     Attributes:
-        signal: Number of the first signal that asked; None as long as there was none.
+        signal: Number of the first signal; None if there was none.
     """
 
     def __init__(self) -> None:
@@ -27,16 +27,16 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator["StopRequest"]:
-        """Take the signals; afterwards they mean what they meant before."""
+        """Handle the signals in this block; restore the previous handlers afterwards."""
         if threading.current_thread() is not threading.main_thread():
-            yield self  # Python hands signals to the main thread only: there they keep their meaning
+            yield self  # Python allows handlers in the main thread only
             return
-        # Python hears a signal between two of its own steps: never, while torch waits for a process that hangs. The
-        # kernel writes each into this pipe at once, and a thread reads it.
+        # Python runs handlers between two bytecodes: never, while torch waits for a process that hangs. But each signal
+        # is written into this pipe at once, and a thread reads it.
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         threading.Thread(target=_end_on_repetition, args=(reader,), daemon=True).start()
-        before = {number: signal.signal(number, self._hear) for number in SIGNALS}
+        before = {number: signal.signal(number, self._handle) for number in SIGNALS}
         woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         try:
             yield self
@@ -48,7 +48,7 @@ class StopRequest:
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """Let a signal break off this block by `Interrupted`: for waits whose result nothing depends on yet."""
+        """Let a signal raise `Interrupted` inside this block: for waits that can be abandoned."""
         self._breaks = True
         try:
             self.check()
@@ -61,26 +61,28 @@ class StopRequest:
         if self.signal is not None:
             raise Interrupted(self.signal)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
             self.signal = number
             name = signal.Signals(number).name
             # Not by print or logging: the signal may have come in the middle of one.
-            with suppress(OSError):  # whoever read it may be gone: Ctrl-C ends the `tee` of a pipe too
-                os.write(2, f"\n{name}: saving at the next step boundary; once more ends at once\n".encode())
+            with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
+                os.write(
+                    2, f"\n{name}: saving at the next step boundary; send it again to end at once\n".encode()
+                )
             if self._breaks:
                 raise Interrupted(number)
 
 
 def _end_on_repetition(reader: int) -> None:
-    """End the process when the signal that came first comes again."""
+    """End the process when the first signal is repeated."""
     first, since = None, 0.0
     with open(reader, "rb", buffering=0) as pipe:
-        while heard := pipe.read(1):
-            number = heard[0]
+        while received := pipe.read(1):
+            number = received[0]
             if first is None and number in SIGNALS:
                 first, since = number, time.monotonic()
-            # Not another one: Slurm sends SIGTERM when the time after SIGUSR1 is over, and some more for saving.
+            # Other signals are ignored: Slurm sends SIGTERM some time after SIGUSR1, and leaves more time for saving.
             elif number == first and not (_has_launcher() and time.monotonic() - since < _ECHO):
                 os._exit(128 + number)
 

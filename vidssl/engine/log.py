@@ -1,4 +1,4 @@
-"""What a run says: JSON lines, TensorBoard, one terminal line."""
+"""The log of a run: JSON lines, TensorBoard and a progress bar."""
 
 import json
 import logging
@@ -16,13 +16,13 @@ _log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """The log of a run; the main process opens and writes it.
+    """Writes `metrics.jsonl` and TensorBoard events; only the main process opens it.
 
     Args:
-        output: Folder of the run.
-        step: Step that the run starts from; lines of later steps, of a run that was cut off, are dropped.
+        output: Output folder of the run.
+        step: The step that the run starts from; lines of later steps are dropped.
         steps: Length of the run.
-        clips_per_step: Clips that a step learns from, over all processes.
+        clips_per_step: Clips in a step, over all processes.
         strict: Whether a line that cannot be written ends the run.
     """
 
@@ -32,22 +32,23 @@ class RunLog:
         self._open = ExitStack()
 
     def open(self) -> None:
-        """Drop the lines of later steps, and begin to write.
+        """Drop the lines of steps that will be done again, and open the files.
 
         Raises:
             TrainingError: The folder cannot be written.
         """
-        from torch.utils.tensorboard import SummaryWriter  # the main process alone needs it
+        from torch.utils.tensorboard import (
+            SummaryWriter,  # slow to import, and needed by the main process only
+        )
 
         try:
             text = self._path.read_text(errors="replace") if self._path.exists() else ""
-            lines = text.splitlines()
-            if damaged := sum(_step_of(line) is None for line in lines):
+            lines = [(line, _step_of(line)) for line in text.splitlines()]
+            if damaged := sum(step is None for _, step in lines):
                 _log.warning("%s: %d damaged lines are dropped", self._path, damaged)
             with replacing(self._path) as file:
-                for line in lines:
-                    at = _step_of(line)
-                    if at is not None and at <= self._step:
+                for line, step in lines:
+                    if step is not None and step <= self._step:
                         file.write(f"{line}\n".encode())
             self._file = self._open.enter_context(open(self._path, "a", buffering=1))
             self._board = SummaryWriter(str(self._path.parent), purge_step=self._step + 1)
@@ -61,12 +62,12 @@ class RunLog:
         self._since, self._steps_since = time.perf_counter(), 0
 
     def advance(self) -> None:
-        """Count a step."""
+        """Advance the progress bar by a step."""
         self._bar.update()
         self._steps_since += 1
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """Write the numbers of a training step, with the speed since the last ones."""
+        """Write the scalars of a training step, with the speed since the last ones."""
         now = time.perf_counter()
         speed = self._clips_per_step * self._steps_since / max(now - self._since, 1e-9)
         self._since, self._steps_since = now, 0
@@ -75,7 +76,7 @@ class RunLog:
         warn_of_collapse(step, values)
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """Write a line of numbers, with the time: seconds since 1970, in UTC."""
+        """Write a line of scalars, with the time in seconds since 1970 (UTC)."""
         line = {"step": step, "time": round(time.time(), 3), **values}
         try:
             self._file.write(json.dumps(line) + "\n")
@@ -87,8 +88,8 @@ class RunLog:
             _log.warning("step %d is not logged: %s", step, self._error(error))
 
     def close(self) -> None:
-        """Finish all files."""
-        # Whoever read the terminal may be gone, and a full disk was told of already.
+        """Close all files."""
+        # stderr may be closed, and a full disk has been reported already.
         with suppress(OSError):
             self._open.close()
 
@@ -107,7 +108,7 @@ def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
         return False
     _log.warning(
         "step %d: the keys have collapsed: effective rank %.1f of at most %g, mean similarity of negatives %.2f; "
-        "try milder views, a lower learning rate, or with sce a higher coefficient",
+        "try weaker augmentation, a lower learning rate, or with sce a higher coefficient",
         step,
         rank,
         limit,
@@ -120,4 +121,4 @@ def _step_of(line: str) -> float | None:
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return None  # a crash cut it off, or somebody else wrote it
+        return None  # cut off by a crash, or written by another program

@@ -1,4 +1,4 @@
-"""Optimizers, and which tensors decay."""
+"""Optimizers, and which parameters have weight decay."""
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal
@@ -16,9 +16,11 @@ from vidssl.schedule import Scheduled
 
 class _Shared(Settings):
     lr: Scheduled
-    base_batch: int | None = Field(default=None, ge=1)  # the batch that lr is meant for; it scales linearly
+    base_batch: int | None = Field(
+        default=None, ge=1
+    )  # lr is for this batch size, and scaled linearly to the run's
     weight_decay: float = Field(default=0.0, ge=0)
-    # Learning rate of the backbone over that of the rest, its classifier or projector.
+    # Learning rate of the backbone, relative to that of the heads.
     backbone_scale: float = Field(default=1.0, gt=0)
 
 
@@ -34,14 +36,14 @@ class _WithMomentum(_Shared):
 
 
 class LARSConfig(_WithMomentum):
-    """LARS; neither decay nor trust scaling for biases and norms (SCE's code, section D.3)."""
+    """LARS, without decay and trust scaling for biases and norms (SCE's code, section D.3)."""
 
     name: Literal["lars"]
     trust: float = Field(default=0.001, gt=0)
 
 
 class SGDConfig(_WithMomentum):
-    """SGD with momentum; all tensors decay, with `decay_norms: false` all but the weights and biases of norms."""
+    """SGD with momentum; all parameters decay, with `decay_norms: false` all but those of norms."""
 
     name: Literal["sgd"]
     decay_norms: bool = True
@@ -58,10 +60,9 @@ OptimizerConfig = Annotated[LARSConfig | SGDConfig | AdamWConfig, Field(discrimi
 
 
 class LARS(Optimizer):
-    """SGD with momentum whose gradients are scaled to a share of the norm of their weights (You et al., 2017).
+    """SGD with momentum, with gradients scaled to a fraction of the norm of their weights (You et al., 2017).
 
-    For tensors with more than one dimension: `g += wd * p`, then `g *= trust * |p| / |g|` (1 if either norm
-    is 0).
+    For parameters with more than one dimension: `g += wd * p`, then `g *= trust * |p| / |g|` (1 if a norm is 0).
     """
 
     def __init__(
@@ -80,9 +81,9 @@ class LARS(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Update the weights once; the gradients of matrices are scaled in place.
+        """Update the weights; the gradients of matrices are scaled in place.
 
-        Each line is one call for all tensors, and none waits for the device.
+        By `_foreach` functions: one call for all tensors, without synchronizing with the device.
         """
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
@@ -106,12 +107,12 @@ class LARS(Optimizer):
 
 
 def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
-    """Make the optimizer of the weights that ask for gradients; its lr is set before each step by `set_lr`."""
+    """Make the optimizer of a method's trainable parameters; `set_lr` sets its learning rate before each step."""
     groups = _groups(config, method)
     if isinstance(config, LARSConfig):
         return LARS(groups, 0.0, config.sgd_momentum, config.weight_decay, config.trust, config.nesterov)
     optimizer: Optimizer
-    # Fused: one pass over the weights, on CPUs too.
+    # Fused: one pass over the parameters, on CPUs too.
     if isinstance(config, SGDConfig):
         norms = {id(p) for p in norm_parameters(method)}
         if not config.decay_norms:
@@ -132,7 +133,7 @@ def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
 
 
 def _groups(config: OptimizerConfig, method: Method) -> list[dict[str, Any]]:
-    """Weights that share a learning rate; `scale` is what it is multiplied with."""
+    """Group the parameters by the scale of their learning rate."""
     params = [p for p in method.parameters() if p.requires_grad]
     if config.backbone_scale == 1.0:
         return [{"params": params, "scale": 1.0}]
@@ -147,7 +148,7 @@ def _groups(config: OptimizerConfig, method: Method) -> list[dict[str, Any]]:
 def _split(
     groups: list[dict[str, Any]], weight_decay: float, decays: Callable[[Tensor], bool]
 ) -> list[dict[str, Any]]:
-    """Divide each group into the weights that decay and those that do not."""
+    """Split each group into parameters with and without weight decay."""
     return [
         {**group, "params": [p for p in group["params"] if decays(p) == decayed], "weight_decay": decay}
         for group in groups
@@ -156,7 +157,7 @@ def _split(
 
 
 def _follow_layout(optimizer: Optimizer) -> None:
-    """Give loaded state the memory format of its weights: fused steps read both as they lie in memory, unchecked."""
+    """Give loaded state the memory format of its parameters: fused steps read both in memory order, unchecked."""
     for p, state in optimizer.state.items():
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == p.shape and value.stride() != p.stride():
@@ -164,7 +165,7 @@ def _follow_layout(optimizer: Optimizer) -> None:
 
 
 def set_lr(optimizer: Optimizer, config: OptimizerConfig, progress: float, batch_size: int) -> float:
-    """Set the learning rate of the next step, and give it: that of all but the backbone, where they differ."""
+    """Set the learning rate of the next step and return it, without `backbone_scale`."""
     lr = config.lr.at(progress) * (batch_size / config.base_batch if config.base_batch else 1.0)
     for group in optimizer.param_groups:
         group["lr"] = lr * group["scale"]

@@ -1,4 +1,4 @@
-"""A method on several processes: batch norm, gradients, and the proof that all hold the same."""
+"""A method on several processes: batch norm, gradients, and the check that all hold the same state."""
 
 import hashlib
 import warnings
@@ -22,18 +22,17 @@ BatchNorm = Literal["none", "sync", "shuffle", "local"]
 
 
 def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tuple[Method, BatchNorm]:
-    """Make the batch norms of a method what `sync_bn` asks for; give it, and what they became.
+    """Set over what batch norms take their statistics, as `sync_bn` asks; return the method, and what was set.
 
-    `sync` takes the statistics of the whole micro-batch of all processes; `shuffle` those of one process, with the
-    keys' batches shuffled over the processes (MoCo); `local` those of one process. `auto` is `sync`. With one
-    process all are `local`.
+    `sync`: the micro-batch of all processes. `shuffle`: that of one process, with the keys shuffled over the processes
+    (MoCo, section 3.3). `local`: that of one process. `auto` is `sync`; with one process all are `local`.
 
     Raises:
-        ConfigError: There are no keys to shuffle.
+        ConfigError: `shuffle` is set for a method without keys.
     """
     if wanted == "shuffle" and not isinstance(method, MomentumMethod):
         raise ConfigError(
-            "sync_bn: shuffle is for methods that encode keys with a target network; choose sync or local"
+            "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
         )
     if not batch_norms(method):
         return method, "none"
@@ -49,39 +48,39 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
 
 
 def compile_backbones(method: Method, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile the backbone in place, and that of the target network, which encodes as many clips."""
+    """Compile the backbone in place, and that of the target network."""
     for backbone in {method.backbone, method.target_backbone}:
         compile_backbone(backbone, backend)
 
 
 def over_processes(method: Method, device: torch.device, exact: bool) -> nn.Module:
-    """Have gradients averaged over all processes while they are computed.
+    """Wrap a method in DistributedDataParallel, which averages gradients during the backward pass.
 
-    With `exact` nothing is done here: `average_gradients` follows the backward pass. torch groups gradients anew
-    after its first step, and sums of other groups round otherwise: a resumed run would differ in the last bit.
+    Not with one process, and not with `exact`: DDP changes its gradient buckets after its first step, and sums over
+    other buckets round differently, so a resumed run would differ in the last bit. Then `average_gradients` averages
+    them after the backward pass.
     """
     if distributed.world() == 1 or exact:
         return method
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", FutureWarning
-        )  # `broadcast_buffers` has another name from torch 2.15 on
+        # torch 2.15 renames `broadcast_buffers`.
+        warnings.simplefilter("ignore", FutureWarning)
         return DistributedDataParallel(
             method,
             device_ids=[device.index] if device.type == "cuda" else None,
-            broadcast_buffers=False,  # the queue is equal by construction, and 67 MB large
+            broadcast_buffers=False,  # they are equal by construction, and a queue is 67 MB
             gradient_as_bucket_view=True,
         )
 
 
 def without_averaging(parallel: nn.Module) -> AbstractContextManager[None]:
-    """Keep the gradients of a micro-batch for the average of the step's last one."""
+    """Accumulate the gradients of a micro-batch; DDP averages them with the last one of the step."""
     return parallel.no_sync() if isinstance(parallel, DistributedDataParallel) else nullcontext()
 
 
 @torch.no_grad()
 def average_gradients(parallel: nn.Module) -> None:
-    """Average the gradients of a step over all processes where that is not done yet."""
+    """Average the gradients over all processes, unless DDP has done so."""
     if distributed.world() > 1 and not isinstance(parallel, DistributedDataParallel):
         gradients = [p.grad for p in parallel.parameters() if p.grad is not None]
         mean = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
@@ -92,10 +91,10 @@ def average_gradients(parallel: nn.Module) -> None:
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Compare weights, statistics, queue and optimizer state of all processes by checksum.
+    """Compare the state of method and optimizer on all processes, by checksum.
 
     Raises:
-        TrainingError: They differ; the message names what, and in which processes.
+        TrainingError: They differ; the message names the first tensor and the processes.
     """
     every = distributed.gather_objects(
         dict(_digests({"method": method.state_dict(), "optimizer": optimizer.state_dict()}))
@@ -108,8 +107,8 @@ def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) 
     if different:
         name, ranks = next(iter(different.items()))
         raise TrainingError(
-            f"after step {step}, {len(different)} of {len(every[0])} tensors are not the same on all processes; first "
-            f"{name}, other on process {', '.join(map(str, ranks))} than on 0; the last checkpoint is untouched"
+            f"after step {step}, {len(different)} of {len(every[0])} tensors differ between processes; the first is "
+            f"{name}: process {', '.join(map(str, ranks))} differs from 0; the last checkpoint is untouched"
         )
 
 
@@ -126,7 +125,7 @@ def _digests(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def gradient_norm(method: nn.Module) -> Tensor:
-    """Give the length of all gradients together: not finite where one of them is not."""
+    """Return the L2 norm of all gradients; not finite if one of them is not."""
     gradients = [p.grad for p in method.parameters() if p.grad is not None]
     norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
     return norm

@@ -1,4 +1,4 @@
-"""What of a run is saved, when it may go on from there, and who may write to its folder."""
+"""Saving and resuming runs, and the lock on their output folder."""
 
 import fcntl
 import json
@@ -12,6 +12,7 @@ from typing import Any
 
 import av
 import torch
+from torch.optim import Optimizer
 
 import vidssl
 from vidssl import distributed
@@ -27,7 +28,7 @@ from vidssl.randomness import generator
 
 _log = logging.getLogger(__name__)
 
-# What may differ between a run and its resume: where and how fast, not what is computed.
+# Settings that may differ when a run is resumed: where and how fast it computes, not what.
 _FREE = {
     "output", "device", "log_every", "checkpoint", "compile", "verify_every", "evaluate",
     "data.train", "data.root", "data.workers", "data.prefetch", "data.timeout", "data.max_broken", "data.cache",
@@ -36,14 +37,14 @@ _FREE = {
 
 
 @dataclass
-class Reached:
-    """How far a run has come.
+class RunState:
+    """The progress of a run, saved with it.
 
     Attributes:
-        step: Optimizer steps done.
+        step: Optimizer steps done; the one counter of the loop.
         evaluated: The step of the last evaluation.
-        broken: Videos that were found broken, path to reason.
-        data: The files that are trained on, as `identify` describes them.
+        broken: Broken videos found so far, path to reason.
+        data: The training files, as `identify` describes them.
     """
 
     step: int = 0
@@ -52,75 +53,102 @@ class Reached:
     data: Tree = field(default_factory=dict)
 
 
-def resume(
-    run: Run, output: Path, videos: VideoList, method: Method, optimizer: torch.optim.Optimizer
-) -> Reached:
-    """Take up the newest valid checkpoint of the output folder, the same on all processes.
-
-    With other files under the names of the list, as under another `data.root`, the run goes on; a warning says what
-    differs.
+def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
+    """Write a checkpoint with the state of all processes; called on all, the main one writes.
 
     Raises:
-        ConfigError: The processes were not started with the same settings, or see different lists.
-        CheckpointError: No checkpoint is sound, or it is one of another run.
+        CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
+    """
+    rng = {"cpu": torch.get_rng_state()}
+    if _on_gpu(method):
+        rng["cuda"] = torch.cuda.get_rng_state()
+    all_rng = distributed.gather_objects(rng)
+
+    def write() -> None:
+        content = {
+            "format": FORMAT,
+            **asdict(state),
+            "config": run.model_dump(mode="json"),
+            "method": method.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "rng": all_rng,
+            "versions": {
+                "vidssl": vidssl.__version__,
+                "torch": str(torch.__version__),  # a TorchVersion is not plain data
+                "python": platform.python_version(),
+                run.data.backend: av.__version__,
+            },
+            "fingerprint": videos.fingerprint,
+            "classes": list(videos.classes),
+        }
+        checkpoint.save(_folder(run), state.step, content, run.checkpoint.keep)
+
+    distributed.on_main(write)
+
+
+def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) -> RunState:
+    """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
+
+    If the files of the list have changed, for example under another `data.root`, the run continues with a warning.
+
+    Raises:
+        ConfigError: The processes were started with different settings or see different lists.
+        CheckpointError: No checkpoint is valid, or it belongs to another run.
         DataError: The settings of shrunk copies cannot be read.
     """
-    _agree(run, videos)
+    _check_processes_agree(run, videos)
     data = distributed.on_main(lambda: identify(videos))
-    # One process decides, and checks the file; the others, which see the same folder, read what it found.
-    folder, trust = output / "checkpoints", run.checkpoint.trust
+    # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
+    folder, trust = _folder(run), run.checkpoint.trust
     found = distributed.together(
         lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None
     )
     step: int = distributed.gather_objects(found["step"] if found is not None else 0)[0]
     if not step:
-        return Reached(data=data)
+        return RunState(data=data)
     path = checkpoint.path_of(folder, step)
     content = distributed.together(
-        lambda: _fitting(found or read_checkpoint(path, trust), output, run, videos)
+        lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos)
     )
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
-    on_gpu = _on_gpu(method)
-    then, now = (
-        _processes(*x)
-        for x in ((len(content["rng"]), "cuda" in content["rng"][0]), (distributed.world(), on_gpu))
-    )
-    if then == now:
-        rng = content["rng"][distributed.rank()]
-        torch.set_rng_state(rng["cpu"])
-        if on_gpu:
-            torch.cuda.set_rng_state(rng["cuda"])
-    else:
-        seed_process(run, step)
-        if distributed.is_main():
-            _log.warning(
-                "%s was written by %s, now there are %s: the run goes on, not bit by bit as it would have",
-                path,
-                then,
-                now,
-            )
+    _restore_rng(run, content, path, _on_gpu(method))
     if distributed.is_main():
-        _log.info("resumed %s at step %d", output, step)
-        _warn_of_other_files(path, content.get("data"), data)
-    return Reached(step, content["evaluated"], content["broken"], data)
+        _log.info("resumed %s at step %d", run.output, step)
+        _warn_of_other_files(path, content["data"], data)
+    return RunState(step, content["evaluated"], content["broken"], data)
 
 
-def _warn_of_other_files(path: Path, then: Tree | None, now: Tree) -> None:
-    """Say what differs between the files that a checkpoint was trained on and those that the run goes on with."""
-    if then is None:
+def seed_process(run: Run, step: int = 0) -> None:
+    """Seed torch differently on each process, for dropout; the random numbers of the data do not depend on it."""
+    if distributed.rank() or step:
+        torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
+
+
+def _restore_rng(run: Run, content: Tree, path: Path, on_gpu: bool) -> None:
+    """Restore torch's random state; with another number or kind of processes there is none to restore."""
+    states = content["rng"]
+    before = _processes(len(states), "cuda" in states[0])
+    now = _processes(distributed.world(), on_gpu)
+    if before == now:
+        torch.set_rng_state(states[distributed.rank()]["cpu"])
+        if on_gpu:
+            torch.cuda.set_rng_state(states[distributed.rank()]["cuda"])
+        return
+    seed_process(run, content["step"])
+    if distributed.is_main():
         _log.warning(
-            "%s was written by an earlier version, which did not record the files that it was trained on; the run goes "
-            "on with those in %s, and is exact only if they are the same",
-            path,
-            now["root"],
+            "%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now
         )
-    elif then != now:
-        changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(then, now, "data"))
-        same = " (the sizes of all files are the same)" if then["sizes"] == now["sizes"] else ""
+
+
+def _warn_of_other_files(path: Path, before: Tree, now: Tree) -> None:
+    if before != now:
+        changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(before, now, "data"))
+        same = " (the sizes of all files are the same)" if before["sizes"] == now["sizes"] else ""
         _log.warning(
-            "%s was trained on other files: %s%s; the run goes on with those in %s, and is exact only if they have the "
-            "same content",
+            "%s was trained on other files: %s%s; the run continues with those in %s, and is bit-exact only if their "
+            "content is the same",
             path,
             changed,
             same,
@@ -136,15 +164,17 @@ def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _agree(run: Run, videos: VideoList) -> None:
-    """See whether all processes were started for the same run."""
+def _folder(run: Run) -> Path:
+    return Path(run.output) / "checkpoints"
+
+
+def _check_processes_agree(run: Run, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
-        other = _changes(own[0], config)
-        if other:
+        if changes := _changes(own[0], config):
             raise ConfigError(
-                f"process {number} was started with other settings than process {distributed.rank()}: {other}; "
-                "give all the same"
+                f"process {number} was started with other settings than process {distributed.rank()}: {changes}; "
+                "start all with the same"
             )
         if fingerprint != own[1]:
             raise ConfigError(
@@ -152,88 +182,43 @@ def _agree(run: Run, videos: VideoList) -> None:
             )
 
 
-def seed_process(run: Run, step: int = 0) -> None:
-    """Give each process random numbers of its own, for dropout; those of the data are functions of the record."""
-    if distributed.rank() or step:
-        torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
-
-
-def _fitting(content: dict[str, Any], output: Path, run: Run, videos: VideoList) -> dict[str, Any]:
-    """Give a checkpoint back if this run may go on from it."""
-    missing = sorted(
-        {"config", "method", "optimizer", "rng", "fingerprint", "evaluated", "broken"} - content.keys()
-    )
-    if missing:
+def _check_same_run(content: dict[str, Any], run: Run, videos: VideoList) -> dict[str, Any]:
+    """Return a checkpoint if this run may continue from it."""
+    needed = {"config", "method", "optimizer", "rng", "fingerprint", "evaluated", "broken", "data"}
+    if missing := sorted(needed - content.keys()):
         raise CheckpointError(
-            f"the checkpoint in {output} has no {', '.join(missing)}: it is no checkpoint of a run"
+            f"the checkpoint in {run.output} has no {', '.join(missing)}: it is not the checkpoint of a run"
         )
-    # Bound anew: what that run could not say yet, it did as the defaults are.
-    then = bind_run(content["config"], f"the config of the checkpoint in {output}")
-    changed = _changes(then.model_dump(mode="json"), run.model_dump(mode="json"))
-    if changed:
+    # Bound again, so that settings which were added since have their defaults.
+    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}")
+    if changes := _changes(before.model_dump(mode="json"), run.model_dump(mode="json")):
         raise CheckpointError(
-            f"{output} holds a run with other settings: {changed}; choose another output, or "
-            f"continue that run with --cfg {output / 'config.yaml'}"
+            f"{run.output} holds a run with other settings: {changes}; choose another output, or continue that run "
+            f"with --cfg {Path(run.output) / 'config.yaml'}"
         )
     if content["fingerprint"] != videos.fingerprint:
         raise CheckpointError(
-            f"{output} holds a run on other videos than {videos.path} lists; choose another output"
+            f"{run.output} holds a run on other videos than {videos.path} lists; choose another output"
         )
     return content
 
 
-def _changes(then: Tree, now: Tree) -> str:
-    """Name the settings that differ and may not: `optimizer.lr 0.1, now 0.2`."""
+def _changes(before: Tree, now: Tree) -> str:
+    """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
     return "; ".join(
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"
-        for name, a, b in differences(then, now)
+        for name, a, b in differences(before, now)
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
     )
 
 
-def save(
-    run: Run,
-    output: Path,
-    reached: Reached,
-    videos: VideoList,
-    method: Method,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Write a checkpoint of all processes, the main one doing it.
-
-    Raises:
-        CheckpointError: It cannot be written: on the main process; PeerError on the others.
-    """
-    rng = {"cpu": torch.get_rng_state()}
-    if _on_gpu(method):
-        rng["cuda"] = torch.cuda.get_rng_state()
-    states = distributed.gather_objects(rng)
-
-    def write() -> None:
-        content = {
-            "format": FORMAT,
-            **asdict(reached),
-            "config": run.model_dump(mode="json"),
-            "method": method.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "rng": states,
-            "versions": {
-                "vidssl": vidssl.__version__,
-                "torch": str(torch.__version__),  # a TorchVersion is no plain data
-                "python": platform.python_version(),
-                run.data.backend: av.__version__,
-            },
-            "fingerprint": videos.fingerprint,
-            "classes": list(videos.classes),
-        }
-        checkpoint.save(output / "checkpoints", reached.step, content, run.checkpoint.keep)
-
-    distributed.on_main(write)
-
-
 @contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
-    """Hold the output folder: a second run in it is refused."""
+    """Lock an output folder.
+
+    Raises:
+        ConfigError: Another run has locked it, or it cannot be written.
+    """
     with ExitStack() as stack:
         distributed.on_main(lambda: _lock(output, stack))
         yield
@@ -248,7 +233,7 @@ def _lock(output: Path, stack: ExitStack) -> None:
             f"cannot write to output {output}: {error.strerror}; choose another output"
         ) from None
     try:
-        # It ends with this process, however that ends.
+        # The kernel releases the lock when the process ends, even if it is killed.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         raise ConfigError(f"another run is writing to {output}; choose another output") from None

@@ -1,4 +1,4 @@
-"""The schema of a run: everything that a config file can say."""
+"""The config of a run: all settings of a config file."""
 
 import importlib
 from collections.abc import Sequence
@@ -27,53 +27,49 @@ from vidssl.video.reader import DecodeSettings
 SyncBN = Literal["auto", "sync", "shuffle", "local"]
 
 
-class Embedded(MovingDigits):
-    """The embedded set of moving digits, rendered into `out` where it is missing."""
+class RenderedDigits(MovingDigits):
+    """Synthetic videos of moving digits, rendered into the folder `out` if it is missing."""
 
     out: str
 
 
 class Data(DecodeSettings):
-    """Which videos, which clips of them, which views of the clips. `sampler` and `views` are added by `schema`."""
+    """Which videos, clips and views a run trains on. `schema` adds the types of `sampler` and `views`."""
 
-    train: str  # a list
-    subset: Subset | None = None  # of the list, for learning with few labels
-    root: str | None = None  # folder that overrides the list's root.txt
-    allow_external: bool = False  # accept paths that leave the root
-    moving_digits: Embedded | None = None  # the embedded set, rendered where it is missing
+    train: str  # a list (CSV)
+    subset: Subset | None = None  # train on a class-balanced part of the list
+    root: str | None = None  # folder of the videos; overrides the list's root.txt
+    allow_external: bool = False  # accept paths outside of the root
+    moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
-    prefetch: int = Field(
-        default=2, ge=1
-    )  # batches that each worker makes in advance; they are held in memory
-    # Seconds that one video may take before its worker is stopped; the second time it counts as broken.
+    prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
+    # Seconds for decoding one video. Its worker is then replaced; after a second timeout the video counts as broken.
     timeout: float = Field(default=120.0, gt=0)
-    max_broken: float = Field(
-        default=0.05, ge=0, le=1
-    )  # share of videos that may be broken before the run stops
-    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one for each channel
+    max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
+    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
     sampler: Any
     views: Any
 
 
 class Evaluate(Settings):
-    """How clips are taken for tests; with `every`, also a monitor during training.
+    """Clips and protocols of evaluation; with `every`, also evaluation during training.
 
-    `protocols`, added by `schema`, are what is measured: None means retrieval, knn and uniformity, of lists without
-    labels uniformity alone, and of a method that has a classifier its accuracy.
+    `schema` adds the type of `protocols`. None: retrieval, knn and uniformity; for lists without labels only
+    uniformity; for methods with a classifier accuracy.
     """
 
     clips: int = Field(default=10, ge=1)
     crops: int = Field(default=3, ge=1)  # of each clip
-    size: int | None = Field(default=None, ge=1)  # side of the crops, pixels; None: that of the first view
-    # Of the video before it is cropped, pixels; None: size. 256 with size 224 is the usual test of ImageNet.
+    size: int | None = Field(default=None, ge=1)  # side of the crops in pixels; None: that of the first view
+    # The short side is resized to this before cropping, pixels; None: size. ImageNet: 256 with size 224.
     short_side: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=8, ge=1)  # videos at a time
-    # Of the forward pass. Not that of the run: published tests are in float32.
+    # Of the forward pass, independent of the run's: published results are in float32.
     precision: Literal["float32", "bfloat16"] = "float32"
     every: int | None = Field(default=None, ge=1)  # steps
-    gallery: str | None = None  # the list of training videos that tests compare with
-    query: str | None = None  # the list that is tested
+    gallery: str | None = None  # list of the training videos that protocols compare with or fit on
+    query: str | None = None  # list of the videos that are evaluated
     protocols: Any = None
 
     @model_validator(mode="after")
@@ -87,48 +83,52 @@ class Checkpoints(Settings):
     """When the run is saved; the last step always is."""
 
     every: int = Field(default=1000, ge=1)  # steps
-    keep: int = Field(default=2, ge=2)  # newest ones that stay
-    # What follows where a checkpoint, or a line of the log, cannot be written (the disk is full): `stop` ends the run,
-    # `continue` warns and goes on to the next one. The last checkpoint always ends it.
+    keep: int = Field(default=2, ge=2)  # older ones are deleted
+    # If a checkpoint or a line of the log cannot be written, for example on a full disk: `stop` ends the run,
+    # `continue` warns. If the last checkpoint cannot be written, the run always ends with an error.
     on_error: Literal["stop", "continue"] = "stop"
-    # Resume also from checkpoints with objects in them, which can run code: for methods with other than plain state.
+    # Load checkpoints that hold objects, which can run code: needed by methods whose state is not plain data.
     trust: bool = False
 
 
 class TrackFiles(Settings):
-    """Regions that were followed through the training videos; patch pairs are drawn from them."""
+    """Regions tracked through the training videos; patch pairs are drawn from them."""
 
-    folder: str | None = None  # what tools/track_regions.py wrote
-    # Epochs after which the target network tracks the videos anew; without `folder` also before the first step.
+    folder: str | None = None  # written by `vidssl track`
+    # Epochs after which the target network tracks the videos again; without `folder` also before the first step.
     refresh: float | None = Field(default=None, gt=0)
-    tracker: TrackerSettings = TrackerSettings()  # of `refresh`
+    tracker: TrackerSettings = TrackerSettings()  # for `refresh`
 
     @model_validator(mode="after")
     def _from_somewhere(self) -> "TrackFiles":
         if self.folder is None and self.refresh is None:
-            raise ValueError("give folder (tools/track_regions.py writes it), refresh, or both")
+            raise ValueError("set folder (written by `vidssl track`), refresh, or both")
         return self
 
 
 class Run(Settings):
-    """A run. `backbone`, `method` and what `data` chooses by name are typed by `schema`, once plug-ins are imported."""
+    """A run. `schema` adds the types of fields that are chosen by name, after importing plug-ins."""
 
-    imports: tuple[str, ...] = ()  # modules that register methods, backbones, samplers or recipes of your own
+    imports: tuple[
+        str, ...
+    ] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
-    deterministic: bool = False  # bit-exact also on a GPU, slower
-    compile: bool = False  # torch.compile on the backbone, and on that of the target network
-    # Batch norm over several processes, see docs/distributed.md; auto: sync.
+    deterministic: bool = False  # bit-exact on a GPU too; slower
+    compile: bool = False  # torch.compile of the backbone and the target backbone
+    # Batch norm with several processes, see docs/distributed.md; auto: sync.
     sync_bn: SyncBN = "auto"
-    verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of all processes' states
-    epochs: float | None = Field(default=None, gt=0)  # length of the run: exactly one of the two
+    verify_every: int | None = Field(
+        default=None, ge=1
+    )  # steps between comparisons of the state of all processes
+    epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
     steps: int | None = Field(default=None, ge=1)
-    init: Initial | None = None  # weights that the backbone starts from: a file
+    init: Initial | None = None  # file of initial weights of the backbone
     tracks: TrackFiles | None = None  # None: no patch pairs
     batch_size: int = Field(ge=1)  # global
-    micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: its whole share at once
+    micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: no gradient accumulation
     data: Data
     backbone: Any
     method: Any
@@ -140,7 +140,7 @@ class Run(Settings):
     @model_validator(mode="after")
     def _one_length(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
-            raise ValueError("give exactly one of epochs and steps")
+            raise ValueError("set exactly one of epochs and steps")
         return self
 
     @model_validator(mode="after")
@@ -157,12 +157,12 @@ class Run(Settings):
 
     @property
     def test_size(self) -> int:
-        """Side of the crops that features are taken from, in pixels."""
+        """Side of the crops for evaluation, in pixels."""
         return int(self.evaluate.size or self.data.views[0].size)
 
 
 def schema() -> type[Run]:
-    """Make the type of a run with all methods, backbones, samplers and recipes that are registered now."""
+    """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far."""
     recipe = choice(RECIPES)
     data = create_model(
         "Data",
@@ -189,11 +189,10 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     Args:
         path: The file.
         overrides: `KEY=VALUE`.
-        split: Number that stands for `{split}` in all its texts, those of data or the seed; the output is
-            `OUTPUT/splitN` then.
+        split: Replaces `{split}` in all strings; the output becomes `OUTPUT/splitN`.
 
     Raises:
-        ConfigError: All mistakes at once; or `{split}` is there without a number, or a number without it.
+        ConfigError: All mistakes at once; or `{split}` occurs without a number, or a number is passed without it.
     """
     tree = read(path, overrides)
     named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
@@ -212,15 +211,13 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
                 f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
             )
         tree = _fill(read(path, [text.replace("{split}", str(split)) for text in overrides]), split)
-        if isinstance(tree.get("output"), str):  # else binding tells
+        if isinstance(tree.get("output"), str):  # else bind_run reports it
             tree["output"] = f"{tree['output']}/split{split}"
     return bind_run(tree, str(path))
 
 
 def _mentions_split(tree: Any) -> bool:
-    if isinstance(tree, dict | list):
-        return any(map(_mentions_split, tree.values() if isinstance(tree, dict) else tree))
-    return isinstance(tree, str) and "{split}" in tree
+    return "{split}" in str(tree)
 
 
 def _fill(tree: Any, split: int) -> Any:
@@ -232,7 +229,7 @@ def _fill(tree: Any, split: int) -> Any:
 
 
 def bind_run(tree: Tree, source: str) -> Run:
-    """Bind plain data to the schema of a run, after importing the modules that it names."""
+    """Bind plain data to the schema of a run, after importing the modules of `imports`."""
     for module in tree.get("imports") or ():
         try:
             importlib.import_module(str(module))
@@ -242,14 +239,14 @@ def bind_run(tree: Tree, source: str) -> Run:
 
 
 def choose_device(name: str) -> torch.device:
-    """Find the device of this process.
+    """Return the device of this process.
 
     Raises:
-        TrainingError: A GPU was asked for and there is none.
+        TrainingError: `cuda` is requested and there is no GPU.
     """
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
     if name == "cpu" or not torch.cuda.is_available():
         return torch.device("cpu")
-    # srun may show each process its own GPU only.
+    # srun may make only its own GPU visible to each process.
     return torch.device("cuda", distributed.local_rank() % torch.cuda.device_count())

@@ -1,4 +1,4 @@
-"""`status.json` in the output folder: what schedulers and people look at to see how a run stands."""
+"""`status.json` in the output folder: the state of a run, for schedulers and users."""
 
 import json
 import signal
@@ -15,17 +15,17 @@ from vidssl.errors import Interrupted
 class Status:
     """State of a run: `running`, `interrupted` (saved: start it again), `finished` or `failed`.
 
-    A run that was killed leaves `running` behind. Only the main process writes.
+    A run that was killed leaves `running`. Only the main process writes.
     """
 
     def __init__(self, output: Path) -> None:
         self._path = output / "status.json"
-        self.step: int | None = None  # not known while the run gets ready
+        self.step: int | None = None  # of the newest checkpoint; None until the run starts
         self.steps: int | None = None
 
     @contextmanager
     def reported(self) -> Iterator["Status"]:
-        """Write `running` now, and at the end how the block ended."""
+        """Write `running` now, and at the end of the block how it ended."""
         self._write("running")
         try:
             yield self
@@ -37,9 +37,14 @@ class Status:
             raise
         self._write("finished" if self.step == self.steps else "interrupted")
 
-    def saved(self, step: int, steps: int) -> None:
-        """Note that a checkpoint of this step, of so many, is there."""
-        self.step, self.steps = step, steps
+    def start(self, step: int, steps: int) -> None:
+        """Set the step to start from, and the length of the run."""
+        self.steps = steps
+        self.saved(step)
+
+    def saved(self, step: int) -> None:
+        """Set the step of the newest checkpoint."""
+        self.step = step
         self._write("running")
 
     def _write(self, state: str, reason: str | None = None) -> None:
@@ -47,11 +52,11 @@ class Status:
             return
         content = {
             "state": state,
-            "step": self.step,  # of the newest checkpoint
+            "step": self.step,
             "steps": self.steps,
             "reason": reason,
             "time": datetime.now().astimezone().isoformat(timespec="seconds"),
         }
-        with suppress(OSError):  # a full disk is reported by the checkpoint that it stops, not by this note
-            with replacing(self._path) as file:
-                file.write((json.dumps(content) + "\n").encode())
+        # A full disk must not end the run here; the next checkpoint reports it.
+        with suppress(OSError), replacing(self._path) as file:
+            file.write((json.dumps(content) + "\n").encode())

@@ -27,7 +27,7 @@ from vidssl.models.checkpoint_layouts import (
     shapes_of,
 )
 
-FORMAT = "vidssl-checkpoint-1"
+FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 _EXTRA = "_extra_state"  # torch's key in a state_dict
 _EXPECTED = "expected: a .pt file that vidssl wrote"
 _EXPECTED_ANY = (
@@ -95,7 +95,17 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
 
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether the content of a file is a vidssl checkpoint."""
+    """Whether the content of a file is a vidssl checkpoint.
+
+    Raises:
+        CheckpointError: It was written by a version with another format.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if isinstance(found, str) and found.startswith("vidssl-checkpoint-") and found != FORMAT:
+        raise CheckpointError(
+            f"the checkpoint has format {found}, this version of vidssl reads {FORMAT}: use the version that wrote "
+            "it, or train again"
+        )
     return isinstance(content, dict) and content.get("format") == FORMAT and "method" in content
 
 

@@ -143,7 +143,7 @@ def track_list(
         tasks,
         workers,
         timeout=timeout,
-        on_loss=lambda number, reason: None,  # `_prepare` returns the reason
+        on_failure=lambda number, reason: None,  # `_prepare` returns the reason
     )
     with closing(prepared), progress(title=title, unit="video", total=len(tasks), disable=not tasks) as bar:
         for task in tasks:
@@ -264,8 +264,8 @@ def _prepare(
     task: _Task, guard: ItemGuard, folder: Path, config: TrackerSettings, reading: DecodeSettings
 ) -> _PreparedVideo:
     """Decode the chunks of a video, and read or search the proposals of their frames."""
-    if task.number in guard.lost:
-        return _PreparedVideo(failure=guard.lost[task.number])
+    if task.number in guard.failed:
+        return _PreparedVideo(failure=guard.failed[task.number])
     guard.at(task.number)
     cv2.setNumThreads(0)  # the workers share the cores already
     began, search_seconds = time.perf_counter(), 0.0

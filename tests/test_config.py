@@ -165,6 +165,17 @@ def test_15_an_unknown_key_and_the_nearest_one(write):
     assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
 
 
+def test_a_renamed_key_is_refused_with_the_new_name():
+    sce = Path(__file__).parents[1] / "configs" / "toy" / "sce.yaml"
+    pair = "data.sampler={name: pair, frames: 1, sampling_rate: 1, too_short: error}"
+    for key, new, *overrides in (
+        ("short", "short_video", "data.sampler.short=hold"),
+        ("too_short", "no_room", pair),
+    ):
+        with pytest.raises(ConfigError, match=rf"1 mistake\n  data\.sampler\.{key}: was renamed to '{new}'$"):
+            load_run(sce, overrides)
+
+
 def test_an_override_of_the_name_of_a_choice_alone(write):
     """The keys that are left over are named, once, and how the part is chosen anew."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))

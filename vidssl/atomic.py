@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -99,3 +101,23 @@ def state_of(path: Path) -> tuple[int, int]:
 def temporary_for(path: Path) -> Path:
     """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
     return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def creating_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted.
+
+    Raises:
+        OSError: It cannot be written, or `path` exists and is not an empty folder.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A sibling, so that the rename stays on one file system. One level deeper, since mkdtemp's own folder is not
+    # readable by other users.
+    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        folder = scratch / path.name
+        folder.mkdir()
+        yield folder
+        os.replace(folder, path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
@@ -15,10 +15,16 @@ from vidssl.errors import ConfigError
 from vidssl.registry import Registry, did_you_mean
 
 
+def _add_renamed(schema: dict[str, Any], model: Any) -> None:
+    if model.renamed:
+        schema["renamed"] = model.renamed
+
+
 class Settings(BaseModel):
     """What every `Config` derives from: strict types, no unknown keys, no change once made."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", json_schema_extra=_add_renamed)
+    renamed: ClassVar[dict[str, str]] = {}  # old key: new key; the error for the old one names the new one
 
 
 class Configurable(Protocol):
@@ -183,6 +189,8 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
     place, kind, message = ".".join(where), mistake["type"], mistake["msg"]
     if kind == "extra_forbidden":
         keys = _keys(schema, mistake["loc"][:-1])
+        if new := _resolve(*_node(schema, mistake["loc"][:-1])).get("renamed", {}).get(where[-1]):
+            return f"{place}: was renamed to '{new}'"
         if swapped := _swapped(schema, mistake["loc"], ".".join(where[:-1]), section):
             return f"{swapped}; there are: {', '.join(keys)}"
         return f"{place}: unknown key{did_you_mean(where[-1], keys)}; there are: {', '.join(keys)}"

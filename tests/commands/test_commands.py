@@ -279,7 +279,7 @@ def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *told, "--seed", "1"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(TOP / "datasets/make_moving_digits.py"), run_name="__main__")
-    assert caught.value.code == 2 and "seed 0 there, 1 wanted" in capsys.readouterr().err
+    assert caught.value.code == 2 and "seed is 0, requested 1" in capsys.readouterr().err
 
 
 def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
@@ -383,7 +383,7 @@ def test_mistakes_in_lists(training, tmp_path):
     message = training(f"data.train={tmp_path}/one.csv")
     assert message.startswith(f"error: {tmp_path}/one.csv:3: label 2 is out of range")
     (tmp_path / "web.csv").write_text("path,label\nhttp://127.0.0.1:9/a.mp4,1\n")
-    assert "is an address" in training(f"data.train={tmp_path}/web.csv")
+    assert "is a URL" in training(f"data.train={tmp_path}/web.csv")
     assert not (tmp_path / "run/checkpoints").exists()
 
 

@@ -438,9 +438,7 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp
     video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
     message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
     assert f"{index} contains shrunk copies (quality 18, short_side 40), {video} contains original" in message
-    assert (
-        "tools/shrink_videos.py LIST --out FOLDER makes copies, also for a list of a single video" in message
-    )
+    assert "vidssl shrink makes copies, also of a list of a single video" in message
     (new / "list.csv").write_text("path\nv.mp4\n")
     shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40), Shrinking())
     found = find(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)

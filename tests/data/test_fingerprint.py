@@ -1,4 +1,4 @@
-"""What identifies the files of a list: equal for the same files, different for others of the same names."""
+"""Fingerprints of the files of a list: equal for the same files, different for others of the same names."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def make(tmp_path):
 FILES = {"x/1.mp4": 5, "x/2.mp4": 70, "y/3.mp4": 5}
 
 
-def test_the_same_files_are_the_same_and_others_are_not(make, tmp_path):
+def test_same_files_give_the_same_fingerprint_and_others_do_not(make, tmp_path):
     here = identify(make("a", FILES))
     assert here == json.loads(json.dumps(here))  # plain data
     assert (here["root"], here["files"], here["missing"], here["bytes"]) == (str(tmp_path / "a"), 3, 0, 80)
@@ -45,7 +45,7 @@ def test_the_same_files_are_the_same_and_others_are_not(make, tmp_path):
     assert {name for name in here if here[name] != swapped[name]} == {"sizes"}
 
 
-def test_missing_files_and_those_that_came(make, tmp_path):
+def test_missing_files_change_the_fingerprint(make, tmp_path):
     listed = make("a", {"x/1.mp4": 5, "x/2.mp4": 0})
     here = identify(listed)
     (tmp_path / "a/x/2.mp4").unlink()
@@ -88,7 +88,7 @@ def test_a_folder_of_images_is_its_images(make, tmp_path):
     assert identify(make("a", {}, ["empty"]))["bytes"] == 0
 
 
-def test_a_file_of_many_rows_is_looked_at_once(make, monkeypatch):
+def test_a_file_of_many_rows_is_inspected_once(make, monkeypatch):
     rows = [f"{name},{start}" for start in range(7) for name in FILES]
     listed = make("a", FILES, rows, "path,start")
     looked, lstat = [], os.lstat
@@ -142,11 +142,11 @@ def test_settings_that_cannot_be_read(make, tmp_path, content):
         identify(listed)
     (tmp_path / "a/shrink.json").unlink()
     (tmp_path / "a/shrink.json").mkdir()
-    with pytest.raises(DataError, match=r"^cannot read \S+/a/shrink\.json: Is a directory; let this user"):
+    with pytest.raises(DataError, match=r"^cannot read \S+/a/shrink\.json: Is a directory; make it readable"):
         identify(listed)
 
 
-def test_what_may_be_compared(tmp_path):
+def test_copies_are_not_compared_with_originals(tmp_path):
     originals, small, other = (
         {"copies": copies, "files": 2, "missing": 0}
         for copies in (

@@ -18,14 +18,13 @@ from vidssl.commands.check import check_list as check
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import (
     Loader,
-    StepSampler,
     collate,
     eval_loader,
-    keys_of_step,
     to_device,
     train_loader,
 )
 from vidssl.data.samplers import Random, Uniform
+from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.video_list import read_list, write_lists
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -180,7 +179,9 @@ def test_the_memory_of_the_loader_is_logged_once(workers, caplog):
     loader = Loader(Zeros(), [[(0, 0), (0, 1)], [(0, 2), (0, 3)]], workers, prefetch=2)
     with caplog.at_level(logging.INFO):
         assert len(list(loader)) == 2
-    line = "the loader holds up to 6 MB in each process: 3 data.workers x 2 data.prefetch x 0.9 MB a batch"
+    line = (
+        "prefetched batches use up to 6 MB per process: 3 data.workers x 2 data.prefetch x 0.9 MB per batch"
+    )
     assert caplog.messages == ([line] if workers else [])
 
 
@@ -293,7 +294,7 @@ def test_1_the_next_video_takes_the_place_of_a_broken_one(spoiled):
         assert all("not a video" in reason for _, reason in sample.replaced)
     with pytest.raises(DataError, match=r"03\.mp4"):
         training_set(path)[0, 3]
-    with pytest.raises(DataError, match=r"2 videos in a row.*03\.mp4.*04\.mp4"):
+    with pytest.raises(DataError, match=r"2 consecutive videos are broken: .*03\.mp4.*04\.mp4"):
         training_set(path, replace=1)[0, 3]
 
 
@@ -307,8 +308,8 @@ def test_1_no_more_than_a_thousand_neighbours_are_tried(tmp_path):
 
     with pytest.raises(
         DataError,
-        match=r"^1000 videos in a row .*/2500\.mp4: .*; and 995 more; correct the list \(tools/check_videos\.py\): the "
-        r"limit is 1000 consecutive broken videos, whatever data\.max_broken is$",
+        match=r"^1000 consecutive videos are broken: .*/2500\.mp4: .*; and 995 more; correct the list "
+        r"\(vidssl check\): the limit is 1000 consecutive broken videos, whatever data\.max_broken is$",
     ):
         training_set(tmp_path / "lists/train.csv", replace=2999).sample((0, 2500), Counting())
     assert tried == [*range(2500, 3000), *range(500)]
@@ -362,7 +363,7 @@ def test_4_a_broken_video_in_evaluation_is_an_error(spoiled, workers):
 
 
 def test_4_so_is_one_that_is_too_short(digits):
-    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short="error"))
+    sampler = Uniform(Uniform.Config(frames=4, seconds=2.0, short_video="error"))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=24))
     dataset = ClipDataset(read_list(digits / "motion/test.csv"), sampler, [recipe])
     with pytest.raises(DataError, match=r"00002\.mp4: the clip needs 50 frames"):
@@ -516,7 +517,7 @@ def test_fault_10_and_11_after_too_many_the_run_stops(how, said, spell, spoiled,
     message = str(caught.value)
     assert sum(f"{n:02d}.mp4: " in message for n in range(0, 40, 3)) == message.count(said) == 3
     assert (
-        "3 of 40 videos hung or ended a worker; the limit is 2: correct the list or raise data.max_broken"
+        "3 of 40 videos made a worker hang or crash; the limit is 2: correct the list or raise data.max_broken"
         in message
     )
     assert "\n" not in message and not multiprocessing.active_children()

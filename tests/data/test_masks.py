@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, eval_loader, to_device, train_loader
+from vidssl.data.loader import eval_loader, to_device, train_loader
 from vidssl.data.masks import read_mask
 from vidssl.data.samplers import Center, Random
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import Row, copy_list, read_list, write_lists
 from vidssl.errors import DataError
 from vidssl.randomness import generator
@@ -198,8 +199,8 @@ def test_a_header_that_promises_a_huge_mask_is_all_that_is_read(tmp_path, side):
         ("  ", "the mask is empty"),
         ("../b.png", "leaves the root"),
         ("/etc/b.png", "leaves the root"),
-        ("http://x/b.png", "is an address"),
-        ("file:b.png", "is an address"),
+        ("http://x/b.png", "is a URL"),
+        ("file:b.png", "is a URL"),
     ],
 )
 def test_cells_that_are_refused(tmp_path, cell, reason):
@@ -227,7 +228,7 @@ def test_a_copy_of_a_list_keeps_its_masks_or_is_refused(masked, tmp_path):
     assert [record.mask for record in read_list(copy).records] == [
         record.mask for n, record in enumerate(listed.records) if n != 1
     ]
-    with pytest.raises(DataError, match=r"the masks of .* do not follow"):
+    with pytest.raises(DataError, match=r"masks are not copied: .* use a list without"):
         copy_list(listed, tmp_path / "other", tmp_path / "other", listed.names)
 
 

@@ -1,4 +1,4 @@
-"""The embedded data set: equal bytes, true boxes, independent factors, whole or absent."""
+"""Moving digits: equal bytes, correct boxes, independent factors, written atomically."""
 
 import csv
 import gzip
@@ -17,7 +17,8 @@ from vidssl.config import bind
 from vidssl.data.masks import read_mask
 from vidssl.data.synthetic import moving_digits
 from vidssl.data.synthetic.digits import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
-from vidssl.data.synthetic.moving_digits import MOTIONS, MovingDigits, ensure, square_around, track
+from vidssl.data.synthetic.factors import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
+from vidssl.data.synthetic.moving_digits import MovingDigits, ensure, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
@@ -52,7 +53,7 @@ def decode(path, count=None):
 
 def many_factors(count, seed=0):
     """Factors of many videos, without rendering any."""
-    return [moving_digits._draw(MOTIONS[i % 8], 0, [0], generator(seed, 1, i)) for i in range(count)]
+    return [draw_factors(MOTIONS[i % 8], 0, [0], generator(seed, 1, i)) for i in range(count)]
 
 
 def accuracy(model, x, y):
@@ -64,7 +65,7 @@ def test_equal_settings_give_equal_bytes(tmp_path):
     ensure(tmp_path / "a" / "set", TINY)
     ensure(tmp_path / "b" / "set", TINY)
     first, second = contents(tmp_path / "a" / "set"), contents(tmp_path / "b" / "set")
-    for name in ("motion/root.txt", "digit/root.txt", "colour/root.txt"):  # these say where the set lies
+    for name in ("motion/root.txt", "digit/root.txt", "colour/root.txt"):  # these hold the path of the set
         assert first.pop(name).decode() == f"{tmp_path}/a/set\n"
         assert second.pop(name).decode() == f"{tmp_path}/b/set\n"
     assert first == second
@@ -72,7 +73,7 @@ def test_equal_settings_give_equal_bytes(tmp_path):
     assert contents(tmp_path / "c")["videos/train/00000.mp4"] != first["videos/train/00000.mp4"]
 
 
-def test_videos_are_what_the_settings_say(made):
+def test_videos_match_the_settings(made):
     assert len(list(made.glob("videos/train/*.mp4"))) == len(list(made.glob("videos/test/*.mp4"))) == 80
     with av.open(str(made / "videos/test/00007.mp4")) as container:
         stream = container.streams.video[0]
@@ -149,7 +150,7 @@ def test_camera_pans(made):
     assert np.mean(far) > 2.5 * np.mean(near)
 
 
-def test_single_frame_tells_nothing_of_the_motion():
+def test_a_single_frame_does_not_predict_the_motion():
     """Place, tilt and scale of one frame are all that depends on the motion; chance is 0.125."""
     videos = many_factors(3200)
     state = np.stack([track(factors, 48)[24] for factors in videos])
@@ -159,7 +160,7 @@ def test_single_frame_tells_nothing_of_the_motion():
     assert accuracy(RandomForestClassifier(100, max_depth=8, random_state=0), state, label) < 0.2
 
 
-def test_sixteen_frames_tell_the_motion():
+def test_sixteen_frames_predict_the_motion():
     """The same classifier on the movement within 16 frames; place and direction of view are taken out."""
     videos = many_factors(1600)
     tracks = np.stack([track(factors, 48)[16:32] for factors in videos])
@@ -172,7 +173,7 @@ def test_sixteen_frames_tell_the_motion():
     assert accuracy(RandomForestClassifier(100, random_state=0), movement, label) > 0.9
 
 
-def test_nothing_else_tells_the_motion(made):
+def test_nothing_else_predicts_the_motion(made):
     """First frames as pixels, nearest neighbour: near chance (0.125, standard deviation 0.037)."""
     lists = {split: read_list(made / "motion" / f"{split}.csv") for split in ("train", "test")}
     x, y = {}, {}
@@ -185,10 +186,10 @@ def test_nothing_else_tells_the_motion(made):
 @pytest.mark.parametrize("motion", MOTIONS)
 def test_digit_stays_on_the_canvas(motion):
     for factors in many_factors(400):
-        state = track(moving_digits.Factors(**{**vars(factors), "motion": motion}), 48)
-        assert np.all(np.abs(state[:, :2] - 0.5) <= moving_digits.REACH + 1e-9)
-        assert np.all(np.abs(state[:, 2]) <= moving_digits.TILT + 1e-9)
-        assert np.all(np.abs(state[:, 3] - 1) <= moving_digits.SWELL + 1e-9)
+        state = track(Factors(**{**vars(factors), "motion": motion}), 48)
+        assert np.all(np.abs(state[:, :2] - 0.5) <= REACH + 1e-9)
+        assert np.all(np.abs(state[:, 2]) <= TILT + 1e-9)
+        assert np.all(np.abs(state[:, 3] - 1) <= SWELL + 1e-9)
 
 
 def test_second_call_does_nothing(tmp_path):
@@ -202,11 +203,11 @@ def test_second_call_does_nothing(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     ensure(tmp_path / "set", TINY)
-    with pytest.raises(DataError, match=r"seed 0 there, 5 wanted.*remove it or choose another folder"):
+    with pytest.raises(DataError, match=r"seed is 0, requested 5.*delete it or choose another folder"):
         ensure(tmp_path / "set", MovingDigits(train=8, test=2, size=32, frames=8, seed=5))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    with pytest.raises(DataError, match="holds no set of moving digits"):
+    with pytest.raises(DataError, match="is not a set of moving digits"):
         ensure(tmp_path / "other", TINY)
     assert (tmp_path / "other" / "thesis.txt").read_text() == "mine"
 
@@ -317,7 +318,7 @@ def test_masks_change_nothing_else(masked, tmp_path):
             assert extra[name] == content, name
     assert {name.split("/")[0] for name in extra.keys() - without.keys()} == {"parts"}
     assert not ensure(masked, plain) and not ensure(masked, MASKED)
-    with pytest.raises(DataError, match="masks None there, True wanted"):
+    with pytest.raises(DataError, match="masks is None, requested True"):
         ensure(tmp_path / "set", MASKED)
 
 

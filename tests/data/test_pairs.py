@@ -1,4 +1,4 @@
-"""Samplers of clips that lie far apart: gaps, bounds, every placement equally likely, tracks, videos without room."""
+"""Samplers of clips that lie far apart: gaps, bounds, uniform placements, tracks, videos without room."""
 
 import itertools
 import re
@@ -96,8 +96,8 @@ def test_the_one_placement_that_there_is():
     with pytest.raises(DataError) as caught:
         draw(sampler, meta(40), 2, 0)
     assert str(caught.value) == (
-        "2 clips of 1 frames, 40 apart, need 41 frames, the video has 40; leave such videos out "
-        "(check_videos.py --min-frames 41), or choose too_short: closer"
+        "2 clips of 1 frames, 40 apart, need 41 frames, the video has 40; remove such videos "
+        "(vidssl check --min-frames 41), or set no_room to closest"
     )
 
 
@@ -116,9 +116,9 @@ def test_the_frames_that_are_needed_are_enough(views):
 
 @pytest.mark.parametrize("views", [2, 3])
 @pytest.mark.parametrize("count", [10, 11, 13, 20, 40])
-def test_closer_is_as_far_as_the_video_allows(views, count):
+def test_closest_is_as_far_as_the_video_allows(views, count):
     """The smallest distance of two starts is the largest that any placement has."""
-    sampler = Pair(Pair.Config(frames=4, sampling_rate=3, min_gap=100, too_short="closer"))
+    sampler = Pair(Pair.Config(frames=4, sampling_rate=3, min_gap=100, no_room="closest"))
     found = starts(sampler, meta(count), views, 60)
     best = max(
         min(b - a for a, b in itertools.pairwise(placed))
@@ -130,29 +130,29 @@ def test_closer_is_as_far_as_the_video_allows(views, count):
     assert count == 10 or len({tuple(row) for row in found}) > 1  # the order stays random
 
 
-def test_closer_with_less_than_a_clip_does_what_short_says():
+def test_closest_with_less_than_a_clip_follows_short_video():
     for short, expected in (("loop", [0, 3, 1, 4]), ("hold", [0, 3, 4, 4])):
-        config = Pair.Config(frames=4, sampling_rate=3, too_short="closer", short=short)
+        config = Pair.Config(frames=4, sampling_rate=3, no_room="closest", short_video=short)
         clips = draw(Pair(config), meta(5), 2, 0)
         assert [clip.indices.tolist() for clip in clips] == [expected] * 2
-    config = Pair.Config(frames=4, sampling_rate=3, too_short="closer", short="error")
+    config = Pair.Config(frames=4, sampling_rate=3, no_room="closest", short_video="error")
     with pytest.raises(DataError, match="the clip needs 10 frames"):
         draw(Pair(config), meta(5), 2, 0)
 
 
 def test_enough_room_is_drawn_alike_under_both_policies():
-    error, closer = (
-        Pair(Pair.Config(frames=2, sampling_rate=2, min_gap=5, too_short=policy))
-        for policy in ("error", "closer")
+    error, closest = (
+        Pair(Pair.Config(frames=2, sampling_rate=2, min_gap=5, no_room=policy))
+        for policy in ("error", "closest")
     )
-    assert np.array_equal(starts(error, meta(60), 3, 50), starts(closer, meta(60), 3, 50))
+    assert np.array_equal(starts(error, meta(60), 3, 50), starts(closest, meta(60), 3, 50))
 
 
 def test_a_pair_needs_two_views():
     for views in (0, 1):
-        with pytest.raises(ConfigError, match="two recipes"):
+        with pytest.raises(ConfigError, match="needs 2 recipes, got"):
             draw(Pair(Pair.Config(frames=1, sampling_rate=1)), meta(100), views, 0)
-    for settings in ({"min_gap": 0}, {"too_short": "loop"}, {"untracked": "pair"}):
+    for settings in ({"min_gap": 0}, {"no_room": "loop"}, {"untracked": "pair"}):
         with pytest.raises(ValidationError):
             Pair.Config(frames=1, sampling_rate=1, **settings)
 
@@ -219,7 +219,7 @@ def test_videos_without_a_tracked_pair():
 
 def test_tracked_pairs_need_tracks_and_two_views():
     sampler = TrackedPair(TrackedPair.Config(frames=1, sampling_rate=1, min_gap=2))
-    with pytest.raises(ConfigError, match=r"tools/track_regions\.py .*tracks\.folder"):
+    with pytest.raises(ConfigError, match=r"vidssl track .*tracks\.folder"):
         draw(sampler, meta(20), 2, 0)
     for views in (1, 3):
         with pytest.raises(ConfigError, match=f"draws two clips, data.views names {views}"):

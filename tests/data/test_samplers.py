@@ -172,11 +172,11 @@ def test_center(count):
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17])
 def test_7_short_videos_follow_the_policy(name, short, count):
     """The clip spans 16 frames: 16 and 17 are enough, 15 and fewer are not."""
-    sampler = SAMPLERS[name](SAMPLERS[name].Config(frames=4, sampling_rate=5, short=short))
+    sampler = SAMPLERS[name](SAMPLERS[name].Config(frames=4, sampling_rate=5, short_video=short))
     views = [generator(3, v) for v in range(2)]
     if count < 16 and short == "error":
         with pytest.raises(
-            DataError, match=rf"needs 16 frames \(0\.64 s\), the video has {count}; choose short"
+            DataError, match=rf"needs 16 frames \(0\.64 s\), the video has {count}; set short_video"
         ):
             sampler(meta(count), views)
         return
@@ -191,7 +191,7 @@ def test_7_short_videos_follow_the_policy(name, short, count):
 
 
 def test_reversed_loop_of_a_short_video():
-    sampler = Random(Random.Config(frames=6, sampling_rate=2, short="loop", reverse=1.0))
+    sampler = Random(Random.Config(frames=6, sampling_rate=2, short_video="loop", reverse=1.0))
     (clip,) = sampler(meta(4), [generator(0)])
     assert clip.indices.tolist() == [2, 0, 2, 0, 2, 0]
     assert (clip.first, clip.last) == (0, 3)
@@ -210,7 +210,7 @@ def test_reversed_loop_of_a_short_video():
         {"frames": 8, "target_fps": 30.0},
         {"frames": 8, "seconds": 1.0, "target_fps": 30.0},
         {"frames": 8, "sampling_rate": 2, "target_fps": 0.0},
-        {"frames": 8, "seconds": 1.0, "short": "pad"},
+        {"frames": 8, "seconds": 1.0, "short_video": "pad"},
         {"frames": 8, "seconds": 1.0, "speed": 2},
         {"frames": 8.0, "seconds": 1.0},
     ],

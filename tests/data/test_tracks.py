@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, StepSampler, on_device, to_device, train_loader
+from vidssl.data.loader import Loader, on_device, to_device, train_loader
 from vidssl.data.samplers import Random, TrackedPair
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.tracks import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list, write_lists
 from vidssl.errors import ConfigError, DataError
@@ -147,16 +148,16 @@ def test_missing_tracks_stop_the_run(moving, tmp_path):
         tracked_set(moving, tracks="nowhere")[0, 0]
     path = moving / "nowhere/tracks/0.mp4.npz"
     assert str(caught.value) == (
-        f"{path}: there are no tracks: make them with tools/track_regions.py, or take the video out of the list"
+        f"{path}: no tracks: make them with vidssl track, or remove the video from the list"
     )
     path = tracks_file(moving / "damaged", "0.mp4", VideoRecord("0.mp4"))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no tracks")
-    with pytest.raises(ConfigError, match="is no file of tracks"):
+    with pytest.raises(ConfigError, match="is not a file of tracks"):
         tracked_set(moving, tracks="damaged")[0, 0]
     for workers in (0, 1):
         loader = Loader(tracked_set(moving, tracks="nowhere"), [[(0, 0), (0, 1)]], workers, max_lost=5)
-        with pytest.raises(ConfigError, match="there are no tracks"):
+        with pytest.raises(ConfigError, match="no tracks: make them"):
             list(loader)
 
 
@@ -164,7 +165,7 @@ def test_tracks_of_frames_of_another_size(moving):
     tracks = square_tracks()
     path = tracks_file(moving / "large", "0.mp4", VideoRecord("0.mp4"))
     write_tracks(path, replace(tracks, boxes=2 * tracks.boxes), {})
-    with pytest.raises(ConfigError, match=r"reach 146x94, its frames are 96x72: make them again"):
+    with pytest.raises(ConfigError, match=r"extend to 146x94, its frames are 96x72: make them again"):
         tracked_set(moving, tracks="large")[0, 0]
 
 
@@ -174,7 +175,7 @@ def test_tracks_of_a_longer_video(moving):
     write_tracks(path, replace(tracks, frames=tracks.frames + 1), {})
     frames = int(tracks.frames.max()) + 1
     with pytest.raises(
-        ConfigError, match=rf"go on to frame {frames}, it has {frames} frames, .*: make them again"
+        ConfigError, match=rf"have frame {frames}, the video has frames 0-{frames - 1}: make them again"
     ):
         tracked_set(moving, tracks="long")[0, 0]
 
@@ -290,7 +291,7 @@ def test_files_of_tracks_are_read_back(tmp_path):
         one, other = getattr(found, name), getattr(BOTH, name)
         assert np.array_equal(one, other) and one.dtype == other.dtype
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="no file of tracks"):
+    with pytest.raises(DataError, match="not a file of tracks"):
         read_tracks(path)
 
 
@@ -328,5 +329,7 @@ def test_rows_that_show_nothing_are_no_tracks(frame, box, tmp_path):
     path = tmp_path / "a.npz"
     one = {"scores": np.ones(1, np.float32), "track": np.zeros(1, np.int32), "made_with": np.array("{}")}
     np.savez(path, frames=np.array([frame]), boxes=np.array([box], np.float32), **one)
-    with pytest.raises(DataError, match=r"a.npz is no file of tracks .*a box has no area, or is not finite"):
+    with pytest.raises(
+        DataError, match=r"a.npz is not a file of tracks .*a box has no area, or is not finite"
+    ):
         read_tracks(path)

@@ -1,4 +1,4 @@
-"""Lists: what is read, what is refused, and the line that every refusal names."""
+"""Video lists: accepted files, and errors with file and line for the others."""
 
 import os
 import re
@@ -29,7 +29,7 @@ AWKWARD = [
 
 @pytest.fixture
 def write(tmp_path):
-    """Write a list of bytes or text, with classes beside it; give its path."""
+    """Write a list of bytes or text, with classes beside it; return its path."""
 
     def make(content, classes="", root=None):
         path = tmp_path / "list.csv"
@@ -63,7 +63,7 @@ def refusal(path, **settings):
     ],
     ids=["plain", "bom", "crlf", "empty lines", "blank lines", "columns in another order", "quoted"],
 )
-def test_14_the_same_rows_in_all_spellings(write, content, tmp_path):
+def test_14_equivalent_files_give_the_same_rows(write, content, tmp_path):
     found = read_list(write(content, "no\nyes\n"))
     assert found.names == ("a.mp4", "b.mp4")
     assert [(r.path, r.label) for r in found.records] == [
@@ -117,14 +117,14 @@ def test_start_and_end(write):
         ("path,label\na.mp4,99999999999999999999\n", 2, "is out of range"),
         ("path,start,end\na.mp4,2,1\n", 2, "end 1.0 is not after start 2.0"),
         ("path,start,end\na.mp4,soon,1\n", 2, "start 'soon' is not a number"),
-        ("path,start,end\na.mp4,-1,1\n", 2, "0 or more"),
-        ("path,start,end\na.mp4,nan,1\n", 2, "0 or more"),
-        ("path,start,end\na.mp4,0,inf\n", 2, "0 or more"),
+        ("path,start,end\na.mp4,-1,1\n", 2, "must be finite and 0 or more"),
+        ("path,start,end\na.mp4,nan,1\n", 2, "must be finite and 0 or more"),
+        ("path,start,end\na.mp4,0,inf\n", 2, "must be finite and 0 or more"),
         ("path,label\n" + "x" * 1_000_000 + ",0\n", 2, "not CSV"),
         ('path,label\n"open' + "\nx,0" * 50_000, None, "not CSV"),
     ],
 )
-def test_14_each_refusal_names_file_and_line(write, content, line, reason):
+def test_14_each_error_names_file_and_line(write, content, line, reason):
     path = write(content, "no\nyes\n")
     message = refusal(path)
     assert reason in message
@@ -132,7 +132,7 @@ def test_14_each_refusal_names_file_and_line(write, content, line, reason):
     assert len(message) < 1000
 
 
-def test_one_file_may_stand_in_several_rows(write):
+def test_a_file_may_be_in_several_rows(write):
     found = read_list(write("path,label,start,end\na.mp4,0,0,1\na.mp4,1,1,2\na.mp4,1,,\na.mp4,0,,1.5\n"))
     assert [record.label for record in found.records] == [0, 1, 1, 0]
 
@@ -143,7 +143,7 @@ def test_lists_of_other_projects_name_the_converter(write, content):
     assert "prepare_list" not in refusal(write("path,label,camera\na,0,1\n"))
 
 
-def test_14_files_that_are_no_lists(write, tmp_path):
+def test_14_files_that_are_not_lists(write, tmp_path):
     assert "cannot read list" in refusal(tmp_path / "none.csv")
     assert "cannot read list" in refusal(tmp_path)
     assert "no rows" in refusal(write("path,label\n"))
@@ -151,7 +151,7 @@ def test_14_files_that_are_no_lists(write, tmp_path):
     assert "UTF-8" in refusal(write(b"path,label\n\xff\xfe.mp4,0\n"))
 
 
-def test_14_roots_and_classes_that_are_no_text(write, tmp_path):
+def test_14_invalid_roots_and_classes(write, tmp_path):
     path = write("path\na.mp4\n")
     (tmp_path / "root.txt").write_bytes("\ufeff/data\r\n\n".encode())
     assert str(read_list(path).root) == "/data"
@@ -166,7 +166,7 @@ def test_14_roots_and_classes_that_are_no_text(write, tmp_path):
     assert read_list(path).classes == ("a\u2028b", "c")
 
 
-ADDRESSES = [
+URLS = [
     "http://127.0.0.1/a.mp4",
     "https://example.org/a.mp4",
     "rtsp://camera/1",
@@ -180,12 +180,12 @@ ADDRESSES = [
 ]
 
 
-@pytest.mark.parametrize("name", ADDRESSES)
+@pytest.mark.parametrize("name", URLS)
 @pytest.mark.parametrize("allow_external", [False, True])
-def test_12_addresses_are_refused(write, name, allow_external):
+def test_12_urls_are_refused(write, name, allow_external):
     path = write(f'path\n"{name}"\n')
     message = refusal(path, allow_external=allow_external)
-    assert "is an address" in message and message.startswith(f"{path}:2: ")
+    assert "is a URL" in message and message.startswith(f"{path}:2: ")
 
 
 def test_12_paths_that_leave_the_root(write, tmp_path):
@@ -229,7 +229,7 @@ def outside(root, name):
     return not (root / name).resolve().is_relative_to(root.resolve())
 
 
-def test_12_each_name_is_judged_as_if_it_were_resolved_alone(write, tmp_path):
+def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
     """Folders are resolved once for all rows: what is accepted and what is refused must not change by that."""
     root, away = tmp_path / "set" / "root", tmp_path / "away"
     for folder in (root / "a" / "b", root / "c", away / "d", tmp_path / "set" / "root-2"):
@@ -325,14 +325,14 @@ def test_12_links_that_form_a_loop_are_refused(write, tmp_path):
         (root / one).symlink_to(root / other)
     for name in ("a/x.mp4", "own", "own/x/y.mp4", "deep/x.mp4", "a"):
         path = write(f"path\nfine.mp4\n{name}\n", root=f"{root}\n")
-        assert refusal(path) == f"{path}:3: {name!r} cannot be followed: its links form a loop"
+        assert refusal(path) == f"{path}:3: {name!r} cannot be resolved: its links form a loop"
         assert read_list(path, allow_external=True).names == ("fine.mp4", name)
     (root / "fine.mp4").touch()
     both = read_list(path, allow_external=True)
     assert own_rows(both, both).tolist() == [[0, 0], [1, 1]]
 
 
-def test_links_are_looked_up_once_a_folder(write, tmp_path, monkeypatch):
+def test_links_are_resolved_once_per_folder(write, tmp_path, monkeypatch):
     looked_up = []
     for function in ("stat", "lstat"):
         original = getattr(os, function)
@@ -373,7 +373,7 @@ def test_written_lists_are_read_back(tmp_path):
     assert (tmp_path / "lists" / "plain.csv").read_text() == "path\na.mp4\n"
 
 
-def test_fingerprint_tells_the_data_and_not_the_place(write, tmp_path):
+def test_fingerprint_depends_on_the_rows_and_not_on_the_root(write, tmp_path):
     path = write("path,label,start,end\na.mp4,0,0,1\nb.mp4,1,,\n")
     here = read_list(path).fingerprint
     assert here == read_list(path, root="/elsewhere").fingerprint
@@ -406,7 +406,7 @@ def test_a_list_is_a_sequence_of_rows(write, tmp_path):
             records[wrong]
 
 
-def test_a_copy_is_whole_or_not_made(write, tmp_path):
+def test_copies_are_atomic(write, tmp_path):
     """Copied lists and what lies beside them get their names together, when all of them are on disk."""
     listed = read_list(write("path,label\n  \na.mp4,0\n\nb.mp4,1\n", "no\nyes\n"))
     out = tmp_path / "out"
@@ -427,7 +427,7 @@ def test_a_copy_is_whole_or_not_made(write, tmp_path):
     assert sorted(file.name for file in out.iterdir()) == ["classes.txt", "list.csv"]
 
 
-def test_what_lies_beside_a_list_may_have_a_byte_order_mark(tmp_path):
+def test_classes_and_root_may_have_a_byte_order_mark(tmp_path):
     (tmp_path / "classes.txt").write_bytes("\ufeffno\r\nyes\r\n".encode())
     (tmp_path / "root.txt").write_text(f"{tmp_path}\n", encoding="utf-8-sig")
     check_beside(tmp_path, tmp_path, ["no", "yes"])

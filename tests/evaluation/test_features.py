@@ -192,7 +192,7 @@ def test_the_memory_of_the_loader_is_logged_once_for_each_extraction(few, caplog
     with caplog.at_level("INFO"):
         extract(Pixels(), few, clips(**settings), CPU, "gallery")
     assert caplog.messages == [
-        "the loader holds up to 104 MB in each process: 2 data.workers x 3 data.prefetch x 17.3 MB a batch"
+        "prefetched batches use up to 104 MB per process: 2 data.workers x 3 data.prefetch x 17.3 MB per batch"
     ]
     caplog.clear()
     with caplog.at_level("INFO"):  # without workers it holds one batch

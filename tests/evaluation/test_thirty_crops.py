@@ -19,8 +19,8 @@ STARTS = {
 }
 
 
-def clips(frames, count=10, short="loop"):
-    sampler = Uniform(Uniform.Config(frames=8, seconds=2.56, clips=count, short=short))
+def clips(frames, count=10, short_video="loop"):
+    sampler = Uniform(Uniform.Config(frames=8, seconds=2.56, clips=count, short_video=short_video))
     return sampler(VideoMeta(frames, 25.0, 240, 320), [])
 
 
@@ -35,7 +35,7 @@ def test_ten_clips_of_a_short_video():
     """40 frames: every clip starts at 0; frame 45 of the span is frame 5 played again, or the last one held."""
     looped, held = [0, 9, 18, 27, 36, 5, 14, 23], [0, 9, 18, 27, 36, 39, 39, 39]
     assert [clip.indices.tolist() for clip in clips(40)] == [looped] * 10
-    assert [clip.indices.tolist() for clip in clips(40, short="hold")] == [held] * 10
+    assert [clip.indices.tolist() for clip in clips(40, short_video="hold")] == [held] * 10
     assert [clip.indices.tolist() for clip in clips(1)] == [[0] * 8] * 10
 
 

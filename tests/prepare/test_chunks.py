@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
 from vidssl.data.video_list import read_list, write_lists
-from vidssl.data.views import part_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.chunks import prepare_chunks
 from vidssl.types import VideoMeta
@@ -64,7 +64,7 @@ def test_seconds_mean_the_frames(tmp_path, monkeypatch):
         out = tmp_path / str(case)
         write_lists(out / "in", tmp_path, {"train": [("a.mp4", -1)]}, ())
         prepare_chunks(out / "in" / "train.csv", out / "out", chunks=4, frames=60)
-        found = [part_of(whole, record) for record in read_list(out / "out" / "train.csv").records]
+        found = [resolve_span(whole, record) for record in read_list(out / "out" / "train.csv").records]
         assert [first for first, _ in found] == chunk_starts(whole.num_frames, 4, 60)
         assert [part.num_frames for _, part in found] == [60] * len(found)
 
@@ -89,7 +89,7 @@ def spans(path):
     listed = read_list(path)
     for name, record in zip(listed.names, listed.records, strict=True):
         with open_video(record.path, fps=record.fps) as video:
-            first, part = part_of(video.meta, record)
+            first, part = resolve_span(video.meta, record)
         found.append((name, record.label, first, first + part.num_frames - 1))
     return found
 
@@ -108,7 +108,7 @@ def test_a_list_of_chunks(videos, tmp_path, number_of):
     assert [record.fps for record in written.records] == [None] * 7 + [29.97] * 3
     record = written.records[4]
     with open_video(record.path) as video:
-        first, part = part_of(video.meta, record)
+        first, part = resolve_span(video.meta, record)
         assert number_of(video.frames(range(first, first + part.num_frames))) == list(range(2, 22))
     assert (made.videos, made.chunks, made.short, made.fewer) == (4, 10, ("short.mp4",), 0)
     assert str(made).splitlines() == [

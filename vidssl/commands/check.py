@@ -119,7 +119,8 @@ def check_list(videos: Path, out: Path, options: CheckOptions) -> Checked:
         DataError: The list cannot be read, the files cannot be written, or `out` is the list's own folder.
         ConfigError: An image folder has no frame rate, and `min_seconds` or a span needs it.
     """
-    from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
+    from vidssl.data.rows import row_key
+    from vidssl.data.video_list import copy_list, place_of_copy, read_list
 
     listed = read_list(videos, options.root, options.allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
@@ -175,12 +176,12 @@ class _FileState(NamedTuple):
 
 def _row_faults(meta: "VideoMeta | None", record: "VideoRecord", options: CheckOptions) -> "list[Fault]":
     """Compare the row's span of a video with the limits."""
-    from vidssl.data.views import part_of
+    from vidssl.data.dataset import resolve_span
 
     if meta is None:
         return []
     try:
-        part = part_of(meta, record)[1]
+        part = resolve_span(meta, record)[1]
     except DataError as error:
         return [("span out of range", str(error).removeprefix(f"{record.path}: "))]
     frames, seconds = part.num_frames, part.duration

@@ -8,9 +8,9 @@ import numpy as np
 
 from vidssl.atomic import write_json
 from vidssl.commands.load import Subject
+from vidssl.data.dataset import make_views, resolve_span
 from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import VideoList
-from vidssl.data.views import make_views, part_of
 from vidssl.errors import DataError
 from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
@@ -54,9 +54,11 @@ def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
         fps: Frame rate for folders of images without an fps column; only spans depend on it.
     """
     with open_video(record.path, fps=record.fps or fps or 25) as video:
-        seconds = min(3.0, part_of(video.meta, record)[1].duration)
-        sampler = Uniform(Uniform.Config(frames=8, seconds=seconds, clips=1, short="hold"))
-        return make_views(video, record, sampler, [_Identity()], [generator(0)])[0].frames
+        offset, meta = resolve_span(video.meta, record)
+        sampler = Uniform(
+            Uniform.Config(frames=8, seconds=min(3.0, meta.duration), clips=1, short_video="hold")
+        )
+        return make_views(video, offset, meta, sampler, [_Identity()], [generator(0)]).views[0].frames
 
 
 class PageImages:

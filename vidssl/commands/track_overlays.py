@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from vidssl.data.dataset import resolve_span
 from vidssl.data.tracks import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
-from vidssl.data.views import part_of
 from vidssl.progress import progress
 from vidssl.types import Tracks, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
@@ -40,7 +40,7 @@ def draw_overlays(
 
 def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: DecodeSettings) -> None:
     with decoding.open(record) as video:
-        offset, part = part_of(video.meta, record)
+        offset, part = resolve_span(video.meta, record)
         # Tracks of two frames, which the variant `sum` makes, have no path between the frames.
         if len(tracks.frames) == 2 * len(np.unique(tracks.track)):
             write_mp4(target, _pairs(video, offset, tracks), _PAIRS_PER_SECOND)

@@ -1,8 +1,9 @@
 """Lists of videos to batches: video lists, samplers, data set, loader."""
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, eval_loader, to_device, train_loader
+from vidssl.data.loader import eval_loader, to_device, train_loader
 from vidssl.data.samplers import SAMPLERS, ClipSettings
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList, read_list, write_lists
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""Columns of a list in a few large buffers: a million rows are not a million objects.
+"""Columns of a list in a few large buffers, so that a million rows are not a million Python objects.
 
-A Python object counts its references in its own memory, so a forked worker gets a copy of each page that holds one as
-soon as it reads it (https://github.com/pytorch/pytorch/issues/13246). Strings and records are made when asked for.
+Python objects hold their reference count, so a forked worker copies each memory page of them that it reads
+(https://github.com/pytorch/pytorch/issues/13246). Strings and records are created on access instead.
 """
 
+import math
 import operator
 from abc import abstractmethod
 from array import array
@@ -14,21 +15,22 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.data.paths import full_path
 from vidssl.types import VideoRecord
 
 Item = TypeVar("Item")
 
 
 class Column(Sequence[Item]):
-    """A sequence whose items are made when they are asked for; equal to any sequence of equal items."""
+    """A sequence that creates its items on access; equal to any sequence of equal items."""
 
     @abstractmethod
     def item(self, number: int) -> Item:
-        """Make an item; `number` is in [0, len)."""
+        """Create item `number` in [0, len)."""
 
     @abstractmethod
     def take(self, chosen: Sequence[int]) -> "Column[Item]":
-        """Take some rows."""
+        """Select rows."""
 
     @overload
     def __getitem__(self, index: int) -> Item: ...
@@ -58,7 +60,7 @@ class Column(Sequence[Item]):
 
 
 class Strings(Column[str]):
-    """Strings as one text in UTF-8, and where each of them ends."""
+    """Strings as one UTF-8 buffer and the offsets of their ends."""
 
     def __init__(self, strings: Iterable[str] = ()) -> None:
         self._text = bytearray()
@@ -75,98 +77,62 @@ class Strings(Column[str]):
         return len(self._ends) - 1
 
     def item(self, number: int) -> str:
-        """Make a string."""
+        """Create a string."""
         return self._text[self._ends[number] : self._ends[number + 1]].decode()
 
     def take(self, chosen: Sequence[int]) -> "Strings":
-        """Take some rows."""
+        """Select rows."""
         return Strings(self[n] for n in chosen)
 
 
 class Records(Column[VideoRecord]):
-    """Records whose paths are relative to one folder.
-
-    Args:
-        root: The folder.
-        names: Paths of the videos.
-        labels: (N,)
-        numbers: (N, 3) start, end and fps; NaN: not given.
-        masks: Paths of the masks; None: there are none.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        names: Strings,
-        labels: NDArray[np.int64],
-        numbers: NDArray[np.float64] | None,
-        masks: Strings | None,
-    ) -> None:
-        self.root, self.labels = root, labels
-        self._names, self._numbers, self._masks = names, numbers, masks
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def item(self, number: int) -> VideoRecord:
-        """Make a record."""
-        path, label = full_path(self.root, self._names.item(number)), int(self.labels[number])
-        mask = None if self._masks is None else full_path(self.root, self._masks.item(number))
-        if self._numbers is None:
-            return VideoRecord(path, label, mask=mask)
-        start, end, fps = (None if x != x else x for x in self._numbers[number].tolist())
-        return VideoRecord(path, label, start, end, fps, mask)
-
-    def take(self, chosen: Sequence[int]) -> "Records":
-        """Take some rows."""
-        numbers = None if self._numbers is None else self._numbers[list(chosen)]
-        masks = None if self._masks is None else self._masks.take(chosen)
-        return Records(self.root, self._names.take(chosen), self.labels[list(chosen)], numbers, masks)
-
-
-class RecordsBuilder:
-    """Collects the rows of a list.
-
-    Args:
-        root: Folder that paths are relative to.
-    """
+    """Records whose paths are relative to one folder."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
-        self._names, self._masks = Strings(), Strings()
-        self._labels, self._numbers = array("q"), array("d")
+        self.root = root
+        self.names, self._masks = Strings(), Strings()  # no masks, or one in each row
+        self._labels = array("q")
+        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
 
-    def add(self, record: VideoRecord) -> None:
-        """Add a row, with paths as the list writes them."""
-        self._names.append(record.path)
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) label of each row."""
+        return np.frombuffer(self._labels, np.int64) if self._labels else np.zeros(0, np.int64)
+
+    def append(self, record: VideoRecord) -> None:
+        """Add a row, with paths as in the list."""
+        numbers = [math.nan if x is None else x for x in (record.start, record.end, record.fps)]
+        if self._numbers or not all(map(math.isnan, numbers)):
+            before = 3 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
+            self._numbers.extend([math.nan] * before + numbers)
+        self.names.append(record.path)
         self._labels.append(record.label)
-        for number in (record.start, record.end, record.fps):
-            self._numbers.append(np.nan if number is None else number)
         if record.mask is not None:
             self._masks.append(record.mask)
 
-    def build(self) -> tuple[Strings, Records]:
-        """Return names and records."""
-        numbers = np.array(self._numbers).reshape(-1, 3)
-        given = None if np.isnan(numbers).all() else numbers
-        masks = self._masks if len(self._masks) else None
-        return self._names, Records(self._root, self._names, np.array(self._labels), given, masks)
+    def __len__(self) -> int:
+        return len(self.names)
 
+    def item(self, number: int) -> VideoRecord:
+        """Create a record, with full paths."""
+        path, label = full_path(self.root, self.names.item(number)), self._labels[number]
+        mask = full_path(self.root, self._masks.item(number)) if len(self._masks) else None
+        if not self._numbers:
+            return VideoRecord(path, label, mask=mask)
+        start, end, fps = (None if x != x else x for x in self._numbers[3 * number : 3 * number + 3])
+        return VideoRecord(path, label, start, end, fps, mask)
 
-def full_path(root: Path, name: str) -> str:
-    """Path of a file that a list names, spelled as `root / name` is.
-
-    Path objects intern all their parts: a million names would leave a table that workers then copy.
-    """
-    if "//" in name or "/." in name or name[:1] == "." or name[-1:] == "/":
-        start = "/" if name[0] == "/" else ""
-        name = start + "/".join(part for part in name.split("/") if part not in ("", "."))
-    folder = str(root)
-    if not name:
-        return folder
-    return name if name[0] == "/" or folder == "." else f"{folder.rstrip('/')}/{name}"
+    def take(self, chosen: Sequence[int]) -> "Records":
+        """Select rows."""
+        taken = Records(self.root)
+        taken.names = self.names.take(chosen)
+        taken._masks = self._masks.take(chosen) if len(self._masks) else Strings()
+        taken._labels = array("q", (self._labels[n] for n in chosen))
+        for n in chosen:
+            taken._numbers.extend(self._numbers[3 * n : 3 * n + 3])
+        return taken
 
 
 def take(column: Sequence[Any], chosen: Sequence[int]) -> Sequence[Any]:
-    """Take some rows of a column or of any other sequence."""
+    """Select rows of a column or of any other sequence."""
     return column.take(chosen) if isinstance(column, Column) else tuple(column[n] for n in chosen)

@@ -1,71 +1,48 @@
-"""The one dataset: (epoch, index) to a sample, and what happens when a video is broken."""
+"""The dataset: (epoch, index) to a sample. Ask the sampler for frames, decode them once, apply the recipes."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.masks import read_mask
-from vidssl.data.samplers import Sampler
+from vidssl.data.samplers import Clip, Sampler
 from vidssl.data.tracks import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
-from vidssl.data.views import Fetched, fetch, part_of
-from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
-from vidssl.transforms import Recipe, View, Window
-from vidssl.types import Sample, Tracks, VideoMeta
-from vidssl.video.reader import DecodeSettings
+from vidssl.transforms import Recipe, View, Window, difference_pairs, rgb_difference
+from vidssl.types import Sample, Tracks, VideoMeta, VideoRecord
+from vidssl.video.reader import DecodeSettings, Video
 from vidssl.workers import ItemGuard
 
-_IN_A_ROW = 1000  # limit on consecutive broken videos
-
-_SHOWN = 5  # reasons in a message
-
-
-def first_few(reasons: Sequence[str]) -> str:
-    """Join the first reasons of a list that can have thousands; say how many more there are."""
-    more = len(reasons) - _SHOWN
-    return "; ".join(reasons[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+_MAX_REPLACED = 1000  # consecutive broken videos
+_REASONS = 5  # in one message
 
 
+@dataclass(frozen=True)
 class ClipDataset:
-    """Clips of the videos of a list.
+    """Clips of the videos of a list."""
 
-    Args:
-        videos: The list.
-        sampler: Chooses the clips of a video.
-        recipes: One for each view, or one for all clips.
-        seed: Every random choice of a sample is a function of (seed, epoch, index, view).
-        replace: How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a
-            broken video is an error.
-        reading: How videos are read.
-        skip: Instead of an error, a broken video gives a sample without views; `replaced` names it.
-        tracks: Folder of the videos' tracks. With it the sampler knows them, and samples have boxes. A video without
-            a file there is an error whatever `replace` says: a run must not leave out thousands.
-    """
-
-    def __init__(
-        self,
-        videos: VideoList,
-        sampler: Sampler,
-        recipes: Sequence[Recipe],
-        seed: int = 0,
-        replace: int = 0,
-        reading: DecodeSettings | None = None,
-        skip: bool = False,
-        tracks: Path | None = None,
-    ) -> None:
-        self.videos = videos
-        self.replace = replace
-        self.skip = skip
-        self._sampler = sampler
-        self._recipes = list(recipes)
-        self._seed = seed
-        self._reading = reading or DecodeSettings()
-        self._tracks = tracks
+    videos: VideoList
+    sampler: Sampler
+    recipes: Sequence[Recipe]  # one for each view, or one for all clips
+    seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
+    # How many consecutive broken videos may be replaced by the next one, at most 999. 0, for evaluation: a broken video
+    # is an error.
+    replace: int = 0
+    reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
+    skip: bool = (
+        False  # instead of an error, a broken video gives a sample without views; `replaced` names it
+    )
+    # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
+    # `replace` is: a run must not leave out thousands of videos.
+    tracks: Path | None = None
 
     def __len__(self) -> int:
         return len(self.videos.records)
@@ -79,8 +56,7 @@ class ClipDataset:
 
         Args:
             key: Epoch and index.
-            guard: Hears of each record that is opened. A record that was lost there, for it hung or killed its
-                process, counts as a broken video.
+            guard: Is called before each record is opened. Records that made a worker hang or crash count as broken.
 
         Raises:
             DataError: The video, and `replace` more after it, cannot be used.
@@ -88,9 +64,8 @@ class ClipDataset:
         """
         epoch, index = key
         broken: list[tuple[str, str]] = []
-        for step in range(min(self.replace + 1, len(self), _IN_A_ROW)):
-            # By rule, not by chance: the next video of the list takes the place.
-            at = (index + step) % len(self)
+        for step in range(min(self.replace + 1, len(self), _MAX_REPLACED)):
+            at = (index + step) % len(self)  # not a random one: the replacement is reproducible
             path = self.videos.records[at].path
             try:
                 if at in guard.failed:
@@ -104,73 +79,162 @@ class ClipDataset:
         if len(broken) == 1:
             raise DataError(broken[0][1])
         remedy = " or raise data.max_broken"
-        if len(broken) == _IN_A_ROW:
-            remedy = f": the limit is {_IN_A_ROW} consecutive broken videos, whatever data.max_broken is"
+        if len(broken) == _MAX_REPLACED:
+            remedy = f": the limit is {_MAX_REPLACED} consecutive broken videos, whatever data.max_broken is"
         raise DataError(
-            f"{len(broken)} videos in a row cannot be used: {first_few([reason for _, reason in broken])}; correct the "
-            f"list (tools/check_videos.py){remedy}"
+            f"{len(broken)} consecutive videos are broken: {first_few([reason for _, reason in broken])}; correct the "
+            f"list (vidssl check){remedy}"
         )
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
-        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would fight them
+        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
         record = self.videos.records[index]
-        generators = [generator(self._seed, epoch, index, view) for view in range(len(self._recipes))]
-        with self._reading.open(record) as video:
-            offset, meta = part_of(video.meta, record)
-            if self._tracks is not None:
-                meta = replace(meta, tracks=self._tracks_of(index))
-            try:
-                clips = self._sampler(meta, generators)
-                made = fetch(video, offset, clips, self._recipes, generators)
-            except DecodeError:
-                raise
-            except DataError as error:
-                raise DataError(f"{record.path}: {error}") from None
-        boxes = None
-        if meta.tracks is not None:
-            last = generator(self._seed, epoch, index, len(self._recipes))  # no view's own
-            boxes = self._boxes(meta, made, record.path, last)
-        mask = None
+        generators = [generator(self.seed, epoch, index, view) for view in range(len(self.recipes))]
+        with self.reading.open(record) as video:
+            offset, meta = resolve_span(video.meta, record)
+            if self.tracks is not None:
+                meta = dataclasses.replace(meta, tracks=self._read_tracks(self.tracks, index))
+            made = make_views(video, offset, meta, self.sampler, self.recipes, generators)
+        boxes = mask = None
+        if (tracks := meta.tracks) is not None:
+            _check_tracks(tracks, meta.num_frames, made, record.path)
+            windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
+            sizes = [view.frames.shape[-1] for view in made.views]
+            last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
+            boxes = sample_track(tracks, made.middle_frames, windows, sizes, last)
         if record.mask is not None:
-            picture = read_mask(record.mask, made.height, made.width)
-            mask = self._window(made.views, 0, "masks").cut(picture, made.views[0].frames.shape[-1])
+            whole = read_mask(record.mask, made.height, made.width)
+            mask = self._window(made.views, 0, "masks").cut(whole, made.views[0].frames.shape[-1])
         return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)
 
-    def _tracks_of(self, index: int) -> Tracks:
-        assert self._tracks is not None
-        path = tracks_file(self._tracks, self.videos.names[index], self.videos.records[index])
+    def _read_tracks(self, folder: Path, index: int) -> Tracks:
+        path = tracks_file(folder, self.videos.names[index], self.videos.records[index])
         try:
             return read_tracks(path)[0]
-        except DataError as error:  # no broken video: none of them takes its place
-            raise ConfigError(f"{error}, or take the video out of the list") from None
+        except DataError as error:  # not a broken video, which would be replaced
+            raise ConfigError(f"{error}, or remove the video from the list") from None
 
     def _window(self, views: Sequence[View], number: int, what: str) -> Window:
         window = views[number].window
         if window is None:
-            recipe = type(self._recipes[min(number, len(self._recipes) - 1)]).__name__
+            recipe = type(self.recipes[min(number, len(self.recipes) - 1)]).__name__
             raise ConfigError(
                 f"{what} cannot follow into view {number}, which its recipe {recipe} rotates and shears: set geometry: "
-                f"false or operations: 0 there, or go without {what}"
+                f"false or operations: 0 there, or train without {what}"
             )
         return window
 
-    def _boxes(
-        self, meta: VideoMeta, made: Fetched, path: str, generator: np.random.Generator
-    ) -> NDArray[np.float32]:
-        tracks = meta.tracks
-        assert tracks is not None
-        last = tracks.frames.max(initial=0)
-        if last >= meta.num_frames:
-            raise ConfigError(
-                f"the tracks of {path} go on to frame {last}, it has {meta.num_frames} frames, from 0: make them "
-                "again, with tools/track_regions.py"
-            )
-        edges = tracks.boxes[:, 2:].max(axis=0, initial=0)
-        if edges[0] > made.width + 1 or edges[1] > made.height + 1:
-            raise ConfigError(
-                f"the tracks of {path} reach {edges[0]:.0f}x{edges[1]:.0f}, its frames are {made.width}x{made.height}: "
-                "make them again, with tools/track_regions.py"
-            )
-        windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
-        sizes = [view.frames.shape[-1] for view in made.views]
-        return sample_track(tracks, made.moments, windows, sizes, generator)
+
+def _check_tracks(tracks: Tracks, num_frames: int, made: "Views", path: str) -> None:
+    """Raise ConfigError if tracks have frames or boxes beyond those of the video."""
+    last = tracks.frames.max(initial=0)
+    if last >= num_frames:
+        raise ConfigError(
+            f"the tracks of {path} have frame {last}, the video has frames 0-{num_frames - 1}: make them again "
+            "with vidssl track"
+        )
+    width, height = tracks.boxes[:, 2:].max(axis=0, initial=0)
+    if width > made.width + 1 or height > made.height + 1:
+        raise ConfigError(
+            f"the tracks of {path} extend to {width:.0f}x{height:.0f}, its frames are {made.width}x{made.height}: "
+            "make them again with vidssl track"
+        )
+
+
+def first_few(reasons: Sequence[str]) -> str:
+    """Join the first reasons of a long list and count the rest."""
+    more = len(reasons) - _REASONS
+    return "; ".join(reasons[:_REASONS]) + (f"; and {more} more" if more > 0 else "")
+
+
+class Views(NamedTuple):
+    """The views of a sample, and the numbers that place boxes and masks in them."""
+
+    views: tuple[View, ...]
+    middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
+    height: int  # of the frames before cropping, pixels
+    width: int
+
+
+def make_views(
+    video: Video,
+    offset: int,
+    meta: VideoMeta,
+    sampler: Sampler,
+    recipes: Sequence[Recipe],
+    generators: Sequence[np.random.Generator],
+) -> Views:
+    """Make all views of a sample with one forward pass of the decoder.
+
+    Args:
+        video: The open video.
+        offset: First frame of the span of the video that is used.
+        meta: Of the span, as `resolve_span` returns it; with tracks for samplers that need them.
+        sampler: Chooses the clips.
+        recipes: One for each clip, or one for all clips.
+        generators: One source of random numbers for each recipe.
+
+    Returns:
+        The views, frames (T, C, S, S) and windows: those of the first clip, then those of the second, …
+
+    Raises:
+        ConfigError: The numbers of clips and recipes do not match.
+        DecodeError: A frame cannot be decoded.
+        DataError: The sampler refuses the video, as one that is too short.
+    """
+    try:
+        clips = sampler(meta, generators)
+    except DataError as error:
+        raise DataError(f"{video.path}: {error}") from None
+    pairs = list(zip(recipes, generators, strict=True))
+    if len(recipes) == 1:
+        pairs *= len(clips)
+    if len(pairs) != len(clips):
+        raise ConfigError(
+            f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip"
+        )
+    # Decide on RGB difference before decoding: it changes which frames are needed.
+    wanted = [
+        _needed_frames(clip, rng.random() < recipe.difference)
+        for clip, (recipe, rng) in zip(clips, pairs, strict=True)
+    ]
+    union = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
+    frames = video.frames(offset + union)
+    views: list[View] = []
+    middle_frames: list[int] = []
+    for clip, parts, (recipe, rng) in zip(clips, wanted, pairs, strict=True):
+        decoded = [frames[np.searchsorted(union, indices)] for indices in parts]
+        made = recipe(decoded[0] if len(decoded) == 1 else rgb_difference(*decoded), rng)
+        views += made
+        middle_frames += [clip.middle_frame] * len(made)
+    return Views(tuple(views), tuple(middle_frames), *frames.shape[2:])
+
+
+def _needed_frames(clip: Clip, difference: bool) -> tuple[NDArray[np.int64], ...]:
+    return difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,)
+
+
+def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
+    """Convert the span of a record from seconds to frames.
+
+    Times are rounded to the nearest frame; a span has at least one. It is clipped to the end of the file, since
+    annotations are often whole seconds, slightly longer than the file.
+
+    Returns:
+        The first frame, and the metadata of the span as if it were a video of its own.
+
+    Raises:
+        DataError: Less than half of the span lies in the file: wrong units, times of another file, or a truncated file.
+    """
+    start, end = record.start or 0.0, meta.duration if record.end is None else record.end
+    inside = min(end, meta.duration) - start
+    if inside <= 0 or 2 * inside < end - start:
+        span = f"from {start:g} s on" if record.end is None else f"{start:g}-{record.end:g} s"
+        raise DataError(
+            f"{record.path}: {'most of ' if inside > 0 else ''}the row's span, {span}, lies outside the file, which is "
+            f"{meta.duration:.2f} s long: start and end are seconds; correct the list, or remove such rows with "
+            "vidssl check"
+        )
+    first = min(round(start * meta.fps), meta.num_frames - 1)
+    stop = min(round(end * meta.fps), meta.num_frames)
+    return first, VideoMeta(max(stop - first, 1), meta.fps, meta.height, meta.width)

@@ -1,4 +1,4 @@
-"""Which files a list names: results of one set of files must not pass for those of another."""
+"""Fingerprint of the files of a list, so that results of one set of files are not used for another."""
 
 import hashlib
 import json
@@ -8,32 +8,31 @@ from array import array
 from pathlib import Path
 
 from vidssl.config import Tree
+from vidssl.data.paths import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 
-COPIES = "shrink.json"  # in a folder of shrunk copies: the settings that they were made with
-_MISSING, _FOLDER = -1, -2  # used in place of a size
+COPIES = "shrink.json"  # file with the settings of shrunk copies, in their folder
+_MISSING, _FOLDER = -1, -2  # instead of a size
 
 
 def identify(videos: VideoList) -> Tree:
-    """Describe the files of a list by what can be learned without opening them.
+    """Describe the files of a list without opening them.
 
-    Each file is looked at once, however many rows name it: its size, or of a folder of images the number of files and
-    the sizes of the first and the last. Links are followed. Modification times are ignored: the same files, copied
-    again to the same root, are the same data.
+    Each file is inspected once, however many rows name it: its size; for a folder of images the number of files and the
+    sizes of the first and the last. Links are followed. Modification times are ignored: the same files copied again to
+    the same root are the same data.
 
     Returns:
-        Plain data. `root`, resolved; `files`, how many the list names, masks included; `missing`, how many of them do
-        not exist; `bytes`, the sum of the sizes; `sizes`, a hash of all of them in the order of the list; `fps`, lowest
-        and highest value of that column, None without one; `copies`, the settings of shrunk copies, None of originals,
-        a list of both where there are files of several kinds.
+        Plain data: `root`, resolved; `files`, their number, masks included; `missing`, how many do not exist; `bytes`,
+        sum of the sizes; `sizes`, hash of the sizes in the order of the list; `fps`, minimum and maximum of that
+        column, None without one; `copies`, settings of shrunk copies, None for originals, a list of several kinds.
 
     Raises:
         DataError: The settings of shrunk copies cannot be read.
     """
-    # Paths are texts here: there may be a million.
-    here = os.path.realpath("")
-    resolved, kind_of, folders = _Resolved(), _Kinds(), set[str]()
+    # Strings instead of Path objects: there may be a million.
+    real_path, copies_in, folders = RealPath(), _CopySettings(), set[str]()
     sizes, seen, rates = array("q"), set[str](), set[float]()
     total = missing = 0
     for record in videos.records:
@@ -43,15 +42,10 @@ def identify(videos: VideoList) -> Tree:
             if path is None or path in seen:
                 continue
             seen.add(path)
-            path = path if path.startswith("/") else f"{here}/{path}"
             try:
-                status = os.lstat(path)
-                if stat.S_ISLNK(status.st_mode):
-                    status = os.stat(path)
-                    while stat.S_ISLNK(os.lstat(path).st_mode):  # `stat` succeeded, so the links form no loop
-                        path = str(Path(path).parent / Path(path).readlink())
+                status = os.stat(path)
                 if stat.S_ISDIR(status.st_mode):
-                    count, measured = _look_into(path)
+                    count, measured = _measure_folder(path)
                     sizes.extend((_FOLDER, count))
                 else:
                     measured = (status.st_size,)
@@ -61,8 +55,8 @@ def identify(videos: VideoList) -> Tree:
                 continue
             sizes.extend(measured)
             total += sum(measured)
-            folders.add(resolved[path.rpartition("/")[0]])
-    found = [json.loads(kind) for kind in sorted({kind_of[folder] for folder in folders})]
+            folders.add((real_path(path) or path).rpartition("/")[0])
+    kinds = [json.loads(kind) for kind in sorted({copies_in[folder] for folder in folders})]
     return {
         "root": os.path.realpath(videos.root),
         "files": len(seen),
@@ -70,34 +64,34 @@ def identify(videos: VideoList) -> Tree:
         "bytes": total,
         "sizes": hashlib.sha256(sizes.tobytes()).hexdigest()[:16],
         "fps": [min(rates), max(rates)] if rates else None,
-        "copies": found if len(found) > 1 else found[0] if found else None,
+        "copies": kinds if len(kinds) > 1 else kinds[0] if kinds else None,
     }
 
 
-def check_copies(gallery: Path, there: Tree, query: Path, asked: Tree) -> None:
-    """Raise an error unless two lists hold the same kind of files: originals, or copies of the same settings.
+def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: Tree) -> None:
+    """Check that two lists have the same kind of files: originals, or copies of the same settings.
 
     Args:
-        gallery: The list or the index that is searched, for the message.
-        there: Its files, as `identify` describes them.
-        query: The list or the video that is compared with it.
-        asked: Its files.
+        gallery: The list or index that is searched, for the message.
+        gallery_files: Its files, from `identify`.
+        query: The list or video that is compared with it, for the message.
+        query_files: Its files.
 
     Raises:
         DataError: They are of several kinds, also where both lists mix the same ones: copies would be compared with
             originals.
     """
-    if any(files["missing"] == files["files"] for files in (there, asked)):
-        return  # reading them names the missing files
-    if there["copies"] != asked["copies"] or isinstance(there["copies"], list):
+    if any(files["missing"] == files["files"] for files in (gallery_files, query_files)):
+        return  # the error that names the missing files comes later, when they are read
+    if gallery_files["copies"] != query_files["copies"] or isinstance(gallery_files["copies"], list):
         raise DataError(
-            f"{gallery} contains {_shown(there)}, {query} contains {_shown(asked)}: their features differ; compare "
-            "originals with originals, or copies with copies of the same settings (--root names the folder; "
-            "tools/shrink_videos.py LIST --out FOLDER makes copies, also for a list of a single video)"
+            f"{gallery} contains {_kind(gallery_files)}, {query} contains {_kind(query_files)}: their features differ; "
+            "compare originals with originals, or copies with copies of the same settings (--root names the folder; "
+            "vidssl shrink makes copies, also of a list of a single video)"
         )
 
 
-def _shown(files: Tree) -> str:
+def _kind(files: Tree) -> str:
     copies = files["copies"]
     if copies is None:
         return "original videos"
@@ -107,43 +101,30 @@ def _shown(files: Tree) -> str:
     return f"shrunk copies ({settings})"
 
 
-class _Resolved(dict[str, str]):
-    """Absolute folders without links in them; `realpath` would look at all of them again for every file."""
+class _CopySettings(dict[str, str]):
+    """For each resolved folder the settings of the copies in it, as JSON; `null` for originals."""
 
     def __missing__(self, folder: str) -> str:
-        """Resolve a folder, by way of the one above it; the empty one is `/`."""
-        above, _, name = folder.rpartition("/")
-        real = f"{self[above]}/{name}" if folder else ""
-        if name in (".", "..") or (folder and stat.S_ISLNK(os.lstat(real).st_mode)):
-            real = os.path.realpath(real)
-        self[folder] = real
-        return real
-
-
-class _Kinds(dict[str, str]):
-    """For each resolved folder the settings of the copies that it holds, as JSON; `null`: it holds originals."""
-
-    def __missing__(self, folder: str) -> str:
-        """Look into a folder for the first time, and into those above it."""
+        """Read the settings in a folder, else take those of its parent."""
         file = f"{folder}/{COPIES}"
         try:
             with open(file, encoding="utf-8") as text:
-                kind = json.dumps(dict(json.load(text)), sort_keys=True)
+                settings = json.dumps(dict(json.load(text)), sort_keys=True)
         except FileNotFoundError:
-            kind = self[folder.rpartition("/")[0]] if folder else "null"
+            settings = self[folder.rpartition("/")[0]] if folder else "null"
         except OSError as error:
-            raise DataError(f"cannot read {file}: {error.strerror}; let this user read it") from None
+            raise DataError(f"cannot read {file}: {error.strerror}; make it readable for this user") from None
         except (ValueError, TypeError) as error:
             raise DataError(
                 f"{file} does not hold the settings of shrunk copies ({error}): shrink the videos again into another "
                 "folder, or delete the file if they are originals"
             ) from None
-        self[folder] = kind
-        return kind
+        self[folder] = settings
+        return settings
 
 
-def _look_into(folder: str) -> tuple[int, tuple[int, ...]]:
-    """Count the files of a folder of images, and measure the first and the last by name."""
+def _measure_folder(folder: str) -> tuple[int, tuple[int, ...]]:
+    """Return the number of files in a folder, and the sizes of the first and the last by name."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".")]
     ends = (min(names), max(names)) if names else ()

@@ -1,4 +1,4 @@
-"""The files of tracks, one a record of a list, and the patch pairs that are drawn from them."""
+"""Files of tracks, one for each record of a list, and the patch pairs that are drawn from them."""
 
 import io
 import json
@@ -14,36 +14,28 @@ from vidssl.errors import DataError
 from vidssl.transforms.crops import Window
 from vidssl.types import Tracks, VideoRecord
 
-VISIBLE = 0.5  # share of a box that each view must show
-SMALLEST = 1 / 8  # of the side of a view: a smaller box, or what is seen of it, says too little
+VISIBLE = 0.5  # fraction of a box that each view must contain
+SMALLEST = 1 / 8  # of the side of a view: smaller visible boxes carry too little information
 
 
 def tracks_file(folder: Path, name: str, record: VideoRecord) -> Path:
-    """Name the file of a record's tracks: that of the video, with the span where the record means a part.
-
-    Args:
-        folder: What `tools/track_regions.py --out` named.
-        name: Of the video, as its list writes it.
-        record: The row.
-    """
+    """Return the file of a record's tracks below the output folder of `vidssl track`."""
     return folder / "tracks" / f"{tracks_name(name, record)}.npz"
 
 
 def tracks_name(name: str, record: VideoRecord) -> str:
-    """Name what is tracked: the video, with the span where the record means a part."""
-    parts = [
-        part for part in name.split("/") if part not in ("", ".", "..")
-    ]  # no Path: it would intern them all
+    """Name what is tracked: the video as named in its list, and its span if the record has one."""
+    parts = [part for part in name.split("/") if part not in ("", ".", "..")]  # a Path would intern them all
     end = "end" if record.end is None else f"{record.end:.3f}"
     span = "" if record.start is None and record.end is None else f"@{record.start or 0:.3f}-{end}"
     return "/".join(parts) + span
 
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:
-    """Write tracks and what they were made with, whole or not at all.
+    """Write tracks and the settings that they were made with, atomically.
 
     Raises:
-        DataError: It cannot be written.
+        DataError: The file cannot be written.
     """
     content = io.BytesIO()
     np.savez_compressed(
@@ -58,10 +50,10 @@ def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> No
 
 
 def read_tracks(path: Path) -> tuple[Tracks, dict[str, Any]]:
-    """Read tracks, and what they were made with.
+    """Read tracks, and the settings that they were made with.
 
     Raises:
-        DataError: The file is missing or is no file of tracks.
+        DataError: The file is missing or damaged.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -73,9 +65,9 @@ def read_tracks(path: Path) -> tuple[Tracks, dict[str, Any]]:
             )
             return tracks, json.loads(str(file["made_with"]))
     except FileNotFoundError:
-        raise DataError(f"{path}: there are no tracks: make them with tools/track_regions.py") from None
+        raise DataError(f"{path}: no tracks: make them with vidssl track") from None
     except Exception as error:  # a damaged file fails in many ways
-        raise DataError(f"{path} is no file of tracks ({error}): delete it and make it again") from None
+        raise DataError(f"{path} is not a file of tracks ({error}): delete it and make it again") from None
 
 
 def sample_track(
@@ -86,32 +78,32 @@ def sample_track(
     generator: np.random.Generator,
     visible: float = VISIBLE,
 ) -> NDArray[np.float32]:
-    """Draw one thing that all views of a sample show, and say where it is in each: a patch pair.
+    """Draw a track that is visible in all views of a sample, and return its box in each: a patch pair.
 
-    All tracks are equally likely that have a row in each of the frames, whose box is visible in each view to the share
-    `visible` of its area or more, and at least `SMALLEST` of the view's side wide and high there. Without such a track
-    the boxes are the whole views, (0, 0, S, S): a pair of frames.
+    A track can be drawn if it has a box in each of the frames, of which each view contains at least the fraction
+    `visible`, at least `SMALLEST` of the side of the view wide and high. All such tracks are equally likely. Without
+    one, the boxes are the whole views, (0, 0, S, S).
 
     Args:
-        tracks: Of the video.
-        frames: The frame that stands for each view, in the numbers of the tracks.
-        windows: What each view shows of its frames.
+        tracks: Tracks of the video.
+        frames: Middle frame of each view, as numbered in the tracks.
+        windows: Crop of each view.
         sizes: Side of each view, pixels.
         generator: Source of random numbers.
-        visible: Fraction of a box that each view must show.
+        visible: Fraction of a box that each view must contain.
 
     Returns:
         (views, 4) xyxy, pixels of each view.
     """
-    shown: list[dict[int, NDArray[np.float32]]] = []  # for each view: number of a track, and its box there
+    candidates: list[dict[int, NDArray[np.float32]]] = []  # for each view: track number to its box there
     for frame, window, size in zip(frames, windows, sizes, strict=True):
         rows = np.flatnonzero(tracks.frames == frame)
         boxes = window.boxes(tracks.boxes[rows], size)
         large = (boxes[:, 2:] - boxes[:, :2]).min(axis=1, initial=size) >= SMALLEST * size
         seen = large & (window.visible(tracks.boxes[rows]) >= visible)
-        shown.append(dict(zip(tracks.track[rows[seen]].tolist(), boxes[seen], strict=True)))
-    common = sorted(set.intersection(*map(set, shown)))
+        candidates.append(dict(zip(tracks.track[rows[seen]].tolist(), boxes[seen], strict=True)))
+    common = sorted(set.intersection(*map(set, candidates)))
     if not common:
         return np.array([(0, 0, size, size) for size in sizes], np.float32)
     track = common[generator.integers(len(common))]
-    return np.stack([boxes[track] for boxes in shown])
+    return np.stack([boxes[track] for boxes in candidates])

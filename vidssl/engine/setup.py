@@ -12,8 +12,9 @@ from vidssl import distributed
 from vidssl.atomic import replacing
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import StepSampler, train_loader
+from vidssl.data.loader import train_loader
 from vidssl.data.samplers import SAMPLERS
+from vidssl.data.step_sampler import StepSampler
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, choose, read_list
 from vidssl.engine.checkpoint import saved as saved_checkpoints

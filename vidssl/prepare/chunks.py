@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
 from vidssl.data.video_list import Row, place_of_copy, read_list, write_lists
-from vidssl.data.views import part_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import preview
 from vidssl.progress import progress
@@ -78,7 +78,7 @@ def prepare_chunks(
     items = list(zip(listed.names, listed.records, strict=True))
     for name, record in progress(items, title="chunks", unit="video", leave=False):
         with open_video(record.path, fps=record.fps or fps) as video:
-            whole, (first, part) = video.meta, part_of(video.meta, record)
+            whole, (first, part) = video.meta, resolve_span(video.meta, record)
         mask = None if record.mask is None else Path(os.path.relpath(record.mask, listed.root)).as_posix()
         rate = whole.fps if Path(record.path).is_dir() else record.fps
         row = Row(name, record.label, record.start, record.end, rate, mask)

@@ -14,10 +14,10 @@ import torch
 
 from vidssl.atomic import state_of
 from vidssl.config import differences
+from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
 from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
-from vidssl.data.views import part_of
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
@@ -273,7 +273,7 @@ def _prepare(
     chunks, size = [], (0, 0)
     try:
         with reading.open(task.record) as video:
-            offset, part = part_of(video.meta, task.record)
+            offset, part = resolve_span(video.meta, task.record)
             starts = chunk_starts(part.num_frames, config.chunks, config.frames)
             ends = [min(start + config.frames, part.num_frames) for start in starts]
             numbers = [np.arange(*span, config.stride) for span in zip(starts, ends, strict=True)]

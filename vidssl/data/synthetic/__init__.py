@@ -1,1 +1,1 @@
-"""Data sets made by vidssl: moving digits."""
+"""Synthetic data sets that vidssl renders itself: moving digits."""

@@ -1,4 +1,4 @@
-"""The digits of the embedded set: where their images come from, how they are laid down, which part a pixel is of."""
+"""The digits of the moving digits: their images, how they are drawn on a canvas, and their part masks."""
 
 import gzip
 from pathlib import Path
@@ -14,28 +14,29 @@ Pixels = NDArray[np.uint8]
 
 PARTS = ("background", "upper half", "lower half")
 SEEN = 0.25  # opacity above which a pixel belongs to the digit
+GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 
 
 def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
-    """Lay a glyph (E, E) down on a canvas: its opacity (S, S) there.
+    """Draw a glyph (E, E) on a canvas and return its opacity there (S, S).
 
     Args:
-        glyph: As `make_glyph` makes it.
-        turn: (2, 2) from pixels of the glyph to pixels of a canvas of twice the size.
-        x: Of the glyph's centre, canvas edges.
-        y: Likewise.
+        glyph: From `make_glyph`.
+        turn: (2, 2) from pixels of the glyph to pixels of a canvas of twice the size, as `rotation` returns it.
+        x: Center of the glyph, in canvas edges.
+        y: Center of the glyph, in canvas edges.
         size: Edge of the canvas, pixels.
     """
-    double = 2 * size  # drawn at twice the size: smooth edges
+    double = 2 * size  # drawn at twice the size for smooth edges
     move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
     large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
     return np.asarray(cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA), np.float32)
 
 
 def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
-    """Tell the part of each pixel (S, S) of a canvas: its number in `PARTS`; the arguments are those of `opacity`.
+    """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; arguments as for `opacity`.
 
-    The halves are those of the upright glyph, and turn with it.
+    The halves are those of the upright glyph and rotate with it.
     """
     inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
@@ -49,18 +50,24 @@ def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size
     )
 
 
+def rotation(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.float64]:
+    """Rotation and zoom (2, 2) from a glyph of `edge` pixels to a canvas of twice `size`."""
+    zoom = scale * GLYPH * (2 * size) / edge
+    return zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
+
+
 def make_glyph(pixels: NDArray[np.float64]) -> Floats:
-    """Turn a digit's image (0 to 1) into a crisp opacity (56, 56), the margin of MNIST included."""
-    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits come without a margin
+    """Turn the image of a digit (0 to 1) into a sharp opacity (56, 56), with the margin of MNIST."""
+    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits have no margin
     large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
     padded = np.pad(large, (56 - inner) // 2)
     return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
 
 
 def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
-    """Images (N, E, E) in 0 to 1, and for each split and digit its images' numbers; no image is in both."""
+    """Return images (N, E, E) in [0, 1], and the image numbers for each split and digit; the splits are disjoint."""
     if mnist is None:
-        from sklearn.datasets import load_digits  # a second to import, and needed by this set alone
+        from sklearn.datasets import load_digits  # takes a second, and is needed here only
 
         images, labels = load_digits(return_X_y=True)
         images = images.reshape(-1, 8, 8) / 16
@@ -79,9 +86,9 @@ def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, lis
     pools: dict[str, list[list[int]]] = {"train": [], "test": []}
     for digit in range(10):
         numbers = np.flatnonzero(labels == digit).tolist()
-        cut = 4 * len(numbers) // 5  # the last fifth is for testing: of MNIST these are other writers
+        cut = 4 * len(numbers) // 5  # the last fifth is for testing; in MNIST these are other writers
         if cut == 0 or cut == len(numbers):
-            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, at least 2 are needed")
+            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, need at least 2")
         pools["train"].append(numbers[:cut])
         pools["test"].append(numbers[cut:])
     return images, pools
@@ -92,7 +99,7 @@ def _idx_file(folder: Path, name: str) -> Path:
 
 
 def _read_idx(folder: Path, name: str) -> Pixels:
-    """Read an array in the idx format: two zero bytes, type, number of axes, their lengths, bytes."""
+    """Read an array of the idx format: two zero bytes, type, number of axes, their lengths, values."""
     path = _idx_file(folder, name)
     try:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()

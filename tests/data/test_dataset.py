@@ -1,11 +1,11 @@
-"""Views: the RGB difference against a full decode, what is decoded for it, parts of videos, order of the crops."""
+"""Views: RGB difference against a full decode, decoded frames, spans of videos, order of the crops."""
 
 import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.dataset import make_views, resolve_span
 from vidssl.data.samplers import Center, Random, Uniform
-from vidssl.data.views import make_views, part_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, View, Window
@@ -16,7 +16,7 @@ EDGE = 48
 
 
 class Whole:
-    """A recipe that changes nothing: what it is given is what is tested. Shows in what order it was called."""
+    """A recipe that returns its frames and records its calls."""
 
     def __init__(self, difference=0.0):
         self.difference = difference
@@ -44,13 +44,14 @@ def everything(path):
 
 
 def pixels(views):
-    return tuple(view.frames for view in views)
+    return tuple(view.frames for view in views.views)
 
 
 def views_of(path, sampler, recipes, seeds=None, **record):
     generators = [generator(seed) for seed in (seeds or range(len(recipes)))]
     with open_video(path) as video:
-        return pixels(make_views(video, VideoRecord(str(path), **record), sampler, recipes, generators))
+        span = resolve_span(video.meta, VideoRecord(str(path), **record))
+        return pixels(make_views(video, *span, sampler, recipes, generators))
 
 
 def native_difference(frames, first, last):
@@ -91,7 +92,9 @@ def test_difference_is_taken_between_native_frames(path, everything, seed, rever
 @pytest.mark.parametrize("short", ["loop", "hold"])
 @pytest.mark.parametrize("reverse", [0.0, 1.0])
 def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, reverse):
-    sampler = Random(Random.Config(frames=7, sampling_rate=5, short=short, reverse=reverse))  # spans 31 of 24
+    sampler = Random(
+        Random.Config(frames=7, sampling_rate=5, short_video=short, reverse=reverse)
+    )  # spans 31 of 24
     (view,) = views_of(path, sampler, [Whole(difference=1.0)])
     wanted = [n % 24 if short == "loop" else min(n, 23) for n in range(0, 31, 5)]
     assert_is_difference(view, everything, wanted[:: -1 if reverse else 1], 0, 23)
@@ -109,18 +112,18 @@ def test_difference_where_the_clip_ends_with_the_video(path, everything):
 def test_difference_of_one_frame_is_middle_gray(tmp_path, write_video, numbered):
     path = write_video(tmp_path / "one.mp4", numbered(1))
     for short in ("loop", "hold"):
-        sampler = Random(Random.Config(frames=4, seconds=1.0, short=short))
+        sampler = Random(Random.Config(frames=4, seconds=1.0, short_video=short))
         (view,) = views_of(path, sampler, [Whole(difference=1.0)])
         assert view.shape == (4, 3, 32, 64) and (view == 127).all()
 
 
-def test_the_coin_falls_for_each_view(path, everything):
+def test_difference_is_drawn_for_each_view(path, everything):
     sampler = Random(Random.Config(frames=3, sampling_rate=2))
     differences = np.zeros((300, 2), bool)
     for n in range(300):
         a, b = (generator(1, n, v) for v in range(2))
         with open_video(path) as video:
-            views = make_views(video, VideoRecord(str(path)), sampler, [Whole(0.2), Whole(0.5)], [a, b])
+            views = make_views(video, 0, video.meta, sampler, [Whole(0.2), Whole(0.5)], [a, b])
         differences[n] = [np.array_equal(view[:, 0], view[:, 1]) for view in pixels(views)]
     assert abs(differences[:, 0].mean() - 0.2) < 0.1 and abs(differences[:, 1].mean() - 0.5) < 0.12
     assert abs(np.corrcoef(differences.T)[0, 1]) < 0.24
@@ -163,46 +166,50 @@ def test_only_kept_frames_and_their_neighbours_are_decoded(path, monkeypatch):
     ("start", "end", "first", "last"),
     [(None, None, 0, 23), (0.2, None, 5, 23), (None, 0.6, 0, 14), (0.2, 0.6, 5, 14), (0.4, 1.5, 10, 23)],
 )
-def test_parts_of_a_video(path, everything, monkeypatch, start, end, first, last):
+def test_spans_of_a_video(path, everything, monkeypatch, start, end, first, last):
     """25 frames a second: 0.2 s is frame 5, and the end is not included."""
     asked = spy_on_frames(monkeypatch)
     record = VideoRecord(str(path), 0, start, end)
     sampler = Uniform(Uniform.Config(frames=5, sampling_rate=2, clips=2))
     with open_video(path) as video:
-        views = pixels(make_views(video, record, sampler, [Whole()], [generator(0)]))
+        views = pixels(
+            make_views(video, *resolve_span(video.meta, record), sampler, [Whole()], [generator(0)])
+        )
     assert np.array_equal(views[0], everything[first : first + 9 : 2])
     assert np.array_equal(views[1], everything[last - 8 : last + 1 : 2])
     asked.clear()
     random = Random(Random.Config(frames=5, sampling_rate=1))
     for seed in range(60):
         with open_video(path) as video:
-            make_views(video, record, random, [Whole()], [generator(seed)])
+            make_views(video, *resolve_span(video.meta, record), random, [Whole()], [generator(seed)])
     assert (min(map(min, asked)), max(map(max, asked))) == (first, last)
 
 
-def test_a_part_is_short_by_itself(path, everything):
+def test_a_span_shorter_than_the_clip(path, everything):
     record = {"start": 0.4, "end": 0.52}  # frames 10, 11, 12
-    loop = Random(Random.Config(frames=5, sampling_rate=1, short="loop"))
+    loop = Random(Random.Config(frames=5, sampling_rate=1, short_video="loop"))
     (view,) = views_of(path, loop, [Whole()], **record)
     assert np.array_equal(view, everything[[10, 11, 12, 10, 11]])
     (view,) = views_of(path, loop, [Whole(difference=1.0)], **record)
     assert_is_difference(view, everything, [10, 11, 12, 10, 11], 10, 12)
     with pytest.raises(DataError, match="the video has 3"):
-        views_of(path, Random(Random.Config(frames=5, sampling_rate=1, short="error")), [Whole()], **record)
+        views_of(
+            path, Random(Random.Config(frames=5, sampling_rate=1, short_video="error")), [Whole()], **record
+        )
 
 
 @pytest.mark.parametrize(("start", "end"), [(5.0, 6.0), (0.96, None), (0.96, 1.5), (400.0, None)])
-def test_a_part_outside_of_the_file_is_refused(path, start, end):
+def test_a_span_outside_the_file_is_refused(path, start, end):
     """The file has 24 frames at 25 a second: it ends at 0.96 s."""
     center = Center(Center.Config(frames=2, sampling_rate=1))
     span = f"from {start:g} s on" if end is None else f"{start:g}-{end:g} s"
-    said = f"{path}: the row's span, {span}, lies outside the file, which is 0.96 s long: .*check_videos"
+    said = f"{path}: the row's span, {span}, lies outside the file, which is 0.96 s long: .*vidssl check"
     with pytest.raises(DataError, match=said):
         views_of(path, center, [Whole()], start=start, end=end)
 
 
 @pytest.mark.parametrize(("start", "end"), [(0.9, 1.1), (None, 2.0), (0.0, 24.0)])
-def test_a_part_with_less_than_half_in_the_file_is_refused(path, start, end):
+def test_a_span_with_less_than_half_in_the_file_is_refused(path, start, end):
     """Frame numbers or milliseconds for seconds, or a truncated file: not the little that is there, repeated."""
     span = f"{start or 0:g}-{end:g} s"
     said = f"{path}: most of the row's span, {span}, lies outside the file, which is 0.96 s long"
@@ -220,14 +227,14 @@ def test_a_part_with_less_than_half_in_the_file_is_refused(path, start, end):
         (0.1, 1.8, 2, 23),
     ],
 )
-def test_a_part_is_cut_at_the_end_and_has_a_frame_at_least(path, start, end, first, last):
+def test_a_span_is_clipped_to_the_file_and_has_at_least_one_frame(path, start, end, first, last):
     with open_video(path) as video:
-        offset, part = part_of(video.meta, VideoRecord(str(path), 0, start, end))
+        offset, part = resolve_span(video.meta, VideoRecord(str(path), 0, start, end))
     assert (offset, offset + part.num_frames - 1) == (first, last)
 
 
 def test_three_crops_of_each_clip_in_order(tmp_path, write_video):
-    """A picture of 90 x 30 whose thirds are 60, 120 and 180 bright, and get brighter by one each frame."""
+    """Images of 90 x 30 whose thirds are 60, 120 and 180 bright, and get brighter by one each frame."""
     frames = np.repeat(np.repeat([[60, 120, 180]], 30, axis=1)[:, :, None], 3, axis=2).astype(np.uint8)
     video = np.stack([np.broadcast_to(frames + 3 * t, (30, 90, 3)) for t in range(16)])
     path = write_video(tmp_path / "wide.mp4", video, gop=1)

@@ -599,7 +599,7 @@ def test_splits_that_are_none(splits, tmp_path):
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))
     with pytest.raises(ConfigError, match=r"1 mistake\n  output: is required"):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
-    with pytest.raises(ConfigError, match=r"--splits tests each network: name the list in evaluate.query"):
+    with pytest.raises(ConfigError, match=r"--splits tests each network: set evaluate.query to the list"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
     with pytest.raises(
         ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"

@@ -257,7 +257,7 @@ def test_compare(retrieved, trained, digits, monkeypatch, capsys):
 
 def test_help_and_schema(monkeypatch, capsys):
     out = vidssl_command(monkeypatch, capsys, "--help")
-    assert all(name in out for name in ("train", "retrieval", "extract", "prepare", "schema"))
+    assert all(name in out for name in ("train", "retrieval", "extract", "schema"))
     assert vidssl_command(monkeypatch, capsys, "--version").strip() == vidssl.__version__
     schema = json.loads(vidssl_command(monkeypatch, capsys, "schema"))
     assert {"data", "method", "backbone", "optimizer", "output"} <= {*schema["properties"]}

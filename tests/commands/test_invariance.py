@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
-from vidssl.commands.invariance import measure_invariance, measure_invariance_splits
 from vidssl.commands.invariance_chart import summary
 from vidssl.commands.invariance_scores import Measure
 from vidssl.commands.load import LoadOptions as Options
 from vidssl.commands.load import load_subject
+from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -137,7 +137,7 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
         == 6
     )
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    monkeypatch.setattr("vidssl.commands.invariance.trajectory_features", None)
+    monkeypatch.setattr("vidssl.commands.measure_invariance.trajectory_features", None)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
@@ -239,7 +239,7 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
         measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
         measure_invariance(options, ["random", "random"], path, out, FEW)
-    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE go with --checkpoint random"):
+    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE are for --checkpoint random"):
         measure_invariance(options, [str(checkpoint)], path, out, FEW)
     with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
         measure_invariance(options, ["random"], path, out, Measure(("instance",)))

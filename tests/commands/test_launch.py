@@ -192,7 +192,7 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[int]]]:
             monkeypatch.setenv(name, value)
         monkeypatch.setattr("vidssl.engine.train.train", train)
         signal.signal(signal.SIGUSR2, lambda number, frame: called.append(number))
-        training = launch.Training(read(ROOT / TOY), TOY)
+        training = launch.TrainingJob(read(ROOT / TOY), TOY)
         again = training.checkpoint()
         assert isinstance(again, submitit.helpers.DelayedSubmission) and again.function == training
         with pytest.raises(SystemExit) as left:

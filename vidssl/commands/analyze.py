@@ -63,15 +63,15 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
     add_splits(parser, "measure once per split, as 1 2 3; the number replaces {split} in paths and settings")
     option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
     parsed = parse(parser, arguments)
-    from vidssl.commands import invariance
     from vidssl.commands.invariance_chart import summary
     from vidssl.commands.invariance_scores import Measure
+    from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 
     names = ("transformations", "top_k", "variant", "population", "boxes")
     measure = Measure(**{name: getattr(parsed, name) for name in names})
     request = network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure
     if parsed.splits is None:
-        found = invariance.measure_invariance(*request)
+        found = measure_invariance(*request)
     else:
-        found = invariance.measure_invariance_splits(*request, parsed.splits)
+        found = measure_invariance_splits(*request, parsed.splits)
     print_results(parsed, found, summary(found), parsed.out / "invariance.png")

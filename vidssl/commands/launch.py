@@ -23,7 +23,7 @@ _NOTICE = 120  # seconds between the signal and the end of the job's time: enoug
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingJob:
     """A training as submitit calls it: in every process of the job, again after each interruption.
 
     Attributes:
@@ -133,7 +133,7 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
             slurm_srun_args=srun,
             slurm_additional_parameters=dict(_option(text) for text in parsed.slurm),
         )
-        job: submitit.Job[str] = executor.submit(Training(tree, str(parsed.cfg)))
+        job: submitit.Job[str] = executor.submit(TrainingJob(tree, str(parsed.cfg)))
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1] if lines else type(error).__name__

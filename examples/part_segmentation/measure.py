@@ -1,7 +1,7 @@
 r"""Measure a decoder of object parts: pixel accuracy of a checkpoint of `part_segmentation` on a list with masks.
 
-    python examples/part_segmentation/measure.py --checkpoint output/parts/digits/checkpoints/last.pt \
-        --list output/parts/data/parts/test.csv --out output/parts/digits/measured
+    python examples/part_segmentation/measure.py output/parts/data/parts/test.csv \
+        --checkpoint output/parts/digits/checkpoints/last.pt --out output/parts/digits/measured
 
 Writes `results.json`, `per_class.csv` and `parts.png`. Pixels of 255 are not counted. Two baselines that ignore the
 image are reported, both fitted to the tested list: the most frequent part everywhere (`most_frequent`), and at each
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
-from vidssl.commands.arguments import add_options, options_of, parse
+from vidssl.commands.arguments import add_input, add_network_options, network_options, parse, print_results
 from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject
 from vidssl.data.loader import eval_loader, to_device
 from vidssl.data.video_list import VideoList, read_list
@@ -46,16 +46,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    add_options(parser)
-    parser.add_argument("--list", type=Path, required=True, help="list of object crops with masks")
+    add_input(parser)
+    add_network_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     parsed = parse(parser, None)
     try:
-        results = segment_parts(options_of(parsed), parsed.list, parsed.out)
+        results = segment_parts(network_options(parsed), parsed.input, parsed.out)
     except (VidsslError, OSError) as error:
         sys.exit(f"error: {error}")
-    if distributed.is_main():
-        print(table(results), parsed.out / "parts.png", sep="\n")
+    print_results(parsed, results, table(results), parsed.out / "parts.png")
 
 
 def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:

@@ -248,7 +248,7 @@ def test_two_processes_count_what_one_does(run, digits32, found, run_world, tmp_
 
 
 def test_the_command(run, digits32, tmp_path, monkeypatch, capsys):
-    where = ["--list", str(digits32 / "parts/test.csv"), "--out", str(tmp_path / "out")]
+    where = [str(digits32 / "parts/test.csv"), "--out", str(tmp_path / "out")]
     monkeypatch.setattr("sys.argv", ["measure.py", "--checkpoint", str(run), "--workers", "0", *where])
     runpy.run_path(str(EXAMPLE / "measure.py"), run_name="__main__")
     said = capsys.readouterr().out

@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl import transforms
 from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.models import build_backbone
 from vidssl.randomness import generator
+from vidssl.transforms import color, crops, difference_pairs, rgb_difference
 from vidssl.video import Video, open_video
 
 
@@ -84,21 +84,21 @@ class TwoViews(Dataset):
         if rng.random() < s.reverse:
             indices = indices[::-1]
         if rng.random() < s.difference:  # each frame minus the next native one
-            pairs = transforms.difference_pairs(indices, start, min(start + span, num_frames) - 1)
-            frames = transforms.rgb_difference(*(decode(video, part) for part in pairs))
+            pairs = difference_pairs(indices, start, min(start + span, num_frames) - 1)
+            frames = rgb_difference(*(decode(video, part) for part in pairs))
         else:
             frames = decode(video, indices)
-        frames = transforms.random_resized_crop(frames, s.size, s.area, (3 / 4, 4 / 3), rng).frames
+        frames = crops.random_resized_crop(frames, s.size, s.area, (3 / 4, 4 / 3), rng).frames
         if rng.random() < 0.8:
-            frames = transforms.color_jitter(frames, s.jitter, rng)
+            frames = color.color_jitter(frames, s.jitter, rng)
         if rng.random() < 0.2:
-            frames = transforms.grayscale(frames)
+            frames = color.grayscale(frames)
         if rng.random() < s.blur[number]:
-            frames = transforms.gaussian_blur(frames, 23, rng.uniform(0.1, 2.0))
+            frames = color.gaussian_blur(frames, 23, rng.uniform(0.1, 2.0))
         if rng.random() < s.solarize[number]:
-            frames = transforms.solarize(frames)
+            frames = color.solarize(frames)
         if rng.random() < 0.5:
-            frames = transforms.flip(frames)
+            frames = crops.flip(frames)
         return frames.transpose(0, 2, 3, 1)
 
 
@@ -218,7 +218,7 @@ def features(model: SCE, path: Path) -> tuple[Tensor, Tensor]:
             length = video.meta.num_frames
             starts = np.linspace(0, max(length - s.span, 0), 3).round().astype(int)
             clips = [decode(video, evenly_spaced(start, s.span, s.frames) % length) for start in starts]
-        views = [transforms.center_crop(clip, s.size).frames.transpose(0, 2, 3, 1) for clip in clips]
+        views = [crops.center_crop(clip, s.size).frames.transpose(0, 2, 3, 1) for clip in clips]
         rows.append(model.backbone(to_network(torch.from_numpy(np.stack(views)))).mean(dim=0))
     model.train()
     return normalize(torch.stack(rows)), torch.tensor([record.label for record in records])

@@ -741,11 +741,11 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         f"init={{file: {trained['sce']}, partial: true}}",
         "backbone.width=4",
     )
-    with pytest.raises(CheckpointError, match="nothing fits"):  # but the counters of the batch norms
+    with pytest.raises(CheckpointError, match="no weight fits"):  # but the counters of the batch norms
         train(run)
     run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
     with pytest.raises(
-        CheckpointError, match=r"100 of another shape .* nothing fits: take another file or backbone"
+        CheckpointError, match=r"100 of another shape .* no weight fits: use another file or backbone"
     ):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")

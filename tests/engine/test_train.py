@@ -628,7 +628,7 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
     three = training_list(toy_run("supervised", "a", "data.subset={per_class: 3}"))
     assert len(three.records) == 3 * len(set(labels))
     with pytest.raises(
-        DataError, match=r"has 5 videos of class '.*', the subset asks for 6: lower data.subset.per_class"
+        DataError, match=r"has 5 videos of class '.*', the subset needs 6: lower data.subset.per_class"
     ):
         training_list(toy_run("supervised", "a", "data.subset={per_class: 6}"))
     with pytest.raises(ConfigError, match="give exactly one of share and per_class"):

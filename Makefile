@@ -1,6 +1,8 @@
 # make demo: from nothing to a trained network and its retrieval page. make test: the suite. Both set up what they need.
 PYTHON ?= python3
 BIN := .venv/bin
+# One process per core; the tests of a file stay together, as they share what their fixtures make.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 OUT := output/demo
 DATA := $(OUT)/data
 
@@ -33,10 +35,10 @@ demo: .venv/.installed
 
 # The tests that take seconds each; test-all adds those that take a minute: kills, every method x resume x processes.
 test: .venv/.installed-dev
-	$(BIN)/python -m pytest -m "not long"
+	$(PYTEST) -m "not long"
 
 test-all: test
-	$(BIN)/python -m pytest -m long
+	$(PYTEST) -m long
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

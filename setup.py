@@ -51,6 +51,16 @@ setup(
         "torchcodec": ["torchcodec"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
         "slurm": ["submitit"],
-        "dev": ["pytest", "pytest-cov", "ruff", "mypy", "pre-commit", "types-tqdm", "torchcodec", "submitit"],
+        "dev": [
+            "pytest",
+            "pytest-cov",
+            "pytest-xdist",
+            "ruff",
+            "mypy",
+            "pre-commit",
+            "types-tqdm",
+            "torchcodec",
+            "submitit",
+        ],
     },
 )

@@ -193,9 +193,7 @@ def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30, help="clips for each recipe")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()

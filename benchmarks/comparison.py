@@ -36,9 +36,7 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
                 last[entry_number] = number
     rest = [entry for n, entry in enumerate(data_set.entries) if n not in last]
     rest.sort(key=lambda entry: (entry.config is None, _KINDS.index(entry.kind)))
-    maker = _RowMaker(
-        references, _columns(data_set, own, [entry for entry in rest if entry.config]), bool(own)
-    )
+    maker = _RowMaker(references, _columns(data_set, own, [entry for entry in rest if entry.config]), bool(own))
     rows: list[Row] = []
     for number, result in enumerate(own):
         rows.append(maker.measured(result, _differences(result, data_set, references)))
@@ -82,9 +80,7 @@ class _RowMaker:
     def not_run(self, entry: Entry) -> Row:
         wanted = entry.measures or entry.published
         cells = ["not run" if name in wanted else _EMPTY for name in self.names]
-        return Row(
-            "not run", (*_described_entry(entry, self.references), *self._filled(cells), f"{entry.config}")
-        )
+        return Row("not run", (*_described_entry(entry, self.references), *self._filled(cells), f"{entry.config}"))
 
     def published(self, entry: Entry, end: str = "") -> list[Row]:
         if not entry.published:
@@ -143,9 +139,7 @@ def _differences(result: Result, data_set: DataSet, references: References) -> l
             and not (result.third_party and path.startswith("config."))
         ]
         if data_set.tested and not {*result.tested} <= {*data_set.tested}:
-            lines.append(
-                _difference("tested videos", sorted({*result.tested}), {"one_of": [*data_set.tested]})
-            )
+            lines.append(_difference("tested videos", sorted({*result.tested}), {"one_of": [*data_set.tested]}))
         if result.third_party:
             lines.append("training settings unknown")
         if lines:
@@ -221,9 +215,7 @@ def _remarks(own: Sequence[Result], names: Sequence[str]) -> tuple[str, ...]:
     if any(name in result.spread for result in own for name in names):
         texts.append("± of a single split: standard deviation over draws of the few training videos.")
     if "uniformity_loss" in names:
-        texts.append(
-            "The uniformity loss is not a percentage: lower is more uniform, see docs/evaluation.md."
-        )
+        texts.append("The uniformity loss is not a percentage: lower is more uniform, see docs/evaluation.md.")
     return (" ".join(texts),) if texts else ()
 
 
@@ -253,9 +245,7 @@ def _what(kind: Kind, method: str | None, subset: dict[str, Any] | None) -> str:
     parts: list[str] = [kind] if method is None else [kind, method]
     if subset is not None:
         fraction, each = subset.get("share"), subset.get("per_class")
-        parts.append(
-            f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels a class"
-        )
+        parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels a class")
     return ", ".join(parts)
 
 

@@ -93,10 +93,7 @@ def pyav_plain(windows: Windows, number: int) -> object:
     """What a careful person writes with PyAV: seek, decode, convert what is wanted; once for each window."""
     reformatter = VideoReformatter()
     return [
-        [
-            reformatter.reformat(frame, format="rgb24").to_ndarray()
-            for frame in decoded(windows, window, skip=False)
-        ]
+        [reformatter.reformat(frame, format="rgb24").to_ndarray() for frame in decoded(windows, window, skip=False)]
         for window in windows(number)
     ]
 
@@ -158,24 +155,16 @@ READERS: dict[str, Reader] = {
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--videos", type=Path, required=True, help="folder of videos to make clips like Kinetics from"
-    )
-    parser.add_argument(
-        "--file", type=Path, nargs="*", default=[], help="further files, measured as they are"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--videos", type=Path, required=True, help="folder of videos to make clips like Kinetics from")
+    parser.add_argument("--file", type=Path, nargs="*", default=[], help="further files, measured as they are")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--json", type=Path, help="file for all figures")
     parsed = parser.parse_args()
     with_ffmpeg_of_pyav()
     one_thread()
     with tempfile.TemporaryDirectory() as folder:
-        files = {
-            f"GOP {gop}": kinetics_like(parsed.videos, Path(folder) / str(gop), gop, 4) for gop in (12, 250)
-        }
+        files = {f"GOP {gop}": kinetics_like(parsed.videos, Path(folder) / str(gop), gop, 4) for gop in (12, 250)}
         figures: dict[str, dict[str, Any]] = {}
         for title, paths in {**files, **{path.name: [path] for path in parsed.file}}.items():
             windows = [Windows(path) for path in paths]
@@ -192,13 +181,10 @@ def main() -> None:
                 }
     titles = list(next(iter(figures.values())))
     rows = [
-        [name, *(f"{cell['ms']:.1f} ({cell['to_vidssl']:.2f})" for cell in figures[name].values())]
-        for name in figures
+        [name, *(f"{cell['ms']:.1f} ({cell['to_vidssl']:.2f})" for cell in figures[name].values())] for name in figures
     ]
     print(table(["ms a clip (times vidssl)", *titles], rows))
-    rows = [
-        ["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures["**vidssl**"].values())]
-    ]
+    rows = [["vidssl / reference", *(f"{cell['to_reference']:.2f}" for cell in figures["**vidssl**"].values())]]
     print("\n" + table(["", *titles], rows))
     finish({"rounds": parsed.rounds, "decode": figures}, parsed.json)
 

@@ -142,9 +142,7 @@ def _bytes(name: str) -> int:
 
 def main() -> None:
     """Print the tables, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, nargs="+", default=[10_000, 100_000, 1_300_000], help="M")
     parser.add_argument("--clusters", type=int, help="k, of all banks; a hundredth of M, at most 10,000")
     parser.add_argument("--negatives", type=int, default=16384, help="K")

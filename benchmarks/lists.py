@@ -74,9 +74,7 @@ def _private_bytes() -> int:
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=20000)
     parser.add_argument("--folders", type=int, default=100, help="folders that the files lie in")
     parser.add_argument("--images", type=int, default=100, help="images of each folder of images")

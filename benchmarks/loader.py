@@ -38,9 +38,7 @@ RECIPE = [RECIPES[name](RECIPES[name].Config(size=224)) for name in NAMES]
 class Peer(Dataset[list[torch.Tensor]]):
     """Two views of a video with a reader and an augmentation of others."""
 
-    def __init__(
-        self, files: list[Windows], view: Callable[[Windows, np.ndarray, Any, Any], torch.Tensor]
-    ) -> None:
+    def __init__(self, files: list[Windows], view: Callable[[Windows, np.ndarray, Any, Any], torch.Tensor]) -> None:
         self._files, self._view = files, view
 
     def __len__(self) -> int:
@@ -54,9 +52,7 @@ class Peer(Dataset[list[torch.Tensor]]):
         ]
 
 
-def pytorchvideo_view(
-    windows: Windows, window: np.ndarray, config: Any, rng: np.random.Generator
-) -> torch.Tensor:
+def pytorchvideo_view(windows: Windows, window: np.ndarray, config: Any, rng: np.random.Generator) -> torch.Tensor:
     """`get_clip`, 8 of its frames, torchvision on float: the SCE authors' pipeline, all of it on the CPU."""
     from pytorchvideo.data.encoded_video import EncodedVideo
 
@@ -66,9 +62,7 @@ def pytorchvideo_view(
     return torchvision_view(frames, draw(frames, config, rng), as_float=True, cut=False)
 
 
-def slowfast_view(
-    windows: Windows, window: np.ndarray, config: Any, rng: np.random.Generator
-) -> torch.Tensor:
+def slowfast_view(windows: Windows, window: np.ndarray, config: Any, rng: np.random.Generator) -> torch.Tensor:
     """PyAV over the window, every frame of it to RGB, then 8 of them through PIL."""
     images: dict[int, np.ndarray] = {}
     first, last = int(window.min()), int(window.max())
@@ -118,12 +112,8 @@ def cpu() -> float:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--videos", type=Path, required=True, help="folder of videos to make clips like Kinetics from"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--videos", type=Path, required=True, help="folder of videos to make clips like Kinetics from")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="file for all figures")
     parsed = parser.parse_args()

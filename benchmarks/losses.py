@@ -155,9 +155,7 @@ def _kib(name: str) -> int:
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=512, help="N")
     parser.add_argument("--keys", type=int, default=65536, help="K, of the queue")
     parser.add_argument("--dim", type=int, default=256, help="d")
@@ -182,9 +180,7 @@ def main() -> None:
     ]
     header = ["loss", "form", "ms", "times Algorithm 1", "extra MiB", "times Algorithm 1", "gradient off by"]
     print(table(header, rows))
-    shown: dict[str, Any] = {
-        name: getattr(parsed, name) for name in ("queries", "keys", "dim", "rounds", "threads")
-    }
+    shown: dict[str, Any] = {name: getattr(parsed, name) for name in ("queries", "keys", "dim", "rounds", "threads")}
     print("\n" + ", ".join(f"{name} {value}" for name, value in shown.items()) + f", {parsed.device}")
     finish({**shown, "device": str(parsed.device), "losses": figures}, parsed.json)
 

@@ -58,9 +58,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def machine() -> dict[str, Any]:
     """Name the machine and the versions that figures were measured with."""
     info = Path("/proc/cpuinfo")
-    models = [
-        line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")
-    ]
+    models = [line.partition(": ")[2] for line in info.read_text().splitlines() if line.startswith("model name")]
     packages = ("vidssl", "torch", "torchvision", "av", "opencv-contrib-python-headless", "numpy")
     peers = ("torchcodec", "decord", "pytorchvideo", "pillow", "faiss-cpu")
     return {
@@ -74,9 +72,7 @@ def machine() -> dict[str, Any]:
 def finish(results: Mapping[str, Any], file: Path | None) -> None:
     """Print what the figures were measured on, and keep all of them as json where a file is named."""
     found = machine()
-    print(
-        f"\n{found['cpu']}, {found['cores']} cores, Python {found['python']}, torch {found['versions']['torch']}"
-    )
+    print(f"\n{found['cpu']}, {found['cores']} cores, Python {found['python']}, torch {found['versions']['torch']}")
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"machine": found, **results}, indent=2) + "\n", encoding="utf-8")

@@ -103,9 +103,9 @@ def make_batch(variant: Variant, frames: int, size: int, parsed: Namespace) -> B
     source = torch.Generator().manual_seed(0)
     sides = [size] * variant.clips + [round(share * size) for share in variant.local]
     views = tuple(
-        torch.randint(
-            0, 256, (parsed.batch, frames, side, side, 3), generator=source, dtype=torch.uint8
-        ).permute(0, 1, 4, 2, 3)
+        torch.randint(0, 256, (parsed.batch, frames, side, side, 3), generator=source, dtype=torch.uint8).permute(
+            0, 1, 4, 2, 3
+        )
         for side in sides
     )
     index = torch.randperm(parsed.records, generator=source)[: parsed.batch]
@@ -189,9 +189,7 @@ def has_marks(file: Path) -> bool:
 
 def main() -> None:
     """Print the table, write it and the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, metavar=("BACKBONE", "FRAMES", "SIZE"))
     parser.add_argument("--batch", type=int, help="videos per step")

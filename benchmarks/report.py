@@ -28,9 +28,7 @@ _SUMMARY = (
 
 def main() -> None:
     """Print tables, write them to a file, or renew those of a page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="searched for results.json")
     place = parser.add_mutually_exclusive_group()
     place.add_argument("--out", type=Path, metavar="FILE", help="Markdown file to write")
@@ -57,9 +55,7 @@ def report(folders: Sequence[Path], folder: Path) -> str:
     """
     references, results = read_references(), read_results(folders)
     if not results:
-        raise DataError(
-            f"no results.json in {', '.join(map(str, folders))}; run vidssl test or vidssl retrieval first"
-        )
+        raise DataError(f"no results.json in {', '.join(map(str, folders))}; run vidssl test or vidssl retrieval first")
     tested = {references.key(result.data_set) for result in results}
     keys = [
         *(key for key in references.data_sets if key in tested),
@@ -86,9 +82,7 @@ def renewed(page: Path, folders: Sequence[Path]) -> str:
         if start and not begin:
             begin, key = number, references.key(start[1])
             if key not in known:
-                raise DataError(
-                    f"{page}:{number}: unknown data set '{start[1]}'; known: {', '.join(sorted(known))}"
-                )
+                raise DataError(f"{page}:{number}: unknown data set '{start[1]}'; known: {', '.join(sorted(known))}")
             table = make_table(key, references, results)
             lines += [line, "", table.markdown(page.parent), "", _END]
         elif start:
@@ -100,9 +94,7 @@ def renewed(page: Path, folders: Sequence[Path]) -> str:
         elif not begin:
             lines.append(line)
     if begin:
-        raise DataError(
-            f"{page}:{begin}: '<!-- report: NAME -->' without '{_END}' on a line of its own after it"
-        )
+        raise DataError(f"{page}:{begin}: '<!-- report: NAME -->' without '{_END}' on a line of its own after it")
     if _END not in lines:
         raise DataError(f"{page} has no table: no line '<!-- report: NAME -->'")
     return "\n".join(lines) + "\n"

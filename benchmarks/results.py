@@ -214,11 +214,7 @@ def _read(file: Path, name: str) -> Result:
         raise DataError(f"{file} is not a result: not JSON") from None
     splits = content.get("splits", {"": content}) if isinstance(content, dict) else {}
     if isinstance(content, dict) and "splits" in content:
-        if (
-            not isinstance(splits, dict)
-            or not splits
-            or not all(isinstance(s, dict) for s in splits.values())
-        ):
+        if not isinstance(splits, dict) or not splits or not all(isinstance(s, dict) for s in splits.values()):
             raise DataError(f"{file} is not a result: 'splits' does not hold the numbers of each split")
         content = {**next(iter(splits.values())), **content}
     tested = content.get("list", content.get("query")) if isinstance(content, dict) else None

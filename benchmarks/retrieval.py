@@ -76,9 +76,7 @@ def one_query(gallery: int, dim: int, k: int, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Print the tables and write the numbers."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=3783, help="Q: the test videos of UCF101, split 1")
     parser.add_argument("--gallery", type=int, default=9537, help="G: its training videos")
     parser.add_argument("--dim", type=int, default=2048, help="D")

@@ -89,21 +89,15 @@ def untrained(run: Run) -> Method:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cfg", type=Path, required=True)
     parser.add_argument("--world", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument(
-        "--step-ms", type=float, help="forward and backward of one video on one GPU, milliseconds"
-    )
+    parser.add_argument("--step-ms", type=float, help="forward and backward of one video on one GPU, milliseconds")
     parser.add_argument(
         "--network", type=float, default=25.0, help="GB/s that each GPU sends and receives (default 25)"
     )
     parser.add_argument("--message-us", type=float, default=40.0, help="time of a small message (default 40)")
-    parser.add_argument(
-        "--videos-per-core", type=float, default=8.0, help="videos per second of a worker (default 8)"
-    )
+    parser.add_argument("--videos-per-core", type=float, default=8.0, help="videos per second of a worker (default 8)")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE")
     parsed = parser.parse_intermixed_args()
     run = load_run(parsed.cfg, parsed.overrides)
@@ -141,9 +135,7 @@ def main() -> None:
     print("A step of one process, MB:\n")
     print(table(header, rows))
     held = state(run, method)
-    print(
-        "\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in held.items())
-    )
+    print("\nHeld by each process, MB: " + ", ".join(f"{name} {size / mega:.0f}" for name, size in held.items()))
 
 
 if __name__ == "__main__":

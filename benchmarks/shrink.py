@@ -23,9 +23,8 @@ import torch
 from measure import finish, one_thread, paired, table
 
 from vidssl.commands import guarded
-from vidssl.commands.load import LoadOptions as Subjects
-from vidssl.commands.load import Subject, load_subject
-from vidssl.commands.shrink import ShrinkOptions as Options
+from vidssl.commands.load import LoadOptions, Subject, load_subject
+from vidssl.commands.shrink import ShrinkOptions
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data import VideoList, read_list
@@ -54,7 +53,7 @@ class Copies:
 
 def copied(videos: VideoList, out: Path, settings: Settings, workers: int) -> Copies:
     """Copy a list."""
-    made = shrink(videos.path, out, settings, Options(root=videos.root, workers=workers))
+    made = shrink(videos.path, out, settings, ShrinkOptions(root=videos.root, workers=workers))
     if made.left_out:
         raise SystemExit(f"videos that cannot be decoded: {', '.join(made.left_out)}; run a check first")
     return Copies(settings, read_list(made.list), made.before, made.after, made.seconds)
@@ -102,14 +101,10 @@ def compared(originals: torch.Tensor, copies: torch.Tensor) -> dict[str, float]:
     }
 
 
-def measure(
-    videos: VideoList, side: int, networks: dict[str, Subject], folder: Path, workers: int
-) -> list[Row]:
+def measure(videos: VideoList, side: int, networks: dict[str, Subject], folder: Path, workers: int) -> list[Row]:
     """Copy the videos with all qualities and compare: one row for each."""
     versions = [copied(videos, folder / f"{side}-{crf}", Settings(side, crf), workers) for crf in QUALITIES]
-    actions = {0: partial(window, videos)} | {
-        n: partial(window, c.videos) for n, c in enumerate(versions, start=1)
-    }
+    actions = {0: partial(window, videos)} | {n: partial(window, c.videos) for n, c in enumerate(versions, start=1)}
     times = paired({str(n): action for n, action in actions.items()}, 2 * len(videos.records))
     wanted = {name: features(network, videos, SIZES[side]) for name, network in networks.items()}
     rows: list[Row] = []
@@ -146,9 +141,7 @@ def shown(row: Row, networks: Iterable[str]) -> list[str]:
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", type=Path, help="list of videos")
     parser.add_argument("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     parser.add_argument(
@@ -162,9 +155,9 @@ def main() -> None:
     one_thread()
     videos = read_list(arguments.list, arguments.root)
     told: dict[str, Any] = {"clips": arguments.clips, "workers": arguments.workers}
-    networks = {"untrained": load_subject(Subjects("random", arguments.cfg, **told))}
+    networks = {"untrained": load_subject(LoadOptions("random", arguments.cfg, **told))}
     if arguments.checkpoint:
-        networks["trained"] = load_subject(Subjects(arguments.checkpoint, **told))
+        networks["trained"] = load_subject(LoadOptions(arguments.checkpoint, **told))
     header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms a clip (times faster)"]
     for name in networks:
         header += [f"{name}: cosine to the original", "between originals", "own original first"]

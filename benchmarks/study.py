@@ -25,13 +25,9 @@ COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity loss": ("unifor
 
 def main() -> None:
     """Run all configs and print a table."""
-    parser = argparse.ArgumentParser(
-        description="Train and test all configs of a folder, over several seeds."
-    )
+    parser = argparse.ArgumentParser(description="Train and test all configs of a folder, over several seeds.")
     parser.add_argument("configs", type=Path, help="folder of configs")
-    parser.add_argument(
-        "--lists", required=True, help="folder with train.csv and test.csv; may contain {split}"
-    )
+    parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; may contain {split}")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
     parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
@@ -50,11 +46,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(parsed.jobs) as pool:
         try:
-            failed = [
-                name
-                for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands)
-                if name
-            ]
+            failed = [name for name in pool.map(lambda name: run(parsed.out / name, commands[name]), commands) if name]
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("saving and stopping; the same command continues", file=sys.stderr, flush=True)
@@ -111,9 +103,7 @@ def run(out: Path, command: list[str]) -> str | None:
         return out.name if other else None
     out.mkdir(parents=True, exist_ok=True)
     with (out / "log.txt").open("a") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
         RUNNING.add(process.pid)
         # CPU time does not depend on what else the machine does.
         _, status, used = os.wait4(process.pid, 0)

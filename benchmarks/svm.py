@@ -64,16 +64,12 @@ def limited(x: np.ndarray, label: np.ndarray, cost: float, dual: bool, limit: fl
 
 def main() -> None:
     """Print the tables and write the numbers."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=9537, help="N: the training videos of UCF101, split 1")
     parser.add_argument("--dim", type=int, default=512, help="D: the features of ResNet3D-18")
     parser.add_argument("--classes", type=int, default=101)
     parser.add_argument("--queries", type=int, default=3783, help="the test videos of UCF101, split 1")
-    parser.add_argument(
-        "--lowshot", action="store_true", help="time `lowshot` too: about three times as long"
-    )
+    parser.add_argument("--lowshot", action="store_true", help="time `lowshot` too: about three times as long")
     parser.add_argument("--limit", type=float, default=60.0, help="seconds of one fit of the slice")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path, help="file for the figures")
@@ -87,9 +83,7 @@ def main() -> None:
         x = torch.nn.functional.normalize(gallery.x.double(), dim=1).numpy()[: parsed.rows * 2 // 3]
         label = gallery.label.numpy()[: len(x)]
         for cost in PROTOCOLS["svm"].Config().costs:  # type: ignore[attr-defined]
-            before, now = (
-                limited(x, label, cost, dual, parsed.limit) for dual in (True, len(x) < x.shape[1])
-            )
+            before, now = (limited(x, label, cost, dual, parsed.limit) for dual in (True, len(x) < x.shape[1]))
             figures[f"{name} slice {cost:g}"] = {"before": before, "now": now}
             shown = f"> {parsed.limit:g}" if before == float("inf") else f"{before:.2f}"
             slices.append([name, f"{cost:g}", shown, f"{now:.2f}"])

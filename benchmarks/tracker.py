@@ -60,9 +60,7 @@ def _held(name: str) -> int:
 
 def main() -> None:
     """Print the tables, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--frames", type=int, default=60, help="frames of a chunk (default 60)")
     parser.add_argument("--regions", type=int, default=300, help="regions of a frame (default 300)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds (default 5)")
@@ -77,9 +75,7 @@ def main() -> None:
     )
     features = [torch.from_numpy(rng.normal(size=(regions, 1024)).astype(np.float32)) for _ in range(count)]
     placed = list(boxes)
-    plain = [
-        torch.rand(regions, regions, generator=torch.Generator().manual_seed(1)) for _ in range(count - 1)
-    ]
+    plain = [torch.rand(regions, regions, generator=torch.Generator().manual_seed(1)) for _ in range(count - 1)]
     plain = [each / regions for each in plain]  # so that the bare chain stays within float32
     numbers = np.arange(count, dtype=np.int64)
     chosen = TrackerSettings()
@@ -88,18 +84,13 @@ def main() -> None:
         "bare chain of products, one for each pair of frames": lambda _: bare(plain),
         "bare chain, one for each end frame": lambda _: batched(plain),
         "scaled sums": lambda _: scaled(plain),
-        "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(
-            plain, placed, numbers, chosen
-        ),
+        "scaled sums and the choice of pairs 40 frames apart": lambda _: pairs_of_sums(plain, placed, numbers, chosen),
         "affinities, centred, of limited steps": lambda _: affinities(features, placed, True, 30.0),
         f"best paths from {len(starts)} regions": lambda _: best_paths(plain, starts),
     }
     times = paired(actions, arguments.rounds)
     base = next(iter(actions))
-    rows = [
-        [name, f"{np.median(values):.0f}", f"{ratio(times, name, base):.2f}"]
-        for name, values in times.items()
-    ]
+    rows = [[name, f"{np.median(values):.0f}", f"{ratio(times, name, base):.2f}"] for name, values in times.items()]
     print(f"{count} frames of {regions} regions\n")
     print(table(["what", "ms", "times the bare chain"], rows))
 
@@ -110,9 +101,7 @@ def main() -> None:
     held = memory(whole)
     print(f"\nmemory beyond features and boxes: {held:.0f} MB")
 
-    image = cv2.resize(
-        rng.integers(0, 256, (12, 16, 3), dtype=np.uint8), (320, 240), interpolation=cv2.INTER_CUBIC
-    )
+    image = cv2.resize(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8), (320, 240), interpolation=cv2.INTER_CUBIC)
     backbone = build_backbone("resnet18").eval()
     pixels = np.repeat(image.transpose(2, 0, 1)[None], 4, axis=0)
     four = [boxes[0].numpy()] * 4

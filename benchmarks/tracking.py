@@ -25,8 +25,7 @@ from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
 from vidssl.commands import guarded
-from vidssl.commands.load import LoadOptions as Options
-from vidssl.commands.load import Subject, load_subject
+from vidssl.commands.load import LoadOptions, Subject, load_subject
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
@@ -153,9 +152,7 @@ def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="folder of moving digits, or a sequence of OTB")
     parser.add_argument("--checkpoint", nargs="+", required=True, help="checkpoints, or random, with --cfg")
     parser.add_argument("--cfg", type=Path, help="config of the random network")
@@ -170,7 +167,7 @@ def main() -> None:
     cv2.setNumThreads(0)
     config = settings(arguments.tracker)
     subjects = {
-        name: load_subject(Options(name, cfg=arguments.cfg if name == "random" else None, device="cpu"))
+        name: load_subject(LoadOptions(name, cfg=arguments.cfg if name == "random" else None, device="cpu"))
         for name in arguments.checkpoint
     }
     measured: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
@@ -178,9 +175,7 @@ def main() -> None:
     for number, sequence in enumerate(progress(found, title="track", unit="video")):
         results = {("", name): values for name, values in baselines(sequence, number).items()}
         for network, subject in subjects.items():
-            results |= {
-                (network, name): values for name, values in tracked(sequence, subject, config).items()
-            }
+            results |= {(network, name): values for name, values in tracked(sequence, subject, config).items()}
         for key, values in results.items():
             measured.setdefault(key, []).append(values)
     rows, figures = [], {}

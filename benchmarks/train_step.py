@@ -152,9 +152,7 @@ def seconds(action: Callable[[], object], device: torch.device) -> float:
     return time.perf_counter() - start
 
 
-def batches_of(
-    videos: Path, folder: Path, frames: int, size: int, parsed: Namespace
-) -> Generator[Batch, None, None]:
+def batches_of(videos: Path, folder: Path, frames: int, size: int, parsed: Namespace) -> Generator[Batch, None, None]:
     """Return the batches of vidssl's loader, on clips like those of Kinetics."""
     clips = kinetics_like(videos, folder, gop=12, count=8)
     names = [(clip.name, -1) for clip in clips] * max(1, parsed.batch // len(clips))
@@ -207,9 +205,7 @@ def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[st
 
 def main() -> None:
     """Print the table, write the figures."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--setting", nargs=3, action="append", metavar=("BACKBONE", "FRAMES", "SIZE"))
     parser.add_argument("--batch", type=int, help="videos per step, two clips each")
@@ -238,9 +234,7 @@ def main() -> None:
             rows.append([title, name, *speed, f"{faster:.2f}", f"{x['first_loss']:.4f}"])
     header = ["setting", "step", "clips/s", "TFLOP/s", "of the peak", "times faster", "first loss"]
     print(table(header, rows))
-    print(
-        f"\n{parsed.batch} videos x 2 views, queue {parsed.queue}, {parsed.rounds} rounds of {parsed.steps}"
-    )
+    print(f"\n{parsed.batch} videos x 2 views, queue {parsed.queue}, {parsed.rounds} rounds of {parsed.steps}")
     print(f"{parsed.device}, {torch.get_num_threads()} threads; peak {top / 1e12:.3g} TFLOP/s")
     kept = {"batch": parsed.batch, "queue": parsed.queue, "device": str(parsed.device), "peak": top}
     finish({**kept, "train_step": figures}, parsed.json)

@@ -126,9 +126,7 @@ def test_bytes_that_are_not_text(tmp_path):
 
 
 def test_a_file_that_is_missing(tmp_path):
-    assert message(read, tmp_path / "no.yaml").endswith(
-        "No such file or directory; give a YAML file with --cfg"
-    )
+    assert message(read, tmp_path / "no.yaml").endswith("No such file or directory; give a YAML file with --cfg")
     assert "Is a directory" in message(read, tmp_path)
 
 
@@ -153,13 +151,8 @@ def test_15_a_python_file_is_not_run(write, tmp_path):
 def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
     told = message(load, path)
-    assert (
-        told
-        == f"{path}: 1 mistake\n  inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate"
-    )
-    assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(
-        load, write(GOOD), "maybe={rate: 1, rte: 1}"
-    )
+    assert told == f"{path}: 1 mistake\n  inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate"
+    assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(load, write(GOOD), "maybe={rate: 1, rte: 1}")
     assert "items.1.nam: unknown key (did you mean 'name'?)" in message(load, write(GOOD), "items.1.nam=x")
     told = message(load, write(GOOD), "shapes.1.color=x")
     assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
@@ -227,9 +220,7 @@ def test_15_wrong_types(override, said, write):
 
 
 def test_what_yaml_has_and_json_has_not(write):
-    assert "use numbers, strings, lists and mappings only" in message(
-        load, write(GOOD), "inner.name=2024-01-01"
-    )
+    assert "use numbers, strings, lists and mappings only" in message(load, write(GOOD), "inner.name=2024-01-01")
 
 
 def test_choices_by_name(write):

@@ -13,9 +13,7 @@ from vidssl.methods import METHODS
 ROOT = Path(__file__).parents[1]
 # What a header says of a probe: a config, then perhaps its section in brackets, then perhaps settings.
 SETTING = r"(?<=')[\w.]+=[^']*(?=')|[\w.]+=[^\s;,']*[^\s;,'.]"
-PROBE = re.compile(
-    rf"(configs/(?:linear|finetune)/\w+\.yaml)(?: \([^)]*\))?(?: with((?: '?(?:{SETTING})'?)+))?"
-)
+PROBE = re.compile(rf"(configs/(?:linear|finetune)/\w+\.yaml)(?: \([^)]*\))?(?: with((?: '?(?:{SETTING})'?)+))?")
 CONFIGS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
 
 
@@ -71,9 +69,7 @@ def test_an_expected_number_comes_with_its_probe(name):
 
 def test_the_tracker_of_the_papers_config_is_the_papers():
     """Eq. (4) and (5) and the top 300 proposals, nothing else."""
-    header = (ROOT / "configs/pretrain/frame_invariance_tracks_r50_trackingnet.yaml").read_text(
-        encoding="utf-8"
-    )
+    header = (ROOT / "configs/pretrain/frame_invariance_tracks_r50_trackingnet.yaml").read_text(encoding="utf-8")
     told = re.search(r"--tracker ((?:[\w.]+=\w+[\s#\\]*)+)", header)
     tracker = settings(re.findall(r"[\w.]+=\w+", told[1]))
     assert (tracker.chunks, tracker.frames, tracker.min_gap, tracker.stride) == (4, 60, 40, 1)

@@ -86,9 +86,7 @@ def test_the_page_has_its_programs():
         "backbones",
     )
     assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in modules)}
-    assert (
-        len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2
-    )  # the last two are checked below
+    assert len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2  # the last two are checked below
 
 
 @pytest.mark.parametrize(
@@ -110,11 +108,7 @@ def test_a_program_runs(section, run, number, folder, run_world):
 
 
 def test_a_published_number(tmp_path):
-    (text,) = (
-        text
-        for section, _, language, text in BLOCKS
-        if section == "A published number" and language == "yaml"
-    )
+    (text,) = (text for section, _, language, text in BLOCKS if section == "A published number" and language == "yaml")
     (tmp_path / "row.yaml").write_text("entries:\n" + text)
     (row,) = read(tmp_path / "row.yaml")["entries"]
     tree = read_references().model_dump(mode="json")

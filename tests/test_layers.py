@@ -37,17 +37,13 @@ def imported_packages(source: str) -> list[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: imports are absolute"
-            names = (
-                [node.module] if node.module != "vidssl" else [f"vidssl.{alias.name}" for alias in node.names]
-            )
+            names = [node.module] if node.module != "vidssl" else [f"vidssl.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             continue
         packages = [name.split(".")[1] for name in names if name.startswith("vidssl.")]
-        found += [
-            (node.lineno, package) for package in packages if package in LAYER or not package.startswith("_")
-        ]
+        found += [(node.lineno, package) for package in packages if package in LAYER or not package.startswith("_")]
     return found
 
 

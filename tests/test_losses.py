@@ -44,9 +44,7 @@ def s(anchor, key, negatives, i, k, tau):  # Eq. (4) with a query, Eq. (5) with 
     if k == 0:
         return 0.0
     z = instances(key, negatives, i)
-    return math.exp(dot(anchor[i], z[k]) / tau) / sum(
-        math.exp(dot(anchor[i], other) / tau) for other in z[1:]
-    )
+    return math.exp(dot(anchor[i], z[k]) / tau) / sum(math.exp(dot(anchor[i], other) / tau) for other in z[1:])
 
 
 def info_nce_loop(query, key, negatives, tau):  # Eq. (3)
@@ -174,12 +172,8 @@ def test_positive_slots_differ_by_the_weight_of_the_positive(vectors):
     query = key = torch.eye(8, dtype=torch.float64)[:1]
     negatives = torch.eye(8, dtype=torch.float64)[1:4]
     log_p = torch.log_softmax(torch.tensor([1.0, 0, 0, 0], dtype=torch.float64) / TAU, dim=0)
-    assert sce(query, key, negatives, TAU, TAU_M, 0.0, "zero").item() == pytest.approx(
-        -log_p.mean().item(), rel=1e-12
-    )
-    assert sce(query, key, negatives, TAU, TAU_M, 0.0, "masked").item() == pytest.approx(
-        -log_p[1].item(), rel=1e-12
-    )
+    assert sce(query, key, negatives, TAU, TAU_M, 0.0, "zero").item() == pytest.approx(-log_p.mean().item(), rel=1e-12)
+    assert sce(query, key, negatives, TAU, TAU_M, 0.0, "masked").item() == pytest.approx(-log_p[1].item(), rel=1e-12)
 
 
 def test_unknown_positive_slot_is_refused(vectors):
@@ -234,9 +228,7 @@ def test_streaming_is_the_plain_form(name, block, num_negatives, monkeypatch):
     query, key, negatives = batch(num_negatives)
     streamed = value_and_gradient(ours, query, key, negatives)
     for asks in (key, negatives):
-        plain = value_and_gradient(
-            ours, query, *(x.clone().requires_grad_(x is asks) for x in (key, negatives))
-        )
+        plain = value_and_gradient(ours, query, *(x.clone().requires_grad_(x is asks) for x in (key, negatives)))
         for one, other in zip(streamed, plain, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
@@ -289,9 +281,7 @@ def test_streaming_in_float32_is_right_at_any_temperature(name, tau, descending,
 
 def test_gradients_of_gradients_are_refused():
     query, key, negatives = batch(20)
-    (gradient,) = torch.autograd.grad(
-        info_nce(query.requires_grad_(), key, negatives, TAU), query, create_graph=True
-    )
+    (gradient,) = torch.autograd.grad(info_nce(query.requires_grad_(), key, negatives, TAU), query, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
 
@@ -340,9 +330,7 @@ def test_margin_0_is_info_nce(dtype, vectors):
     query, key, negatives = (v.to(dtype) for v in vectors)
     assert torch.equal(margin_nce(query, key, negatives, TAU, 0.0), info_nce(query, key, negatives, TAU))
     every = torch.arange(len(negatives)).expand(len(query), -1)
-    torch.testing.assert_close(
-        margin_nce(query, key, negatives, TAU, 0.0, every), info_nce(query, key, negatives, TAU)
-    )
+    torch.testing.assert_close(margin_nce(query, key, negatives, TAU, 0.0, every), info_nce(query, key, negatives, TAU))
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -361,9 +349,7 @@ def test_own_negatives_are_neither_kept_for_backward_nor_held_all_at_once(monkey
 
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             out = function(*args, **(kwargs or {}))
-            self.numel = max(
-                [self.numel, *(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor))]
-            )
+            self.numel = max([self.numel, *(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor))])
             return out
 
     def largest(block):
@@ -396,9 +382,7 @@ def test_own_negatives_in_float32_are_right_at_any_temperature(tau):
 def test_squared_distance_is_that_of_unit_vectors(vectors):
     query, key, _ = vectors
     expected = sum(
-        (a - b) ** 2
-        for q, k in zip(query.tolist(), key.tolist(), strict=True)
-        for a, b in zip(q, k, strict=True)
+        (a - b) ** 2 for q, k in zip(query.tolist(), key.tolist(), strict=True) for a, b in zip(q, k, strict=True)
     ) / len(query)
     assert squared_distance(query, key).item() == pytest.approx(expected, rel=1e-12)
     assert squared_distance(query, query).item() == pytest.approx(0, abs=1e-12)

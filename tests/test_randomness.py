@@ -18,9 +18,7 @@ def test_equal_keys_give_equal_streams():
 
 
 def test_different_keys_give_different_streams():
-    streams = {
-        key: tuple(generator(*key).random(4)) for key in [*KEYS, (0,), (1,), (0, 0), (0, 1), (0, 0, 0)]
-    }
+    streams = {key: tuple(generator(*key).random(4)) for key in [*KEYS, (0,), (1,), (0, 0), (0, 1), (0, 0, 0)]}
     assert len(set(streams.values())) == len(streams)
 
 

@@ -24,11 +24,7 @@ def read_back(name, tmp_path, *overrides, split=None):
 
 def rate(run, epoch):
     """Learning rate at an epoch, as the optimizer gets it."""
-    return (
-        run.optimizer.lr.at(epoch / run.epochs)
-        * run.batch_size
-        / (run.optimizer.base_batch or run.batch_size)
-    )
+    return run.optimizer.lr.at(epoch / run.epochs) * run.batch_size / (run.optimizer.base_batch or run.batch_size)
 
 
 def assert_thirty_crops(run):
@@ -46,9 +42,7 @@ def test_finetuning(data, arch, split, tmp_path):
     assert (run.optimizer.name, run.optimizer.sgd_momentum, run.optimizer.weight_decay) == ("sgd", 0.9, 0)
     assert run.optimizer.backbone_scale == 1
     assert rate(run, 0) == pytest.approx(0.025)  # no warm-up
-    assert rate(run, 100) == pytest.approx(0.0125) and rate(run, 50) == pytest.approx(
-        0.025 * (1 + 2**-0.5) / 2
-    )
+    assert rate(run, 100) == pytest.approx(0.0125) and rate(run, 50) == pytest.approx(0.025 * (1 + 2**-0.5) / 2)
     assert rate(run, 200) == pytest.approx(0)
     assert run.method.dropout == 0.8 and not run.method.freeze and run.init.file == "pretrained.pt"
     assert run.method.classes == {"ucf101": 101, "hmdb51": 51}[data]
@@ -82,9 +76,7 @@ def test_linear_probe(name, tmp_path):
 def test_semi_supervised(share, tmp_path):
     run = read_back(f"finetune/semi_{share}.yaml", tmp_path)
     assert (run.epochs, run.data.subset.share) == (20, share / 100)
-    assert [rate(run, epoch) for epoch in (0, 11.9, 12, 15.9, 16, 20)] == pytest.approx(
-        [1, 1, 0.2, 0.2, 0.04, 0.04]
-    )
+    assert [rate(run, epoch) for epoch in (0, 11.9, 12, 15.9, 16, 20)] == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
     assert run.optimizer.backbone_scale == 0.01 and not run.method.freeze
 
 

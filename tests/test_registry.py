@@ -39,9 +39,7 @@ def test_modules_are_imported_at_the_first_look_up_only(package):
 def test_the_closest_name_is_suggested(package):
     from plugins_of_a_test import THINGS
 
-    with pytest.raises(
-        ConfigError, match=r"^no thing 'aple' \(did you mean 'apple'\?\); there are: apple, pear$"
-    ):
+    with pytest.raises(ConfigError, match=r"^no thing 'aple' \(did you mean 'apple'\?\); there are: apple, pear$"):
         THINGS["aple"]
     with pytest.raises(ConfigError, match=r"^no thing 'xyz'; there are: apple, pear$"):
         THINGS["xyz"]
@@ -50,9 +48,7 @@ def test_the_closest_name_is_suggested(package):
 def test_a_plug_in_that_cannot_be_imported_is_named_at_every_look_up(package, tmp_path):
     from plugins_of_a_test import THINGS
 
-    broken = (
-        "from plugins_of_a_test import THINGS\nTHINGS.register('fig')(int)\nimport there_is_no_such_module\n"
-    )
+    broken = "from plugins_of_a_test import THINGS\nTHINGS.register('fig')(int)\nimport there_is_no_such_module\n"
     (tmp_path / "plugins_of_a_test" / "fig.py").write_text(broken)
     for look_up in (lambda: THINGS["pear"], lambda: list(THINGS), lambda: "fig" in THINGS):
         with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):

@@ -37,9 +37,7 @@ def test_warmup_climbs_to_start_and_the_rest_follows_rescaled(shape):
         assert schedule.at(share) == pytest.approx(2.4 * share / 0.175, abs=1e-9)
     for share in (0.175, 0.3, 0.6, 1.0):
         rest = (share - 0.175) / 0.825
-        expected = {"cosine": cosine(2.4, end, rest), "linear": 2.4 + (end - 2.4) * rest, "constant": 2.4}[
-            shape
-        ]
+        expected = {"cosine": cosine(2.4, end, rest), "linear": 2.4 + (end - 2.4) * rest, "constant": 2.4}[shape]
         assert schedule.at(share) == pytest.approx(expected, abs=1e-9)
 
 
@@ -63,9 +61,7 @@ def test_a_warmup_that_does_not_start_at_0():
     assert [schedule.at(share) for share in (0, 0.25, 0.5, 0.75, 1)] == pytest.approx([1, 1.5, 2, 1, 0])
 
 
-@pytest.mark.parametrize(
-    "schedule", [Schedule(start=3, end=1), Schedule(start=3, end=1, shape="linear", warmup=0.5)]
-)
+@pytest.mark.parametrize("schedule", [Schedule(start=3, end=1), Schedule(start=3, end=1, shape="linear", warmup=0.5)])
 def test_progress_outside_the_run_is_its_nearest_end(schedule):
     assert schedule.at(-0.5) == schedule.at(0.0)
     assert schedule.at(1.0000001) == schedule.at(1.0) == pytest.approx(1.0)
@@ -120,9 +116,7 @@ def test_steps_fall_by_equal_factors():
     for epoch in range(21):
         assert schedule.at(epoch / 20) == pytest.approx(1.0 if epoch < 12 else 0.2 if epoch < 16 else 0.04)
     warm = Schedule(start=1.0, end=0.1, shape="steps", milestones=(0.5,), warmup=0.2)
-    assert [warm.at(share) for share in (0.0, 0.1, 0.2, 0.49, 0.5, 1.0)] == pytest.approx(
-        [0, 0.5, 1, 1, 0.1, 0.1]
-    )
+    assert [warm.at(share) for share in (0.0, 0.1, 0.2, 0.49, 0.5, 1.0)] == pytest.approx([0, 0.5, 1, 1, 0.1, 0.1])
 
 
 def test_steps_come_back_from_a_config():

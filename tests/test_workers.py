@@ -292,9 +292,7 @@ def test_a_worker_that_dies_costs_the_item_it_was_at(workers, how, said, failure
 def test_an_item_that_hangs_fails_after_the_timeout(failures):
     start = time.monotonic()
     found = list(
-        ordered(
-            pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures
-        )
+        ordered(pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures)
     )
     assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
     assert failures == [(8, "timed out after 0.5 s, twice (data.timeout)")]
@@ -387,14 +385,10 @@ take(100_000, 40, 40)
 
 def test_the_limit_of_open_files():
     """It is raised as far as it may be; small results need no files; where it still binds, the error is plain."""
-    done = subprocess.run(
-        [sys.executable, "-c", FILES], capture_output=True, text=True, check=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", FILES], capture_output=True, text=True, check=True, timeout=60)
     raised, small, refused = done.stdout.splitlines()
     assert raised == "80 (400, 400)" and small == "80 (40, 40)"
-    assert (
-        refused.startswith("worker processes cannot exchange more files (") and "may have 40 open" in refused
-    )
+    assert refused.startswith("worker processes cannot exchange more files (") and "may have 40 open" in refused
     assert "raise the limit (ulimit -n), or lower data.workers (--workers)" in refused
     assert done.stderr == ""
 
@@ -433,9 +427,7 @@ def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(failures):
     time.sleep(1.2)
     assert not failures
     start = time.monotonic()
-    assert list(results) == [2, 3, 4, 5, 6, 7] and failures == [
-        (3, "timed out after 0.8 s, twice (data.timeout)")
-    ]
+    assert list(results) == [2, 3, 4, 5, 6, 7] and failures == [(3, "timed out after 0.8 s, twice (data.timeout)")]
     assert time.monotonic() - start < 1.5  # it was stopped long ago, and has one more attempt
 
 
@@ -492,10 +484,7 @@ def test_sigterm_from_outside_fails_no_item(workers, failures, tmp_path):
 
     before = signal.signal(signal.SIGTERM, lambda number, frame: pytest.fail("the parent's handler ran"))
     try:
-        assert (
-            list(ordered(signalled, range(10), workers, on_failure=failures)) == list(range(10))
-            and not failures
-        )
+        assert list(ordered(signalled, range(10), workers, on_failure=failures)) == list(range(10)) and not failures
     finally:
         signal.signal(signal.SIGTERM, before)
     assert len(list(tmp_path.iterdir())) == 4

@@ -65,9 +65,7 @@ def write_whole(path: Path, content: bytes) -> None:
         with replacing(path) as file:
             file.write(content)
     except OSError as error:
-        raise DataError(
-            f"cannot write {path}: {error.strerror}; free disk space or choose another folder"
-        ) from None
+        raise DataError(f"cannot write {path}: {error.strerror}; free disk space or choose another folder") from None
 
 
 def write_json(path: Path, content: Any) -> None:

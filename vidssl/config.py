@@ -65,9 +65,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
     try:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot read config {path}: {error.strerror}; give a YAML file with --cfg"
-        ) from None
+        raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file with --cfg") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
@@ -161,9 +159,7 @@ def _yaml() -> YAML:
 def _step(here: Any, part: str, override: str, create: bool = False) -> Any:
     if isinstance(here, list):
         if not part.isdigit() or int(part) >= len(here):
-            raise ConfigError(
-                f"override '{override}': '{part}' is not an index of a list of {len(here)} (from 0)"
-            )
+            raise ConfigError(f"override '{override}': '{part}' is not an index of a list of {len(here)} (from 0)")
         return here[int(part)]
     if not isinstance(here, dict):
         raise ConfigError(f"override '{override}': what precedes '{part}' is a value, not a section")
@@ -212,14 +208,10 @@ def _swapped(schema: Any, loc: Sequence[int | str], place: str, section: Tree) -
     if len(loc) < 2:
         return None
     *way, name, key = loc
-    options: dict[int | str, list[str]] = {
-        other: _keys(schema, (*way, other)) for other in _names(schema, way)
-    }
+    options: dict[int | str, list[str]] = {other: _keys(schema, (*way, other)) for other in _names(schema, way)}
     if key not in {known for keys in options.values() for known in keys}:
         return None
-    left = [
-        key for key in section if key not in options[name] and any(key in keys for keys in options.values())
-    ]
+    left = [key for key in section if key not in options[name] and any(key in keys for keys in options.values())]
     owners = [str(other) for other, keys in options.items() if {*left} <= {*keys}]
     of = f", which {' and '.join(owners[:2])} {'has' if len(owners) == 1 else 'have'}" if owners else ""
     return (

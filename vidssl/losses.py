@@ -76,9 +76,7 @@ def squared_distance(query: Tensor, key: Tensor) -> Tensor:
     return (2 - 2 * _dot(query, key)).mean()
 
 
-def ressl(
-    query: Tensor, key: Tensor, negatives: Tensor, temperature: float, target_temperature: float
-) -> Tensor:
+def ressl(query: Tensor, key: Tensor, negatives: Tensor, temperature: float, target_temperature: float) -> Tensor:
     """Cross-entropy of the query's relations to the negatives with those of its key (SCE, Eq. 4-6).
 
     The positive itself is left out. `temperature` is tau, of the queries; `target_temperature` tau_m, of the keys.

@@ -36,9 +36,7 @@ class Schedule(Settings):
     @model_validator(mode="after")
     def _is_consistent(self) -> "Schedule":
         if self.shape == "constant" and self.start != self.end:
-            raise ValueError(
-                f"shape: constant cannot go from {self.start} to {self.end}: choose linear or cosine"
-            )
+            raise ValueError(f"shape: constant cannot go from {self.start} to {self.end}: choose linear or cosine")
         if not self.warmup and (self.warmup_start or not self.after_warmup):
             raise ValueError("warmup_start and after_warmup need a warmup above 0")
         if not self.after_warmup and self.shape in ("constant", "steps"):
@@ -85,9 +83,7 @@ def _to_number(schedule: Schedule) -> Any:
 def _above_zero(value: Schedule) -> Schedule:
     values = [value.start, value.end, *([value.warmup_start] if value.warmup else [])]
     if min(values) <= 0:
-        raise ValueError(
-            "must be above 0 all the time: start, end and, with a warmup, warmup_start (default 0)"
-        )
+        raise ValueError("must be above 0 all the time: start, end and, with a warmup, warmup_start (default 0)")
     return value
 
 

@@ -40,9 +40,7 @@ class Tracks:
     track: NDArray[np.int64]  # (N,)
 
     def __post_init__(self) -> None:
-        if self.boxes.shape != (len(self.frames), 4) or not (
-            len(self.frames) == len(self.scores) == len(self.track)
-        ):
+        if self.boxes.shape != (len(self.frames), 4) or not (len(self.frames) == len(self.scores) == len(self.track)):
             raise ValueError(
                 f"{len(self.frames)} frames, {self.boxes.shape} boxes, {len(self.scores)} scores, "
                 f"{len(self.track)} tracks"
@@ -64,9 +62,7 @@ class VideoMeta:
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
-            raise ValueError(
-                f"not a video: {self.num_frames} frames, {self.fps} fps, {self.width}x{self.height}"
-            )
+            raise ValueError(f"not a video: {self.num_frames} frames, {self.fps} fps, {self.width}x{self.height}")
 
     @property
     def duration(self) -> float:
@@ -112,9 +108,7 @@ class Batch:
         for view in self.views:
             if view.ndim != 5 or view.shape[0] != len(self.label) or len(self.label) != len(self.index):
                 shape = tuple(view.shape)
-                raise ValueError(
-                    f"view {shape} does not fit {len(self.label)} labels, {len(self.index)} indices"
-                )
+                raise ValueError(f"view {shape} does not fit {len(self.label)} labels, {len(self.index)} indices")
         if self.boxes is not None and self.boxes.shape != (len(self.label), len(self.views), 4):
             raise ValueError(
                 f"{tuple(self.boxes.shape)} boxes for {len(self.label)} samples of {len(self.views)} views"
@@ -135,10 +129,6 @@ class Features:
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):
-            raise ValueError(
-                f"{tuple(self.x.shape)} features, {len(self.label)} labels, {len(self.index)} indices"
-            )
+            raise ValueError(f"{tuple(self.x.shape)} features, {len(self.label)} labels, {len(self.index)} indices")
         if not bool(torch.all(self.index[1:] > self.index[:-1])):
-            raise ValueError(
-                "indices must be strictly increasing: a video is duplicated, or the rows are not sorted"
-            )
+            raise ValueError("indices must be strictly increasing: a video is duplicated, or the rows are not sorted")

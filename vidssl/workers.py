@@ -161,9 +161,7 @@ class _Worker:
     Processes share no lock or queue, so that one can be killed at any moment without harm to the others.
     """
 
-    def __init__(
-        self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]
-    ) -> None:
+    def __init__(self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
         self._function, self._timeout = function, timeout
         self._inline = inline  # bytes up to which a message is sent through the socket itself

@@ -43,9 +43,7 @@ NUMBERS = ("pixel_accuracy", "layout", "most_frequent")
 
 def main() -> None:
     """Measure and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_input(parser)
     add_network_options(parser)
     parser.add_argument("--out", type=Path, required=True, help="output folder")
@@ -244,9 +242,7 @@ def _results(found: Found, crops: VideoList, names: Sequence[str], subject: Subj
         **{f"{name}_mean_class": sum(row[name] for row in counted) / len(counted) for name in NUMBERS},
         "per_class": per_class,
         "per_part": {
-            name: int(whole.confusion[n, n]) / pixels_of_part[n]
-            for n, name in enumerate(names)
-            if pixels_of_part[n]
+            name: int(whole.confusion[n, n]) / pixels_of_part[n] for n, name in enumerate(names) if pixels_of_part[n]
         },
         "num_videos": whole.crops,
         "num_pixels": sum(pixels_of_part),

@@ -72,9 +72,7 @@ def parts_figure(crops: Sequence[PartCrop], names: Sequence[str]) -> "Figure":
                 text = crop.caption if len(crop.caption) <= 14 else f"{crop.caption[:13]}…"
                 axes.set_title(text, fontsize=8.5, color=_INK, pad=4, parse_math=False)
     patches = [
-        Patch(
-            facecolor=colour, edgecolor="#b9bdc3", linewidth=0.6, label=name[:_MAX_NAME].replace("$", r"\$")
-        )
+        Patch(facecolor=colour, edgecolor="#b9bdc3", linewidth=0.6, label=name[:_MAX_NAME].replace("$", r"\$"))
         for name, colour in legend
     ]
     figure.legend(
@@ -105,9 +103,7 @@ def _colours(parts: int) -> list[tuple[float, float, float]]:
     return [_BACKGROUND, *(table[order[n % len(order)]] for n in range(parts - 1))]
 
 
-def _colored(
-    numbers: NDArray[np.int64], colours: Sequence[tuple[float, float, float]]
-) -> NDArray[np.float64]:
+def _colored(numbers: NDArray[np.int64], colours: Sequence[tuple[float, float, float]]) -> NDArray[np.float64]:
     """Colours (S, S, 3) of part numbers (S, S)."""
     table = np.array([*colours, _IGNORED])
     return np.asarray(table[np.minimum(numbers, len(colours))], np.float64)

@@ -145,9 +145,7 @@ def counted_pixels(mask: Tensor, parts: int) -> Tensor:
     counted = mask != IGNORED
     largest = int((mask * counted).max())
     if largest >= parts:
-        raise ConfigError(
-            f"a mask holds part {largest}, method.parts is {parts}: set method.parts={largest + 1}"
-        )
+        raise ConfigError(f"a mask holds part {largest}, method.parts is {parts}: set method.parts={largest + 1}")
     return counted
 
 

@@ -49,19 +49,13 @@ class AnnotatedObject(NamedTuple):
 
 def main() -> None:
     """Prepare, and print what was written."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("voc", type=Path, help="folder VOC2010")
     parser.add_argument("annotations", type=Path, help="folder Annotations_Part")
     parser.add_argument("--out", type=Path, required=True, help="new folder for crops, masks and lists")
     parser.add_argument("--size", type=int, default=224, help="side of the crops, pixels (default 224)")
-    parser.add_argument(
-        "--min-side", type=int, default=32, help="minimum side of an object, pixels (default 32)"
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, help="of the split, if VOC has no split files (default 0)"
-    )
+    parser.add_argument("--min-side", type=int, default=32, help="minimum side of an object, pixels (default 32)")
+    parser.add_argument("--seed", type=int, default=0, help="of the split, if VOC has no split files (default 0)")
     options = parser.parse_args()
     try:
         print(prepare_pascal_parts(**vars(options)))
@@ -119,8 +113,7 @@ def prepare_pascal_parts(
     report = []
     for label, name in enumerate(sorted(found.rows)):
         lists = {
-            split: [Row(image, label, mask=mask) for image, mask in rows]
-            for split, rows in found.rows[name].items()
+            split: [Row(image, label, mask=mask) for image, mask in rows] for split, rows in found.rows[name].items()
         }
         parts = found.numbers[name]
         write_whole(out / name / "parts.txt", "".join(f"{part}\n" for part in parts).encode())
@@ -134,16 +127,12 @@ def prepare_pascal_parts(
 class _Found:
     """Crops written so far."""
 
-    rows: dict[str, dict[str, list[tuple[str, str]]]] = field(
-        default_factory=dict
-    )  # class, split: (image, mask)
+    rows: dict[str, dict[str, list[tuple[str, str]]]] = field(default_factory=dict)  # class, split: (image, mask)
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)  # class, part: label
     left_out: Counter[str] = field(default_factory=Counter)  # by reason
 
 
-def _write_objects(
-    file: Path, image: Path, split: str, out: Path, size: int, min_side: int, found: _Found
-) -> None:
+def _write_objects(file: Path, image: Path, split: str, out: Path, size: int, min_side: int, found: _Found) -> None:
     """Write the crops and masks of one annotated image."""
     with open_video(image) as video:
         pixels = video.frames([0])[0].transpose(1, 2, 0)
@@ -176,8 +165,7 @@ def read_annotation(file: Path) -> Iterator[AnnotatedObject]:
             if not re.fullmatch(r"[\w-]+", name):  # it becomes the name of a folder
                 raise ValueError(f"invalid class name {name!r}")
             parts = [
-                ObjectPart(_part_name(part["part_name"]), _mask(part["mask"]))
-                for part in _structs(found["parts"])
+                ObjectPart(_part_name(part["part_name"]), _mask(part["mask"])) for part in _structs(found["parts"])
             ]
             if any(part.mask.shape != mask.shape for part in parts):
                 raise ValueError("the masks of a part and its object differ in size")
@@ -231,9 +219,7 @@ def _write_crop(
     how = cv2.INTER_AREA if size < min(crop.shape[:2]) else cv2.INTER_LINEAR
     crop = cv2.resize(crop, (size, size), interpolation=how).astype(np.uint8, copy=False)
     # INTER_NEAREST would shift the mask against the crop by up to half a pixel.
-    parts = cv2.resize(parts, (size, size), interpolation=cv2.INTER_NEAREST_EXACT).astype(
-        np.uint8, copy=False
-    )
+    parts = cv2.resize(parts, (size, size), interpolation=cv2.INTER_NEAREST_EXACT).astype(np.uint8, copy=False)
     for name, image, options in ((names[0], crop, _JPEG), (names[1], parts, ())):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(cv2.imencode(Path(name).suffix, image, options)[1].tobytes())

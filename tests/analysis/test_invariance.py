@@ -32,8 +32,7 @@ def class_loops(features, versions, labels, top_k, counted, population, signs):
         for unit in range(dim):
             values = [x[unit] for _, x in pool]
             local = [
-                sum(sum(fires(x[unit], values, wanted, sign) for x in paths[n]) / len(paths[n]) for n in own)
-                / len(own)
+                sum(sum(fires(x[unit], values, wanted, sign) for x in paths[n]) / len(paths[n]) for n in own) / len(own)
                 for sign in signs
             ]
             scores.append(max(local) / (wanted / len(pool)))
@@ -52,9 +51,7 @@ def firing_loops(features, versions, top_k, counted, population, signs, rate):
         values, local = [x[unit] for x in pool], []
         for sign in signs:
             shares = [
-                np.mean(
-                    [fires(versions[n, v, unit], values, wanted, sign) for v in np.flatnonzero(counted[n])]
-                )
+                np.mean([fires(versions[n, v, unit], values, wanted, sign) for v in np.flatnonzero(counted[n])])
                 for n in range(samples)
                 if counted[n].any() and fires(features[n, unit], values, wanted, sign)
             ]
@@ -107,9 +104,7 @@ def test_a_class_without_versions_is_left_out():
 @pytest.mark.parametrize("population", ["all", "samples"])
 def test_perfect_units_score_one_over_the_frequency_of_their_class(population):
     labels = np.repeat([0, 1, 2], [2, 6, 8])
-    features = (
-        np.eye(3)[labels] + generator(0).random((16, 3)) / 4
-    )  # unit y: high for y alone, otherwise any value
+    features = np.eye(3)[labels] + generator(0).random((16, 3)) / 4  # unit y: high for y alone, otherwise any value
     versions = np.eye(3)[labels][:, None] + generator(1).random((16, 4, 3)) / 4
     found = class_invariance(features, versions, labels, top_k=1, population=population)
     np.testing.assert_allclose(found.of_class, [8, 16 / 6, 2], rtol=1e-12)

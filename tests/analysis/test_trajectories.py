@@ -67,9 +67,7 @@ def test_pixels_of_every_version(digits):
     names = tuple(TRANSFORMATIONS)
     found, x, versions, places = encoded(videos, names, boxes=boxes, clips=2)
     assert found.index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and found.missing == ()
-    assert set(places) == set(names) and versions.shape[1] == sum(
-        len(TRANSFORMATIONS[name].amounts) for name in names
-    )
+    assert set(places) == set(names) and versions.shape[1] == sum(len(TRANSFORMATIONS[name].amounts) for name in names)
     for row, record in enumerate(videos.records):
         with open_video(record.path) as video:
             for clip, first in ((0, 0), (1, 17)):  # 24 frames, a span of 7: at 0 and 17

@@ -156,10 +156,7 @@ def test_little_is_enough(put):
 
 
 def test_a_narrow_backbone_is_told(put, finetuned):
-    assert (
-        own(put("a", changed(finetuned, "config.backbone.width", 16)))[0]["backbone"]
-        == "resnet3d18, width 16"
-    )
+    assert own(put("a", changed(finetuned, "config.backbone.width", 16)))[0]["backbone"] == "resnet3d18, width 16"
 
 
 @pytest.mark.parametrize(
@@ -241,9 +238,7 @@ def test_recall_of_centred_features_has_columns_of_its_own(put, said):
     plain = {"query": "mine/test.csv", "R@1": 0.5, "centered_features": {"R@1": 0.6}}
     row, _ = own(put("plain", plain), "mine")
     assert (row["R@1"], row["R@1 centred"]) == ("50.0", "60.0")
-    row, _ = own(
-        put("plain", {"query": "mine/test.csv", "R@1": 0.6, "uncentered": {"R@1": 0.5}, **said}), "mine"
-    )
+    row, _ = own(put("plain", {"query": "mine/test.csv", "R@1": 0.6, "uncentered": {"R@1": 0.5}, **said}), "mine")
     assert (row["R@1"], row["R@1 centred"]) == ("50.0", "60.0")
 
 
@@ -265,9 +260,7 @@ def test_counts_of_one_split_are_not_taken_for_all(put):
 
 
 def test_a_number_that_a_split_lacks_is_not_averaged(put):
-    row, _ = own(
-        put("a", {"list": "mine/t.csv", "splits": {"1": {"knn": 0.5, "svm": 0.4}, "2": {"knn": 0.7}}}), "mine"
-    )
+    row, _ = own(put("a", {"list": "mine/t.csv", "splits": {"1": {"knn": 0.5, "svm": 0.4}, "2": {"knn": 0.7}}}), "mine")
     assert row["kNN"] == "60.0 ± 14.1" and "SVM" not in row
 
 
@@ -364,9 +357,7 @@ def test_a_published_row_stands_below_the_last_result_of_its_config(put, finetun
     put("one", finetuned)
     put("two", finetuned)
     rows, _ = table(put("r50", searched))
-    said = [
-        (row["what"], row["row"].state, row["top-1"], row["R@1 centred"], row["where from"]) for row in rows
-    ]
+    said = [(row["what"], row["row"].state, row["top-1"], row["R@1 centred"], row["where from"]) for row in rows]
     assert said[:5] == [
         ("features, sce", "measured", "–", "75.0", "r50"),
         ("published: features, SCE", "published", "–", "81.5", "Denize et al., 2023, Table 19"),
@@ -438,9 +429,7 @@ def test_the_published_numbers_are_those_of_the_papers(tmp_path):
     }.items():
         rows, _ = table(tmp_path, name)
         columns = [f"R@{k} centred" for k in (1, 5, 10)]
-        assert {"/".join(row[c] for c in columns) for row in rows if row["row"].state == "published"} >= {
-            *recall
-        }
+        assert {"/".join(row[c] for c in columns) for row in rows if row["row"].state == "published"} >= {*recall}
 
 
 @pytest.mark.parametrize(
@@ -579,11 +568,7 @@ def test_reproduce_is_what_the_tool_makes_of_the_results():
 def test_kept_results_name_no_place_of_a_machine():
     def texts(content):
         if isinstance(content, dict | list):
-            return [
-                t
-                for part in (content.values() if isinstance(content, dict) else content)
-                for t in texts(part)
-            ]
+            return [t for part in (content.values() if isinstance(content, dict) else content) for t in texts(part)]
         return [content] if isinstance(content, str) else []
 
     for result in read_results([TOP / "docs" / "results"]):

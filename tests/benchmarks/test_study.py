@@ -125,8 +125,6 @@ def test_errors_are_one_line(study, tmp_path, monkeypatch, told, reason):
     (tmp_path / "named").mkdir()
     (tmp_path / "named" / "untrained.yaml").touch()
     folder, *more = told
-    monkeypatch.setattr(
-        sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more]
-    )
+    monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more])
     with pytest.raises(SystemExit, match=reason):
         study["main"]()

@@ -127,9 +127,7 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["count"] == 16 and found["path"] == str(tmp_path / "x")
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
-    commands.run(
-        "retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)]
-    )
+    commands.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "page/results.json").read_text())
     commands.run("doctor", ["--json"])

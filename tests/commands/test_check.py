@@ -56,9 +56,7 @@ def checked(folder, rows, header="path,label", **options):
         report = list(csv.DictReader(file))
     found = {}
     for row in report:
-        assert row["kept"] == (
-            "yes" if row["finding"] in ("wrong case", "header mismatch", "timestamp gap") else "no"
-        )
+        assert row["kept"] == ("yes" if row["finding"] in ("wrong case", "header mismatch", "timestamp gap") else "no")
         assert "\n" not in row["reason"] and str(folder) not in row["reason"]
         found.setdefault(row["path"], []).append(row["finding"])
     with open(folder / "out/all.csv", newline="") as file:
@@ -444,9 +442,7 @@ def test_nothing_is_written_over(tmp_path, digits):
     check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))
     check_list(videos, tmp_path / "out", CheckOptions(root=tmp_path))  # the same once more
     with pytest.raises(DataError, match="belongs to another list"):
-        check_list(
-            write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", CheckOptions(root=tmp_path)
-        )
+        check_list(write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", CheckOptions(root=tmp_path))
     (tmp_path / "out/report.csv").unlink()
     other = write_list(tmp_path / "other", rows, classes=("maybe", "never"))
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):

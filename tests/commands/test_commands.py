@@ -114,9 +114,7 @@ def retrieved(command, trained, digits):
             *told,
         ],
     )
-    results = [
-        json.loads((folder / f"pages/{run}/motion/results.json").read_text()) for run in ("trained", "random")
-    ]
+    results = [json.loads((folder / f"pages/{run}/motion/results.json").read_text()) for run in ("trained", "random")]
     return folder / "pages", out, *results
 
 
@@ -148,9 +146,7 @@ def test_a_finished_run_is_left_as_it_is(trained, digits, monkeypatch, capsys):
 
 def test_a_straight_run_gives_the_same_checkpoint(trained, digits, tmp_path):
     last = train(load_run(TOY, settings(digits, tmp_path / "straight", "data.workers=1")))
-    one, other = (
-        torch.load(path, weights_only=True)["method"] for path in (last, trained[0] / "checkpoints/last.pt")
-    )
+    one, other = (torch.load(path, weights_only=True)["method"] for path in (last, trained[0] / "checkpoints/last.pt"))
     weights = [key for key in one if isinstance(one[key], torch.Tensor)]
     assert weights and all(torch.equal(one[key], other[key]) for key in weights)
 
@@ -158,9 +154,7 @@ def test_a_straight_run_gives_the_same_checkpoint(trained, digits, tmp_path):
 def test_retrieval(retrieved):
     folder, out, results, random = retrieved
     for found in (results, random):
-        assert {*RANKS, "knn", "chance", "num_queries", "num_gallery", "centered", "config", "versions"} <= {
-            *found
-        }
+        assert {*RANKS, "knn", "chance", "num_queries", "num_gallery", "centered", "config", "versions"} <= {*found}
         assert (found["num_queries"], found["num_gallery"]) == (16, 40)
         assert found["chance"] == pytest.approx(1 / 8)
         ranks = [found[name] for name in RANKS]
@@ -374,9 +368,7 @@ def test_a_setting_written_as_an_option(capsys):
 
 
 def test_mistakes_in_lists(training, tmp_path):
-    assert training(f"data.train={tmp_path}/none.csv").startswith(
-        f"error: cannot read list {tmp_path}/none.csv: "
-    )
+    assert training(f"data.train={tmp_path}/none.csv").startswith(f"error: cannot read list {tmp_path}/none.csv: ")
     (tmp_path / "empty.csv").write_text("path,label\n")
     assert "has no rows" in training(f"data.train={tmp_path}/empty.csv")
     (tmp_path / "classes.txt").write_text("a\nb\n")
@@ -390,9 +382,7 @@ def test_mistakes_in_lists(training, tmp_path):
 
 def test_a_missing_config(refused, tmp_path):
     message = refused("train", "--cfg", tmp_path / "none.yaml")
-    assert (
-        f"{tmp_path}/none.yaml is neither a file nor the name of a config" in message and "\n" not in message
-    )
+    assert f"{tmp_path}/none.yaml is neither a file nor the name of a config" in message and "\n" not in message
 
 
 def test_a_gpu_that_is_absent(training, refused, digits, tmp_path, monkeypatch):
@@ -411,9 +401,7 @@ def test_a_gpu_that_is_absent(training, refused, digits, tmp_path, monkeypatch):
 def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
     rest = (digits / "motion/test.csv", "--out", tmp_path / "x")
     none = tmp_path / "none.pt"
-    assert refused("extract", "--checkpoint", none, *rest).startswith(
-        f"error: cannot read checkpoint {none}: "
-    )
+    assert refused("extract", "--checkpoint", none, *rest).startswith(f"error: cannot read checkpoint {none}: ")
     assert "needs --cfg" in refused("extract", "--checkpoint", "random", *rest)
     assert "brings its own config" in refused("extract", "--checkpoint", checkpoint, "--cfg", TOY, *rest)
     assert "brings its own config" in refused("extract", "--checkpoint", checkpoint, *rest, "seed=1")
@@ -481,9 +469,7 @@ def with_gaps(digits, tmp_path):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_4_allow_missing_measures_the_others_and_says_so(
-    with_gaps, checkpoint, tmp_path, capsys, refused, workers
-):
+def test_4_allow_missing_measures_the_others_and_says_so(with_gaps, checkpoint, tmp_path, capsys, refused, workers):
     rest = ("--checkpoint", checkpoint, "--workers", workers)
     lists = ("--gallery", with_gaps["gallery"], "--query", with_gaps["query"])
     assert "not a video" in refused("retrieval", *rest, *lists, "--out", tmp_path / "none")
@@ -494,9 +480,7 @@ def test_4_allow_missing_measures_the_others_and_says_so(
     assert (found["num_queries"], found["num_gallery"]) == (6, 15)
     missing = {side: found[f"missing_{side}"] for side in ("queries", "gallery")}
     assert [Path(video["path"]).name for video in missing["queries"]] == ["query-2.mp4", "query-3.mp4"]
-    assert {Path(video["path"]).name for video in missing["gallery"]} == {
-        f"gallery-{n}.mp4" for n in (0, 6, 7)
-    }
+    assert {Path(video["path"]).name for video in missing["gallery"]} == {f"gallery-{n}.mp4" for n in (0, 6, 7)}
     assert all("not a video" in video["reason"] for side in missing.values() for video in side)
     assert "6 of 8 (2 missing) queries, 15 of 18 (3 missing) in the gallery" in out
     page = (tmp_path / "out/index.html").read_text()

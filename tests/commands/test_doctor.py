@@ -17,9 +17,7 @@ def test_what_works_is_named():
     assert parts["decoding with pyav"].works
     assert cv2.__version__ in parts["selective search"].detail
     text = doctor.describe(doctor.examine())
-    assert len(text.splitlines()) == len(parts) and all(
-        line[:3] in ("yes", "no ") for line in text.splitlines()
-    )
+    assert len(text.splitlines()) == len(parts) and all(line[:3] in ("yes", "no ") for line in text.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -179,9 +179,7 @@ def other_pixels(digits, write_video):
 
 
 @pytest.mark.parametrize("shard", [None, "0/2"])
-def test_other_files_of_the_same_names_are_another_request(
-    options, digits, tmp_path, other_pixels, never, shard
-):
+def test_other_files_of_the_same_names_are_another_request(options, digits, tmp_path, other_pixels, never, shard):
     videos = write_list(tmp_path / "videos", digits, 3)
     path = extract_features(options, videos, tmp_path / "x", shard).path
     moved = replace(options, root=other_pixels(tmp_path / "other", videos))
@@ -196,9 +194,7 @@ def test_other_files_of_the_same_names_are_another_request(
     assert f"data.root {tmp_path}/videos stored, {tmp_path}/other requested; data.bytes " in message
     assert message.endswith("delete it, or choose another --out") and "\n" not in message
     shutil.copy(tmp_path / "other/0.mp4", tmp_path / "videos/0.mp4")  # now under the same root
-    with pytest.raises(
-        DataError, match=r"holds features of another request \(data\.bytes \d+ stored, \d+ requested"
-    ):
+    with pytest.raises(DataError, match=r"holds features of another request \(data\.bytes \d+ stored, \d+ requested"):
         extract_features(options, videos, tmp_path / "x", shard)
     assert files(path) == before
 
@@ -278,9 +274,7 @@ def test_files_of_earlier_versions_are_refused(options, digits, tmp_path, never)
         ("checkpoint", "weights.sha256 nothing stored, "),
     ],
 )
-def test_features_of_another_request_are_refused(
-    options, digits, tmp_path, never, change, named, shard, checkpoint
-):
+def test_features_of_another_request_are_refused(options, digits, tmp_path, never, change, named, shard, checkpoint):
     videos = write_list(tmp_path / "videos", digits, 3)
     path = extract_features(options, videos, tmp_path / "x", shard).path
     before = files(path)
@@ -304,9 +298,7 @@ def test_two_checkpoints(options, digits, tmp_path, checkpoint):
     options = replace(options, checkpoint=str(checkpoint), cfg=None, overrides=())
     assert not extract_features(options, videos, tmp_path / "x").existed
     shutil.copy(checkpoint, tmp_path / "copy.pt")  # the same weights of another name
-    assert extract_features(
-        replace(options, checkpoint=str(tmp_path / "copy.pt")), videos, tmp_path / "x"
-    ).existed
+    assert extract_features(replace(options, checkpoint=str(tmp_path / "copy.pt")), videos, tmp_path / "x").existed
     content = torch.load(checkpoint, weights_only=True)
     content["step"] += 1
     torch.save(content, tmp_path / "other.pt")
@@ -321,9 +313,7 @@ def test_fault_18_a_damaged_part_is_extracted_again(options, digits, tmp_path, c
     path = extract_features(options, videos, tmp_path / "x", "0/2").path
     before = {file: content for file, (content, _) in files(path).items()}
     content = before[name]
-    length = {"empty": 0, "start": 2, "half": len(content) // 2, "end": len(content) - 1}.get(
-        damage, len(content)
-    )
+    length = {"empty": 0, "start": 2, "half": len(content) // 2, "end": len(content) - 1}.get(damage, len(content))
     spoilt = bytearray(content[:length])
     if damage == "end" and name == "meta.json":
         spoilt = spoilt[:-1]  # the last brace
@@ -349,9 +339,7 @@ def test_fault_18_a_part_cut_or_changed_anywhere_is_found(options, digits, tmp_p
     content = file.read_bytes()
     step = max(1, len(content) // 100)
     cut = [content[:length] for length in range(0, len(content), step)]
-    changed = [
-        content[:n] + bytes([content[n] ^ 0x24]) + content[n + 1 :] for n in range(0, len(content), step)
-    ]
+    changed = [content[:n] + bytes([content[n] ^ 0x24]) + content[n + 1 :] for n in range(0, len(content), step)]
     for spoilt in (*cut, *changed):
         file.write_bytes(spoilt)
         with pytest.raises(DataError) as caught:
@@ -359,9 +347,7 @@ def test_fault_18_a_part_cut_or_changed_anywhere_is_found(options, digits, tmp_p
         assert "\n" not in str(caught.value)
 
 
-def test_a_process_killed_while_writing_leaves_an_incomplete_folder(
-    options, digits, tmp_path, monkeypatch, caplog
-):
+def test_a_process_killed_while_writing_leaves_an_incomplete_folder(options, digits, tmp_path, monkeypatch, caplog):
     """Whatever file comes next: it is not taken for features, and extracted again."""
     videos = write_list(tmp_path / "videos", digits, 2)
     extract_features(options, videos, tmp_path / "whole")
@@ -405,10 +391,7 @@ def test_other_files_and_folders_are_never_overwritten(options, digits, tmp_path
         ("3/3", "parts count from 0, the last of 3 is 2/3"),
         ("7/3", "the last of 3 is 2/3"),
         ("0/0", "the number of parts must be at least 1"),
-        *[
-            (text, "is not i/n: write 0/4")
-            for text in ("a/b", "1", "", "-1/3", "1/3/", "1 /3", "1/3\n", "٣/٤")
-        ],
+        *[(text, "is not i/n: write 0/4") for text in ("a/b", "1", "", "-1/3", "1/3/", "1 /3", "1/3\n", "٣/٤")],
         ("1/" + "9" * 5000, "is not i/n"),
     ],
 )
@@ -483,9 +466,7 @@ def test_fault_4_nothing_that_can_be_read(options, digits, tmp_path):
         extract_features(options, videos, tmp_path / "whole")
     for n in range(2):
         assert extract_features(options, videos, tmp_path / "x", f"{n}/2").count == 0
-    with pytest.raises(
-        DataError, match=r"none of the 3 videos can be read; the first: .*0\.mp4: not a video"
-    ):
+    with pytest.raises(DataError, match=r"none of the 3 videos can be read; the first: .*0\.mp4: not a video"):
         merge(tmp_path / "x")
     assert not (tmp_path / "whole").exists() and not (tmp_path / "x").exists()
 
@@ -538,9 +519,7 @@ def test_an_index_describes_its_videos_without_their_list(options, digits, tmp_p
     index = open_index(tmp_path / "x", load_subject(options))
     there = index.videos(range(3))
     assert (there.names, there.records, there.classes) == (listed.names, listed.records, ("no", "yes"))
-    assert index.videos([2], tmp_path / "moved").records == (
-        VideoRecord(str(tmp_path / "moved/1.mp4"), 0, 0.5, None),
-    )
+    assert index.videos([2], tmp_path / "moved").records == (VideoRecord(str(tmp_path / "moved/1.mp4"), 0, 0.5, None),)
     x = np.load(tmp_path / "x/features.npy", mmap_mode="r")
     assert np.array_equal(x, index.features.x) and x.ctypes.data % 64 == 0
     lines = (tmp_path / "x/rows.csv").read_text().splitlines()

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import LoadOptions
 from vidssl.commands.test import test as measure
 from vidssl.engine.run_config import bind_run
 from vidssl.engine.train import train
@@ -57,7 +57,7 @@ def test_pictures_are_listed_trained_on_and_tested(method, views, tmp_path):
     last = train(run_on(tmp_path / "lists", tmp_path / "run", method, views))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
-    options = Options(str(last), clips=1, crops=1, size=16, batch_size=4, workers=0, device="cpu")
+    options = LoadOptions(str(last), clips=1, crops=1, size=16, batch_size=4, workers=0, device="cpu")
     lists = tmp_path / "lists"
     results = measure(options, lists / "test.csv", tmp_path / "test", lists / "train.csv")
     assert results["missing"] == [] and results["num_videos"] + results["num_train"] == 18

@@ -45,9 +45,7 @@ def bin_folder(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     configs = [path.relative_to(TOP).as_posix() for path in (TOP / "configs").rglob("*.yaml")]
-    assert {f"vidssl/{name}" for name in configs} <= {*names} and not [
-        n for n in names if n.startswith("tests")
-    ]
+    assert {f"vidssl/{name}" for name in configs} <= {*names} and not [n for n in names if n.startswith("tests")]
     shutil.rmtree(source)
     venv.create(folder / "env", with_pip=False)
     (site,) = (folder / "env/lib").glob("python*/site-packages")

@@ -13,8 +13,7 @@ from torch import nn
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.commands.invariance_chart import summary
 from vidssl.commands.invariance_scores import Measure
-from vidssl.commands.load import LoadOptions as Options
-from vidssl.commands.load import load_subject
+from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
@@ -32,7 +31,7 @@ FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
 
 @pytest.fixture
 def options():
-    return Options("", TOY, TOLD, size=24, batch_size=4, workers=0, device="cpu")
+    return LoadOptions("", TOY, TOLD, size=24, batch_size=4, workers=0, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +60,7 @@ def by_hand(options, videos):
     for record in videos.records:
         with open_video(record.path) as video:
             span = clip.span(video.meta.fps)
-            numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (
-                clip.frames - 1
-            )
+            numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (clip.frames - 1)
             view = center_crop(video.frames(numbers), 24).frames
         changed = [*CORRUPTIONS["occlusion"].versions(view), *CORRUPTIONS["blur"].versions(view), view[::-1]]
         features.append(encode(view))
@@ -78,9 +75,7 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
     labels = np.array([record.label for record in videos.records])
     places = {"occlusion": slice(0, 4), "blur": slice(4, 7), "reverse": slice(7, 8)}
     for measure in (FEW, replace(FEW, population="samples"), replace(FEW, variant="goodfellow")):
-        found = measure_invariance(
-            options, ["random"], path, tmp_path / measure.variant / measure.population, measure
-        )
+        found = measure_invariance(options, ["random"], path, tmp_path / measure.variant / measure.population, measure)
         results = found["random"]
         for name, place in places.items():
             told = {"top_k": 5, "population": measure.population}
@@ -109,8 +104,7 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written == results
         numbers = {key for key, value in written.items() if isinstance(value, float)}
         assert numbers == {
-            f"invariance_{n}"
-            for n in ("occlusion", "blur", "reverse", "mean", "unchanged", "shuffled", "ceiling")
+            f"invariance_{n}" for n in ("occlusion", "blur", "reverse", "mean", "unchanged", "shuffled", "ceiling")
         }
         assert written["invariance_ceiling"] == 8 and written["num_videos"] == written["num_samples"] == 16
         assert set(written["details"]["blur"]["per_class"]) == set(read_list(path).classes)
@@ -132,18 +126,13 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     path, measure = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
     first = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     other = replace(measure, top_k=6)
-    assert (
-        measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"]
-        == 6
-    )
+    assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     monkeypatch.setattr("vidssl.commands.measure_invariance.trajectory_features", None)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
-        measure_invariance(
-            replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure
-        )
+        measure_invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)
 
 
 @pytest.fixture
@@ -161,9 +150,7 @@ def inputs():
 
 
 @pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
-def test_the_short_side_and_the_precision_are_those_asked_for(
-    options, digits, tmp_path, inputs, short_side, precision
-):
+def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, tmp_path, inputs, short_side, precision):
     told = replace(options, short_side=short_side, precision=precision, batch_size=1)
     path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
     results = measure_invariance(told, ["random"], path, tmp_path / "out", few)["random"]
@@ -214,9 +201,7 @@ def test_broken_videos(options, digits, tmp_path):
     with pytest.raises(DataError, match=r"3\.mp4"):
         measure_invariance(options, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)
     allowing = replace(options, allow_missing=True)
-    found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)[
-        "random"
-    ]
+    found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
     assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
 
@@ -267,9 +252,9 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     path = digits / "motion/test.csv"
     found = measure_invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
     alone = [
-        measure_invariance(
-            replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW
-        )["random"]
+        measure_invariance(replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW)[
+            "random"
+        ]
         for n in (3, 4)
     ]
     for name in ("invariance_blur", "invariance_mean", "invariance_unchanged"):
@@ -280,9 +265,7 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     assert json.loads((tmp_path / "seeds/results.json").read_text()) == found
     lines = summary({"random": found}).splitlines()
     assert "mean ± standard deviation of 2 splits" in lines[0]
-    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary(
-        {"r": found}
-    )
+    assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
     with pytest.raises(ConfigError, match=r"neither random nor the list contains \{split\}"):
         measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
@@ -297,9 +280,7 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     found = measure_invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
-    alone = measure_invariance(
-        replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW
-    )
+    alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match=r"trained3\.pt nor the list contains \{split\}"):

@@ -248,9 +248,7 @@ def test_a_local_job_that_is_stopped_stays_away(task):
         (signal.SIGUSR2, "RUNNING", [signal.SIGUSR2]),
     ],
 )
-def test_on_slurm_the_job_is_put_back_unless_slurm_has_decided(
-    task, cluster, monkeypatch, number, state, calls
-):
+def test_on_slurm_the_job_is_put_back_unless_slurm_has_decided(task, cluster, monkeypatch, number, state, calls):
     monkeypatch.setenv("STATE", state)
     assert task(interrupted_by(number), cluster="slurm") == calls
 

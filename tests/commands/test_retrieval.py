@@ -186,9 +186,7 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
     labels = read_list(gallery)
     for n in (0, 5):
-        found = find(
-            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7
-        )
+        found = find(options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7)
         near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
         assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
         assert [hit["similarity"] for hit in near] == pytest.approx(cosines[n][order], abs=1e-5)
@@ -212,12 +210,8 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     assert "cannot be decoded" not in caplog.text
     found = find(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g")
     assert found["neighbours"] == expected["neighbours"]
-    (notice,) = (
-        record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage()
-    )
-    assert (
-        notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
-    )
+    (notice,) = (record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage())
+    assert notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
     assert "10 videos, grey here" in (tmp_path / "gone/index.html").read_text()
     (tmp_path / "new").mkdir()
     shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
@@ -274,19 +268,13 @@ def test_what_is_not_an_index(options, lists, tmp_path, one_line):
     (index / "meta.json").write_text('{"format": 7, "sha256": {}, "request": {}}')
     assert "has format 7, this version reads 1: choose another --index" in refused()
     (index / "meta.json").write_text("[]")
-    assert (
-        refused()
-        == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
-    )
+    assert refused() == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
     (index / "meta.json").unlink()
     assert "is incomplete: it has no meta.json" in refused()
     index = tmp_path / "other"
     index.mkdir()
     (index / "a.txt").touch()
-    assert (
-        refused()
-        == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
-    )
+    assert refused() == f"{index} is not a folder of features: choose another --index, or extract one with --gallery"
     index = tmp_path / "g.npz"
     assert "features are now a folder with features.npy, rows.csv, meta.json: choose another" in refused()
 
@@ -301,9 +289,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     message = one_line(DataError, retrieve, options, gallery, tmp_path / "other/x.csv", tmp_path / "out")
     assert "different classes.txt" in message
     missing = gallery.parent / "test/none.mp4"
-    assert one_line(DataError, find, options, gallery, missing, tmp_path / "out").startswith(
-        f"{missing}: No such file"
-    )
+    assert one_line(DataError, find, options, gallery, missing, tmp_path / "out").startswith(f"{missing}: No such file")
     missing.write_text("<html>")
     assert "not a video" in one_line(DataError, find, options, gallery, missing, tmp_path / "out")
     (tmp_path / "file").write_text("in the way")
@@ -326,9 +312,7 @@ def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line)
     assert message.startswith(f"{tmp_path}/queries.txt: ")
     assert message.endswith("; if it is a list, its name must end in .csv")
     shutil.copy(lists[1], tmp_path / "queries.mp4")
-    assert ".csv" not in one_line(
-        DataError, find, options, lists[0], tmp_path / "queries.mp4", tmp_path / "out"
-    )
+    assert ".csv" not in one_line(DataError, find, options, lists[0], tmp_path / "queries.mp4", tmp_path / "out")
 
 
 @pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
@@ -449,9 +433,7 @@ def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, mon
     gallery, query = lists
     looked = []
     for module in (job, extract_job):
-        monkeypatch.setattr(
-            module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1]
-        )
+        monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
     retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", shown_queries=0)
     assert sorted(looked) == sorted([gallery, query])
 

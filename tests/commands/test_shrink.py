@@ -46,9 +46,7 @@ def shrunk(tmp_path):
         rows = [[name, number % 2] for number, name in enumerate(names)]
         videos = write_list(tmp_path / "lists", rows)
         settings = ShrinkSettings(short_side, quality, fps)
-        return shrink_list(
-            videos, tmp_path / "small", settings, ShrinkOptions(root=tmp_path / "videos", **options)
-        )
+        return shrink_list(videos, tmp_path / "small", settings, ShrinkOptions(root=tmp_path / "videos", **options))
 
     return run
 
@@ -81,9 +79,7 @@ def leftovers(folder):
         ("webm", "libvpx", 9, 0, 30),
     ],
 )
-def test_frames_order_and_rate(
-    tmp_path, videos, shrunk, write_video, numbered, suffix, codec, gop, b_frames, fps
-):
+def test_frames_order_and_rate(tmp_path, videos, shrunk, write_video, numbered, suffix, codec, gop, b_frames, fps):
     name = f"deep/er/clip.{suffix}"
     options = {"crf": "10", "b": "1M"} if suffix == "webm" else None
     write_video(videos / name, numbered(60), fps, codec, gop, b_frames, options)
@@ -139,9 +135,7 @@ def test_7_rotated_videos_are_upright(tmp_path, videos, shrunk, real):
         with open_video(videos / name) as original, open_video(tmp_path / "small" / name) as copy:
             wanted = original.frames([1])[0].transpose(1, 2, 0)
             found = copy.frames([1])[0].transpose(1, 2, 0)
-            assert found.shape[:2] == (
-                (228, 128) if name in ("video_90.mov", "video_270.mov") else (128, 228)
-            )
+            assert found.shape[:2] == ((228, 128) if name in ("video_90.mov", "video_270.mov") else (128, 228))
             wanted = cv2.resize(wanted, found.shape[1::-1], interpolation=cv2.INTER_AREA)
             assert np.abs(found.astype(int) - wanted).mean() < 6
 
@@ -188,19 +182,15 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
     rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
     listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")
     result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
-    assert result.made == 1 and result.before == sum(
-        each.stat().st_size for each in (videos / "a/b").iterdir()
-    ) + ((videos / "a/b").stat().st_size)
+    assert result.made == 1 and result.before == sum(each.stat().st_size for each in (videos / "a/b").iterdir()) + (
+        (videos / "a/b").stat().st_size
+    )
     with open_video(read_list(result.list).records[0].path) as copy:
         assert copy.meta.fps == 12.5 and number_of(copy.frames(range(12))) == list(range(12))
-    assert (
-        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).kept == 1
-    )
+    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).kept == 1
     time.sleep(1.1)
     cv2.imwrite(str(videos / "a/b/3.png"), numbered(20)[19])  # the time of the folder itself stays
-    assert (
-        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).made == 1
-    )
+    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).made == 1
     listed = write_list(tmp_path / "lists", [["a/b", 0, 12.5], ["a/b", 1, 25]], "path,label,fps")
     with pytest.raises(ConfigError, match=r"a/b has 12\.5 and 25\.0 fps"):
         shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
@@ -308,10 +298,7 @@ def test_10_11_hanging_and_crashing_decoders(tmp_path, videos, shrunk, write_vid
         write_video(videos / name, numbered(9))
     result = shrunk(names, timeout=1.0, workers=2)
     assert list(result.left_out) == names[1:4] and result.made == 2
-    assert (
-        "timed out after 1 s, twice" in result.left_out["hang.mp4"]
-        and "exit code 7" in result.left_out["crash.mp4"]
-    )
+    assert "timed out after 1 s, twice" in result.left_out["hang.mp4"] and "exit code 7" in result.left_out["crash.mp4"]
     assert read_list(result.list).names == ("a.mp4", "b.mp4") and not leftovers(tmp_path / "small")
 
 
@@ -354,9 +341,7 @@ print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=roo
     assert not (tmp_path / "small/all.csv").exists()
     for _ in range(100):  # until the kernel has cleared away the last of its processes
         try:
-            result = shrink_list(
-                listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)
-            )
+            result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
             break
         except ConfigError as error:
             assert "another run is writing to" in str(error)

@@ -152,9 +152,7 @@ def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
         shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
     told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
-    found = run_world(
-        2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *told, *where]
-    )
+    found = run_world(2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *told, *where])
     assert found[0].endswith("out/results.json\n") and found[1] == ""
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert set(results["splits"]) == {"1", "2"} and 0 <= results["mean"]["top1"] <= 1

@@ -67,9 +67,7 @@ def trained(digits, tmp_path_factory):
 
 @pytest.fixture
 def options(trained):
-    return LoadOptions(
-        str(trained["supervised"]), clips=3, crops=3, size=24, batch_size=4, workers=0, device="cpu"
-    )
+    return LoadOptions(str(trained["supervised"]), clips=3, crops=3, size=24, batch_size=4, workers=0, device="cpu")
 
 
 def by_hand(options, videos):
@@ -131,9 +129,7 @@ def test_dropout_does_not_work_in_tests(options, digits, tmp_path):
 
 
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (5, 2), (16, 1)])
-def test_no_batch_size_and_no_number_of_workers_changes_the_results(
-    batch_size, workers, options, digits, tmp_path
-):
+def test_no_batch_size_and_no_number_of_workers_changes_the_results(batch_size, workers, options, digits, tmp_path):
     every = [{"name": n} for n in ("accuracy", "retrieval", "knn", "uniformity")]
     lists = digits / "motion/test.csv", digits / "motion/train.csv"
     one, other = (
@@ -143,9 +139,7 @@ def test_no_batch_size_and_no_number_of_workers_changes_the_results(
     for name in (*NUMBERS, "R@1", "R@50", "knn", "uniformity_loss"):
         assert one[name] == pytest.approx(other[name], abs=1e-6), name
     for name in ("accuracy", "knn"):
-        of_one, of_other = (
-            (tmp_path / n / f"predictions_{name}.csv").read_text() for n in ("3", str(batch_size))
-        )
+        of_one, of_other = ((tmp_path / n / f"predictions_{name}.csv").read_text() for n in ("3", str(batch_size)))
         assert of_one == of_other
 
 
@@ -239,9 +233,7 @@ def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path
     assert f"data.root {digits} stored, {copied} requested" in line and "replacing it" in line
     caplog.clear()
     with caplog.at_level("INFO"):
-        shutil.copy(
-            digits / "videos/test" / names[0], copied / "videos/test" / names[0]
-        )  # under the same root
+        shutil.copy(digits / "videos/test" / names[0], copied / "videos/test" / names[0])  # under the same root
         third = measure(moved, videos, out)
     assert third["ece"] != again["ece"]
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
@@ -306,9 +298,7 @@ def listing(folder, digits, classes=None, label=None, count=4):
     folder.mkdir(parents=True, exist_ok=True)
     source = read_list(digits / "motion/test.csv")
     names = source.classes if classes is None else classes
-    rows = [
-        f"{r.path},{r.label % max(1, len(names)) if label is None else label}" for r in source.records[:count]
-    ]
+    rows = [f"{r.path},{r.label % max(1, len(names)) if label is None else label}" for r in source.records[:count]]
     (folder / "list.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
     (folder / "root.txt").write_text("/\n")
     if names:
@@ -319,20 +309,14 @@ def listing(folder, digits, classes=None, label=None, count=4):
 def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     classes = list(read_list(digits / "motion/test.csv").classes)
     measure(options, listing(tmp_path / "same", digits), tmp_path / "o")
-    with pytest.raises(
-        ConfigError, match=r"list.csv has 3 classes, the network's classifier 8: test on the data set"
-    ):
+    with pytest.raises(ConfigError, match=r"list.csv has 3 classes, the network's classifier 8: test on the data set"):
         measure(options, listing(tmp_path / "three", digits, ["a", "b", "c"]), tmp_path / "o")
     swapped = [classes[1], classes[0], *classes[2:]]
-    with pytest.raises(
-        DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"
-    ):
+    with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"):
         measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
     neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
     gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
-    assert (
-        0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
-    )
+    assert 0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
     with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
         measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
@@ -358,17 +342,13 @@ def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, mon
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .*file: it is a file; name a folder"):
         measure(sce, videos, tmp_path / "file", videos)
-    with pytest.raises(
-        ConfigError, match=r"cannot write to output .*file/in: Not a directory; choose another output"
-    ):
+    with pytest.raises(ConfigError, match=r"cannot write to output .*file/in: Not a directory; choose another output"):
         measure(options, videos, tmp_path / "file/in")
 
 
 def test_protocols_that_do_not_exist(options, digits, tmp_path):
     lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
-    with pytest.raises(
-        ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"
-    ):
+    with pytest.raises(ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"):
         measure(options, *lists, [{"name": "kn"}])
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
         measure(options, *lists, [{"name": "knn", "temprature": 0.1}])
@@ -540,9 +520,7 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
     with pytest.raises(DataError, match=r"cannot read list .*lists3/train.csv"):
         train_splits(toy, splits, (1, 3))
     queries = tmp_path / "lists2/test.csv"
-    queries.write_text(
-        queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n"
-    )
+    queries.write_text(queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n")
     with pytest.raises(
         DataError,
         match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would",
@@ -556,9 +534,7 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
     shutil.copy(tmp_path / "lists1/test.csv", tmp_path / "swapped")
     shutil.copy(tmp_path / "lists1/root.txt", tmp_path / "swapped")
     (tmp_path / "swapped/classes.txt").write_text("\n".join([classes[1], classes[0], *classes[2:]]) + "\n")
-    with pytest.raises(
-        DataError, match=rf"label 0 is '{classes[1]}' in .*swapped.* and was '{classes[0]}' in "
-    ):
+    with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .*swapped.* and was '{classes[0]}' in "):
         train_splits(toy, [*splits, f"evaluate.query={tmp_path}/swapped/test.csv"], (1, 2))
     assert not (tmp_path / "out").exists()
 
@@ -601,9 +577,7 @@ def test_splits_that_are_none(splits, tmp_path):
         train_splits(nowhere, [word for word in splits if not word.startswith("output=")], (1, 2))
     with pytest.raises(ConfigError, match=r"--splits tests each network: set evaluate.query to the list"):
         train_splits(toy, [*splits, "evaluate.query=null"], (1, 2))
-    with pytest.raises(
-        ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"
-    ):
+    with pytest.raises(ConfigError, match=r"\{split\}.csv contains \{split\}; name the splits: --splits 1 2 3"):
         measure(LoadOptions("random", toy), tmp_path / "list{split}.csv", tmp_path / "o")
     with pytest.raises(DataError, match=r"cannot read list .*lists3/test.csv"):
         where = tmp_path / "lists{split}/test.csv"
@@ -611,18 +585,12 @@ def test_splits_that_are_none(splits, tmp_path):
             LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
-    with pytest.raises(
-        ConfigError, match=r"does not contain \{split\}: the test would be the same for every split"
-    ):
+    with pytest.raises(ConfigError, match=r"does not contain \{split\}: the test would be the same for every split"):
         measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 
-def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(
-    splits, trained, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(
-        "vidssl.commands.test.measure", lambda *_, **__: pytest.fail("the first was measured")
-    )
+def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
     where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
         measure_splits(LoadOptions(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
@@ -687,9 +655,7 @@ def test_weights_of_another_project(digits, tmp_path):
     keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
     partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
     with pytest.raises(DataError, match=r"weights\.partial False stored, True requested; weights\.keys"):
-        extract_features(
-            replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0"
-        )
+        extract_features(replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0")
 
 
 def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
@@ -707,9 +673,7 @@ def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
 
 def test_a_run_starts_from_weights(trained, digits, tmp_path, caplog):
     source = str(trained["sce"])
-    frozen = run_of(
-        "supervised", digits, tmp_path / "probe", f"init={source}", "method.freeze=true", "steps=2"
-    )
+    frozen = run_of("supervised", digits, tmp_path / "probe", f"init={source}", "method.freeze=true", "steps=2")
     with caplog.at_level("INFO"):
         last = train(frozen)
     assert any(source in line and "of" in line for line in caplog.messages)
@@ -744,14 +708,10 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
     with pytest.raises(CheckpointError, match="no weight fits"):  # but the counters of the batch norms
         train(run)
     run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
-    with pytest.raises(
-        CheckpointError, match=r"100 of another shape .* no weight fits: use another file or backbone"
-    ):
+    with pytest.raises(CheckpointError, match=r"100 of another shape .* no weight fits: use another file or backbone"):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
-    with pytest.raises(
-        ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: set method.classes=8"
-    ):
+    with pytest.raises(ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: set method.classes=8"):
         train(run)
     for label, message in (
         (8, r"method.classes is 8, and .* has labels from 0 to 8: set method.classes=9"),
@@ -772,7 +732,5 @@ def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
     one, other = (subject.made_with["protocol"] for subject in (plain, found))
     assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
     size = plain.test.size
-    with pytest.raises(
-        ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"
-    ):
+    with pytest.raises(ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"):
         load_subject(replace(options, short_side=size - 1))

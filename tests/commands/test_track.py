@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import LoadOptions
 from vidssl.commands.track import track_videos as track
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.data import read_list
@@ -19,7 +19,7 @@ QUICK = settings(["search.short_side=72", "size=32", "min_gap=12", "top=2"])
 
 
 def options(digits, **changed):
-    return Options("random", cfg=CFG, overrides=["data.moving_digits=null"], root=digits, **changed)
+    return LoadOptions("random", cfg=CFG, overrides=["data.moving_digits=null"], root=digits, **changed)
 
 
 @pytest.fixture
@@ -44,9 +44,7 @@ def test_tracks_overlays_and_what_they_were_made_with(digits, few, tmp_path):
     assert [str(path.relative_to(out / "overlays")) for path in drawn] == sorted(listed.names[:2])
     tracks, _ = read_tracks(tracks_file(out, listed.names[0], listed.records[0]))
     pairs = len(np.unique(tracks.frames.reshape(-1, 2), axis=0))
-    with open_video(
-        out / "overlays" / listed.names[0]
-    ) as video:  # two frames of 48 pixels, enlarged, side by side
+    with open_video(out / "overlays" / listed.names[0]) as video:  # two frames of 48 pixels, enlarged, side by side
         assert video.meta.num_frames == min(pairs, 24) and video.meta.height == 384 < video.meta.width / 2
     again = track(options(digits, workers=0), few, out, QUICK)
     assert again.kept == 3 and not again.made
@@ -90,7 +88,7 @@ def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):
 
 
 def test_other_networks_are_refused(digits, few, tmp_path):
-    other = Options(
+    other = LoadOptions(
         "random", cfg=CFG, overrides=["data.moving_digits=null", "backbone={name: r2plus1d_18}"], root=digits
     )
     with pytest.raises(ConfigError, match="no layer 3"):

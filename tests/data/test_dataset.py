@@ -92,9 +92,7 @@ def test_difference_is_taken_between_native_frames(path, everything, seed, rever
 @pytest.mark.parametrize("short", ["loop", "hold"])
 @pytest.mark.parametrize("reverse", [0.0, 1.0])
 def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, reverse):
-    sampler = Random(
-        Random.Config(frames=7, sampling_rate=5, short_video=short, reverse=reverse)
-    )  # spans 31 of 24
+    sampler = Random(Random.Config(frames=7, sampling_rate=5, short_video=short, reverse=reverse))  # spans 31 of 24
     (view,) = views_of(path, sampler, [Whole(difference=1.0)])
     wanted = [n % 24 if short == "loop" else min(n, 23) for n in range(0, 31, 5)]
     assert_is_difference(view, everything, wanted[:: -1 if reverse else 1], 0, 23)
@@ -103,9 +101,7 @@ def test_difference_of_a_video_shorter_than_the_clip(path, everything, short, re
 def test_difference_where_the_clip_ends_with_the_video(path, everything):
     sampler = Uniform(Uniform.Config(frames=4, sampling_rate=3, clips=2))
     first, last = views_of(path, sampler, [Whole(difference=1.0)])
-    assert_is_difference(
-        first, everything, [0, 3, 6, 9], 0, 9
-    )  # 9 is paired with 8, as the span ends with it
+    assert_is_difference(first, everything, [0, 3, 6, 9], 0, 9)  # 9 is paired with 8, as the span ends with it
     assert_is_difference(last, everything, [14, 17, 20, 23], 14, 23)
 
 
@@ -172,9 +168,7 @@ def test_spans_of_a_video(path, everything, monkeypatch, start, end, first, last
     record = VideoRecord(str(path), 0, start, end)
     sampler = Uniform(Uniform.Config(frames=5, sampling_rate=2, clips=2))
     with open_video(path) as video:
-        views = pixels(
-            make_views(video, *resolve_span(video.meta, record), sampler, [Whole()], [generator(0)])
-        )
+        views = pixels(make_views(video, *resolve_span(video.meta, record), sampler, [Whole()], [generator(0)]))
     assert np.array_equal(views[0], everything[first : first + 9 : 2])
     assert np.array_equal(views[1], everything[last - 8 : last + 1 : 2])
     asked.clear()
@@ -193,9 +187,7 @@ def test_a_span_shorter_than_the_clip(path, everything):
     (view,) = views_of(path, loop, [Whole(difference=1.0)], **record)
     assert_is_difference(view, everything, [10, 11, 12, 10, 11], 10, 12)
     with pytest.raises(DataError, match="the video has 3"):
-        views_of(
-            path, Random(Random.Config(frames=5, sampling_rate=1, short_video="error")), [Whole()], **record
-        )
+        views_of(path, Random(Random.Config(frames=5, sampling_rate=1, short_video="error")), [Whole()], **record)
 
 
 @pytest.mark.parametrize(("start", "end"), [(5.0, 6.0), (0.96, None), (0.96, 1.5), (400.0, None)])
@@ -242,9 +234,7 @@ def test_three_crops_of_each_clip_in_order(tmp_path, write_video):
     views = views_of(path, sampler, [recipe("uniform_crops", size=30)])
     assert len(views) == 9 and all(view.shape == (2, 3, 30, 30) for view in views)
     starts = [0, 6, 12]
-    expected = [
-        [60 + 60 * crop + 3 * (start + kept) for kept in (0, 3)] for start in starts for crop in range(3)
-    ]
+    expected = [[60 + 60 * crop + 3 * (start + kept) for kept in (0, 3)] for start in starts for crop in range(3)]
     found = [view[:, :, 10:20, 10:20].mean(axis=(1, 2, 3)) for view in views]
     assert np.abs(np.array(found) - np.array(expected)).max() < 1.5
 

@@ -56,9 +56,7 @@ def test_missing_files_change_the_fingerprint(make, tmp_path):
 def test_rates_and_masks_belong_to_the_files(make, tmp_path):
     slow, fast = (identify(make("a", FILES, [f"x/1.mp4,{fps}", "x/2.mp4,"], "path,fps")) for fps in (5, 25))
     assert (slow["fps"], fast["fps"]) == ([5.0, 5.0], [25.0, 25.0])
-    one, other = (
-        identify(make("a", {"1.png": 9, "m.png": size}, ["1.png,m.png"], "path,mask")) for size in (3, 4)
-    )
+    one, other = (identify(make("a", {"1.png": 9, "m.png": size}, ["1.png,m.png"], "path,mask")) for size in (3, 4))
     assert one["files"] == 2 and one["sizes"] != other["sizes"]
 
 
@@ -156,9 +154,7 @@ def test_copies_are_not_compared_with_originals(tmp_path):
         )
     )
     mixed = {**small, "copies": [None, small["copies"]]}
-    check_copies(
-        "g.csv", {"copies": None, "files": 2, "missing": 2}, "q.csv", small
-    )  # reading names the files
+    check_copies("g.csv", {"copies": None, "files": 2, "missing": 2}, "q.csv", small)  # reading names the files
     for kind in (originals, small):
         check_copies("g.csv", kind, "q.csv", dict(kind))
     for there, asked, named in (

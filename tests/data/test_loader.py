@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.check import CheckOptions as Options
+from vidssl.commands.check import CheckOptions
 from vidssl.commands.check import check_list as check
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import (
@@ -39,10 +39,7 @@ TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
 def training_set(path, seed=0, replace=0):
     sampler = Random(Random.Config(frames=3, seconds=0.4, jitter=0.2, reverse=0.3))
-    recipes = [
-        RECIPES[name](RECIPES[name].Config(size=24, difference=0.4))
-        for name in ("strong_alpha", "strong_beta")
-    ]
+    recipes = [RECIPES[name](RECIPES[name].Config(size=24, difference=0.4)) for name in ("strong_alpha", "strong_beta")]
     return ClipDataset(read_list(path), sampler, recipes, seed, replace)
 
 
@@ -82,18 +79,14 @@ def test_slices_of_processes_make_the_global_batch(world, micro):
         assert len(part) == len(sampler) == 6 * number
         assert all(len(keys) == micro for keys in part)
     for place, step in enumerate(range(3, 9)):
-        joined = [
-            key for part in parts for keys in part[place * number : (place + 1) * number] for key in keys
-        ]
+        joined = [key for part in parts for keys in part[place * number : (place + 1) * number] for key in keys]
         assert joined == keys_of_step(step, 12, 40, 5)
 
 
 def test_sizes_that_do_not_fit():
     with pytest.raises(ConfigError, match="batch_size 17 is more than the 16 records"):
         StepSampler(16, 17, 17, 0, 1, 0)
-    with pytest.raises(
-        ConfigError, match="batch_size 12 is not a multiple of 2 processes x micro_batch_size 4"
-    ):
+    with pytest.raises(ConfigError, match="batch_size 12 is not a multiple of 2 processes x micro_batch_size 4"):
         StepSampler(16, 12, 4, 0, 1, 0, world=2)
 
 
@@ -105,9 +98,7 @@ def assert_equal(a: list[Batch], b: list[Batch]):
     assert len(a) == len(b)
     for one, other in zip(a, b, strict=True):
         assert len(one.views) == len(other.views) and one.replaced == other.replaced
-        for x, y in zip(
-            (*one.views, one.label, one.index), (*other.views, other.label, other.index), strict=True
-        ):
+        for x, y in zip((*one.views, one.label, one.index), (*other.views, other.label, other.index), strict=True):
             assert torch.equal(x, y)
 
 
@@ -179,9 +170,7 @@ def test_the_memory_of_the_loader_is_logged_once(workers, caplog):
     loader = Loader(Zeros(), [[(0, 0), (0, 1)], [(0, 2), (0, 3)]], workers, prefetch=2)
     with caplog.at_level(logging.INFO):
         assert len(list(loader)) == 2
-    line = (
-        "prefetched batches use up to 6 MB per process: 3 data.workers x 2 data.prefetch x 0.9 MB per batch"
-    )
+    line = "prefetched batches use up to 6 MB per process: 3 data.workers x 2 data.prefetch x 0.9 MB per batch"
     assert caplog.messages == ([line] if workers else [])
 
 
@@ -408,7 +397,7 @@ def test_4_a_span_outside_its_file_is_a_broken_video(digits, tmp_path, write_vid
         list(eval_loader(test_set(path), 3, 1))
     (found,) = eval_loader(test_set(path, skip=True), 3, 1)
     assert found.index.tolist() == [1, 2] and [reason for _, reason in found.replaced] == [reason]
-    result = check(path, tmp_path / "clean", Options())
+    result = check(path, tmp_path / "clean", CheckOptions())
     assert [(each.finding, f"{tmp_path / each.path}: {each.reason}") for each in result.findings] == [
         ("span out of range", reason)
     ]
@@ -475,14 +464,10 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
-    workers, spell, spoiled, tmp_path, caplog
-):
+def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "timed out after 0.5 s, twice (data.timeout)"
     names = ["07.mp4", "22.mp4"]
-    told = train_beside_a_broken_one(
-        spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}"
-    )
+    told = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
     assert len(told) == 4
 
 
@@ -490,9 +475,7 @@ def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(
 def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "its worker was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]
-    told = train_beside_a_broken_one(
-        spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}"
-    )
+    told = train_beside_a_broken_one(spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}")
     assert len(told) == 4
 
 
@@ -549,14 +532,10 @@ def test_fault_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, ca
 def test_4_a_video_that_hangs_or_kills_in_evaluation(how, said, spell, spoiled):
     path = spoiled(8)
     spell(how, "09.mp4", "30.mp4")
-    with pytest.raises(
-        DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*--allow-missing[^\n]*$|08\.mp4: not"
-    ):
+    with pytest.raises(DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*--allow-missing[^\n]*$|08\.mp4: not"):
         list(eval_loader(test_set(path), 4, 2, timeout=0.3))
     found = list(eval_loader(test_set(path, skip=True), 4, 2, timeout=0.3))
-    assert torch.cat([batch.index for batch in found]).tolist() == [
-        n for n in range(40) if n not in (8, 9, 30)
-    ]
+    assert torch.cat([batch.index for batch in found]).tolist() == [n for n in range(40) if n not in (8, 9, 30)]
     missing = [pair for batch in found for pair in batch.replaced]
     assert [Path(name).stem for name, _ in missing] == ["08", "09", "30"]
     assert said in missing[1][1] and said in missing[2][1]

@@ -38,9 +38,7 @@ print(megabytes() - before)
 
 
 def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
-    (tmp_path / "list.csv").write_text(
-        (digits / "motion/train.csv").read_text() + "videos/train/broken.mp4,0\n"
-    )
+    (tmp_path / "list.csv").write_text((digits / "motion/train.csv").read_text() + "videos/train/broken.mp4,0\n")
     (tmp_path / "root.txt").write_text(f"{tmp_path}\n")
     (tmp_path / "videos").mkdir()
     (tmp_path / "videos" / "train").symlink_to(tmp_path / "copies")
@@ -48,9 +46,7 @@ def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
     for path in (digits / "videos" / "train").iterdir():
         (tmp_path / "copies" / path.name).write_bytes(path.read_bytes())
     content = (tmp_path / "copies" / "00000.mp4").read_bytes()
-    (tmp_path / "copies" / "broken.mp4").write_bytes(
-        content[: len(content) // 2]
-    )  # errors must not leak either
+    (tmp_path / "copies" / "broken.mp4").write_bytes(content[: len(content) // 2])  # errors must not leak either
     done = subprocess.run(
         [sys.executable, "-c", SAMPLES, str(tmp_path / "list.csv")],
         capture_output=True,
@@ -71,9 +67,7 @@ def test_workers_share_the_memory_of_a_long_list(tmp_path):
     """Less than 1 MB for 100,000 rows that a worker reads; with Python objects for each row it was 135 MB."""
     rows = 200_000
     # Each row names a video, a class and a span: all that a row of a training list may hold.
-    text = "".join(
-        f"class_{n % 400:03d}/v_video_{n:08d}.mp4,{n % 400},{n % 7},{n % 7 + 10}\n" for n in range(rows)
-    )
+    text = "".join(f"class_{n % 400:03d}/v_video_{n:08d}.mp4,{n % 400},{n % 7},{n % 7 + 10}\n" for n in range(rows))
     (tmp_path / "list.csv").write_text("path,label,start,end\n" + text)
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=32))
     dataset = ClipDataset(

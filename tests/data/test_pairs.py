@@ -142,8 +142,7 @@ def test_closest_with_less_than_a_clip_follows_short_video():
 
 def test_enough_room_is_drawn_alike_under_both_policies():
     error, closest = (
-        Pair(Pair.Config(frames=2, sampling_rate=2, min_gap=5, no_room=policy))
-        for policy in ("error", "closest")
+        Pair(Pair.Config(frames=2, sampling_rate=2, min_gap=5, no_room=policy)) for policy in ("error", "closest")
     )
     assert np.array_equal(starts(error, meta(60), 3, 50), starts(closest, meta(60), 3, 50))
 

@@ -175,9 +175,7 @@ def test_7_short_videos_follow_the_policy(name, short, count):
     sampler = SAMPLERS[name](SAMPLERS[name].Config(frames=4, sampling_rate=5, short_video=short))
     views = [generator(3, v) for v in range(2)]
     if count < 16 and short == "error":
-        with pytest.raises(
-            DataError, match=rf"needs 16 frames \(0\.64 s\), the video has {count}; set short_video"
-        ):
+        with pytest.raises(DataError, match=rf"needs 16 frames \(0\.64 s\), the video has {count}; set short_video"):
             sampler(meta(count), views)
         return
     for clip in sampler(meta(count), views):

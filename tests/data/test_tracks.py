@@ -52,12 +52,8 @@ def moving(tmp_path_factory, write_video):
 
 def tracked_set(root, seed=0, tracks="found", **settings):
     sampler = TrackedPair(TrackedPair.Config(frames=1, sampling_rate=1, min_gap=20, untracked="pair"))
-    recipes = [
-        RECIPES["weak"](RECIPES["weak"].Config(size=size, area=(0.5, 1.0), **settings)) for size in (32, 48)
-    ]
-    return ClipDataset(
-        read_list(root / "lists/train.csv"), sampler, recipes, seed, replace=2, tracks=root / tracks
-    )
+    recipes = [RECIPES["weak"](RECIPES["weak"].Config(size=size, area=(0.5, 1.0), **settings)) for size in (32, 48)]
+    return ClipDataset(read_list(root / "lists/train.csv"), sampler, recipes, seed, replace=2, tracks=root / tracks)
 
 
 def test_the_box_of_each_view_holds_the_square(moving):
@@ -72,18 +68,8 @@ def test_the_box_of_each_view_holds_the_square(moving):
             for view, box in zip(sample.views, sample.boxes, strict=True):
                 gray, size = view[0, 0].astype(float), view.shape[-1]
                 rows, columns = np.mgrid[:size, :size] + 0.5
-                inner = (
-                    (columns > box[0] + 2)
-                    & (columns < box[2] - 2)
-                    & (rows > box[1] + 2)
-                    & (rows < box[3] - 2)
-                )
-                outer = (
-                    (columns < box[0] - 3)
-                    | (columns > box[2] + 3)
-                    | (rows < box[1] - 3)
-                    | (rows > box[3] + 3)
-                )
+                inner = (columns > box[0] + 2) & (columns < box[2] - 2) & (rows > box[1] + 2) & (rows < box[3] - 2)
+                outer = (columns < box[0] - 3) | (columns > box[2] + 3) | (rows < box[1] - 3) | (rows > box[3] + 3)
                 assert inner.any() and gray[inner].mean() > 220
                 assert outer.any() and gray[outer].mean() < 20
     assert whole < 15  # a crop of both views must miss the square for that
@@ -93,9 +79,7 @@ def test_the_box_belongs_to_the_frame_in_the_middle_of_the_clip(moving):
     """Clips of 9 frames, in which the square moves 8 pixels: only the middle frame fits its box well."""
     sampler = TrackedPair(TrackedPair.Config(frames=9, sampling_rate=1, min_gap=12))
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=HEIGHT))
-    dataset = ClipDataset(
-        read_list(moving / "lists/train.csv"), sampler, [recipe] * 2, tracks=moving / "found"
-    )
+    dataset = ClipDataset(read_list(moving / "lists/train.csv"), sampler, [recipe] * 2, tracks=moving / "found")
     seen = 0
     for epoch in range(6):
         sample = dataset[epoch, 0]
@@ -147,9 +131,7 @@ def test_missing_tracks_stop_the_run(moving, tmp_path):
     with pytest.raises(ConfigError) as caught:
         tracked_set(moving, tracks="nowhere")[0, 0]
     path = moving / "nowhere/tracks/0.mp4.npz"
-    assert str(caught.value) == (
-        f"{path}: no tracks: make them with vidssl track, or remove the video from the list"
-    )
+    assert str(caught.value) == (f"{path}: no tracks: make them with vidssl track, or remove the video from the list")
     path = tracks_file(moving / "damaged", "0.mp4", VideoRecord("0.mp4"))
     path.parent.mkdir(parents=True)
     path.write_bytes(b"no tracks")
@@ -216,9 +198,7 @@ def test_only_tracks_visible_in_all_views_are_drawn():
 
 def test_the_fraction_that_must_be_visible():
     def found(visible):
-        drawn = [
-            sample_track(BOTH, (3, 9), (LEFT, RIGHT), (60, 30), generator(6, n), visible) for n in range(60)
-        ]
+        drawn = [sample_track(BOTH, (3, 9), (LEFT, RIGHT), (60, 30), generator(6, n), visible) for n in range(60)]
         return len({boxes.tobytes() for boxes in drawn})
 
     assert (found(0.5), found(0.21), found(0.19)) == (2, 2, 3)
@@ -253,9 +233,7 @@ def test_drawn_tracks_against_a_loop(seed):
                         boxes.append((x1, y1, x2, y2))
         if len(boxes) == 3:
             fit.append(np.array(boxes))
-    drawn = [
-        sample_track(tracks_of(*rows), frames, windows, sizes, generator(8, seed, n)) for n in range(100)
-    ]
+    drawn = [sample_track(tracks_of(*rows), frames, windows, sizes, generator(8, seed, n)) for n in range(100)]
     unique = {boxes.tobytes(): boxes for boxes in drawn}
     assert len(unique) == max(len(fit), 1)
     if fit:
@@ -329,7 +307,5 @@ def test_invalid_rows_of_tracks_are_refused(frame, box, tmp_path):
     path = tmp_path / "a.npz"
     one = {"scores": np.ones(1, np.float32), "track": np.zeros(1, np.int32), "made_with": np.array("{}")}
     np.savez(path, frames=np.array([frame]), boxes=np.array([box], np.float32), **one)
-    with pytest.raises(
-        DataError, match=r"a.npz is not a file of tracks .*a box has no area, or is not finite"
-    ):
+    with pytest.raises(DataError, match=r"a.npz is not a file of tracks .*a box has no area, or is not finite"):
         read_tracks(path)

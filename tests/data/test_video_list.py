@@ -310,11 +310,7 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
             else:
                 assert read_list(path).names == ("other.mp4", name)
                 assert read_list(path).records[1].path == str(base / name)
-        sound = [
-            name
-            for name in parts
-            if not verdicts[name] and name not in ("./a/./b//v.mp4", str(base / "v.mp4"))
-        ]
+        sound = [name for name in parts if not verdicts[name] and name not in ("./a/./b//v.mp4", str(base / "v.mp4"))]
         assert read_list(write("path\n" + "\n".join(sound), root=f"{base}\n")).names == tuple(sound)
 
 

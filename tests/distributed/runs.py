@@ -54,9 +54,7 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
         save(run, videos, method, optimizer, state)
 
     def measuring(method):
-        gradients.append(
-            torch.cat([p.grad.flatten().clone() for p in method.parameters() if p.grad is not None])
-        )
+        gradients.append(torch.cat([p.grad.flatten().clone() for p in method.parameters() if p.grad is not None]))
         return norm(method)
 
     def over_processes(method, device, exact):

@@ -50,11 +50,7 @@ def test_collectives_give_all_processes_the_same(world, run_world):
 
 def gradients():
     with distributed.joined(CPU):
-        part = (
-            slice(2 * distributed.rank(), 2 * distributed.rank() + 2)
-            if distributed.world() > 1
-            else slice(None)
-        )
+        part = slice(2 * distributed.rank(), 2 * distributed.rank() + 2) if distributed.world() > 1 else slice(None)
         x = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))[part]
         x.requires_grad_()
         every = distributed.gather_with_grad(x)

@@ -130,9 +130,7 @@ def test_fault_20_a_signal_saves_the_same_step_everywhere(
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGINT, 130)])
 def test_fault_20_exit_codes(number, code, start_world, toy_data, tmp_path):
     world = start_world(1, guarded, "supervised", toy_data, tmp_path, (), "step", number, False)
     assert world.wait() == [code]
@@ -255,8 +253,7 @@ def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_
     ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
     assert (
-        ends[0][1]
-        == "process 1 was started with other settings than process 0: seed 0, now 1; start all with the same"
+        ends[0][1] == "process 1 was started with other settings than process 0: seed 0, now 1; start all with the same"
     )
 
 
@@ -268,11 +265,7 @@ def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.long)])
-def test_fault_26_another_number_of_processes_goes_on_with_a_warning(
-    before, after, run_world, toy_data, tmp_path
-):
+def test_fault_26_another_number_of_processes_goes_on_with_a_warning(before, after, run_world, toy_data, tmp_path):
     run_world(before, outcome, "supervised", toy_data, tmp_path, (), 4)
-    assert [end[0] for end in run_world(after, outcome, "supervised", toy_data, tmp_path)] == [
-        "finished"
-    ] * after
+    assert [end[0] for end in run_world(after, outcome, "supervised", toy_data, tmp_path)] == ["finished"] * after
     assert saved_at(tmp_path) == 12 and [line["step"] for line in logged(tmp_path)] == list(range(1, 13))

@@ -63,9 +63,7 @@ def bucket_bytes(toy_data, output):
     cpu = torch.device("cpu")
     with distributed.joined(cpu):
         run = RUNS["toy"]("sce", toy_data, output, ())
-        parallel = over_processes(
-            build(METHODS, run.method, build(BACKBONES, run.backbone)), cpu, exact=False
-        )
+        parallel = over_processes(build(METHODS, run.method, build(BACKBONES, run.backbone)), cpu, exact=False)
         return sum(map(int, parallel._get_ddp_logging_data()["bucket_sizes"].split(",")))
 
 

@@ -41,9 +41,7 @@ def main() -> None:
             path = golden_file(name)
             path.parent.mkdir(exist_ok=True)
             values = [round(value, 6) for value in losses(name, Path(folder))]
-            path.write_text(
-                json.dumps({"config": f"configs/toy/{name}.yaml", "loss": values}, indent=1) + "\n"
-            )
+            path.write_text(json.dumps({"config": f"configs/toy/{name}.yaml", "loss": values}, indent=1) + "\n")
             print(path.relative_to(ROOT))
 
 

@@ -57,9 +57,7 @@ def batch(dtype=torch.float64):
 
 def cut(data, sizes):
     views = zip(*(view.split(sizes) for view in data.views), strict=True)
-    return [
-        Batch(*part) for part in zip(views, data.label.split(sizes), data.index.split(sizes), strict=True)
-    ]
+    return [Batch(*part) for part in zip(views, data.label.split(sizes), data.index.split(sizes), strict=True)]
 
 
 def step(method, parts, half=False, parallel=None):

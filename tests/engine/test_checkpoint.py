@@ -61,9 +61,7 @@ def test_the_newest_are_kept(folder, keep):
     for step in (9, 10, 100000000):
         checkpoint.save(folder, step, content(step), keep)
     assert names(folder) == files_of(*(8, 9, 10, 100000000)[-keep:])
-    assert [path.name for path in checkpoint.saved(folder)] == [
-        f"step-{n:08d}.pt" for n in (100000000, 10, 9)[:keep]
-    ]
+    assert [path.name for path in checkpoint.saved(folder)] == [f"step-{n:08d}.pt" for n in (100000000, 10, 9)[:keep]]
 
 
 def test_no_checkpoint_at_all(tmp_path):
@@ -307,9 +305,7 @@ def test_fault_18_a_full_disk(folder, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        CheckpointError, match=r"^cannot write .*step-00000012.pt: No space left on device; earlier"
-    ):
+    with pytest.raises(CheckpointError, match=r"^cannot write .*step-00000012.pt: No space left on device; earlier"):
         checkpoint.save(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
 
@@ -346,9 +342,7 @@ def limited():
 def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
     large = {**content(12), "method": {"w": torch.ones(500_000)}}  # 2 MB
     limited(size)
-    with pytest.raises(
-        CheckpointError, match=r"^cannot write \S+/step-00000012.pt: File too large; earlier[^\n]+$"
-    ):
+    with pytest.raises(CheckpointError, match=r"^cannot write \S+/step-00000012.pt: File too large; earlier[^\n]+$"):
         checkpoint.save(folder, 12, large, keep=2)
     limited(None)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
@@ -396,9 +390,7 @@ def test_fault_18_a_read_only_folder(folder, monkeypatch):
     monkeypatch.chdir(folder)  # the folders above are open to their owner alone
     folder.chmod(0o555)
     with nobody():
-        with pytest.raises(
-            CheckpointError, match=r"^cannot write step-00000012.pt: Permission denied; earlier"
-        ):
+        with pytest.raises(CheckpointError, match=r"^cannot write step-00000012.pt: Permission denied; earlier"):
             checkpoint.save(Path(), 12, content(12), keep=2)
         assert names(Path()) == files_of(4, 8)
     assert checkpoint.newest_valid(folder)["step"] == 8

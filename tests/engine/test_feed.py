@@ -31,8 +31,7 @@ def raw(number, replaced=(), size=4):
     """A batch of 2 samples as the loader makes it; its label is its number."""
     source = torch.Generator().manual_seed(number)
     views = (
-        torch.randint(256, (2, 3, size, size, 3), dtype=torch.uint8, generator=source)
-        for size in (size, 2 * size)
+        torch.randint(256, (2, 3, size, size, 3), dtype=torch.uint8, generator=source) for size in (size, 2 * size)
     )
     index = torch.tensor([2 * number, 2 * number + 1])
     boxes = torch.rand(2, 2, 4, generator=source)

@@ -48,9 +48,7 @@ def test_lars_is_its_formula_over_several_steps(nesterov):
         for name, p in params.items():
             # `zero` starts as 0 and has a gradient; of `still` both are 0
             p.grad = torch.randn(p.shape, generator=source, dtype=torch.float64) * (name != "still")
-            loops[name] = lars_loop(
-                *loops[name], p.grad.flatten().tolist(), lr, 0.9, 0.1, 0.001, p.ndim > 1, nesterov
-            )
+            loops[name] = lars_loop(*loops[name], p.grad.flatten().tolist(), lr, 0.9, 0.1, 0.001, p.ndim > 1, nesterov)
         optimizer.step()
         for name, p in params.items():
             torch.testing.assert_close(p.detach().flatten().tolist(), loops[name][0], rtol=1e-10, atol=1e-12)

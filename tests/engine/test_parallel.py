@@ -44,11 +44,7 @@ class Plain(Backbone):
 
 def make(name, plain=False):
     backbone = Plain() if plain else build_backbone("resnet3d18", width=4)
-    settings = (
-        {"classes": 3}
-        if name == "supervised"
-        else {"projector": Head(layers=1, out=4, norm="none"), "queue": 8}
-    )
+    settings = {"classes": 3} if name == "supervised" else {"projector": Head(layers=1, out=4, norm="none"), "queue": 8}
     return METHODS[name](METHODS[name].Config(**settings), backbone)
 
 
@@ -113,9 +109,7 @@ def gradients(exact):
             first().backward()
         second().backward()
         average_gradients(parallel)
-        found.append(
-            {name: None if p.grad is None else p.grad.clone() for name, p in method.named_parameters()}
-        )
+        found.append({name: None if p.grad is None else p.grad.clone() for name, p in method.named_parameters()})
         assert all(p.grad.stride() == p.stride() for p in method.parameters() if p.grad is not None)
         with torch.no_grad():
             for p in method.parameters():
@@ -184,9 +178,7 @@ def both(run_world):
     return run_world(2, everything)
 
 
-NO_KEYS = (
-    "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
-)
+NO_KEYS = "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
 WORDS = {
     "auto": ("sync", {True}, False),
     "sync": ("sync", {True}, False),
@@ -246,9 +238,7 @@ def test_what_differs_is_named(change, count, first, both):
     for found in both:
         message = found["drifts"][change]
         assert message.startswith(f"after step 7, {count} of ")
-        assert (
-            f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
-        )
+        assert f"; the first is {first}: process 1 differs from 0; the last checkpoint is untouched" in message
 
 
 @pytest.mark.parametrize("name", ["moco", "supervised"])

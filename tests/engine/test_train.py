@@ -134,9 +134,7 @@ def test_micro_batches_are_one_step_together(toy_run, metrics):
     heads = [torch.load(path, weights_only=True)["method"]["head.weight"] for path in runs]
     for head in heads[1:]:
         torch.testing.assert_close(head, heads[0], rtol=1e-4, atol=1e-6)
-    assert [line["loss"] for line in metrics("m1")] == pytest.approx(
-        [line["loss"] for line in metrics("m8")], rel=1e-4
-    )
+    assert [line["loss"] for line in metrics("m1")] == pytest.approx([line["loss"] for line in metrics("m8")], rel=1e-4)
 
 
 def test_micro_batches_are_contrasted_with_the_whole_step(toy_run, metrics):
@@ -194,9 +192,7 @@ def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
     ],
 )
 def test_fault_26_changed_settings_are_refused(change, field, one_step):
-    with pytest.raises(
-        CheckpointError, match=rf"holds a run with other settings: {field}; choose another output"
-    ):
+    with pytest.raises(CheckpointError, match=rf"holds a run with other settings: {field}; choose another output"):
         train(one_step(change))
 
 
@@ -388,9 +384,7 @@ def test_a_small_batch_of_different_keys_has_not_collapsed(videos):
 
 
 @pytest.mark.parametrize("collapsed", [True, False])
-def test_supcon_on_two_classes_warns_where_it_collapses_only(
-    collapsed, toy_run, toy_folder, tmp_path, caplog
-):
+def test_supcon_on_two_classes_warns_where_it_collapses_only(collapsed, toy_run, toy_folder, tmp_path, caplog):
     """A real run, by what it logs: 40 videos of which the even ones are of class 0."""
     source = toy_folder / "data" / "motion"
     lines = (source / "train.csv").read_text().splitlines()
@@ -439,9 +433,7 @@ def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
     assert len(list(cache.rglob("*.npz"))) == 40
 
 
-def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(
-    toy_run, metrics, monkeypatch, caplog
-):
+def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_run, metrics, monkeypatch, caplog):
     real, lost = checkpoint.save, []
 
     def full(folder, step, content, keep):
@@ -455,9 +447,7 @@ def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(
         train(toy_run("supervised", "stops"))
     with caplog.at_level(logging.WARNING):
         last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
-    assert (
-        lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
-    )
+    assert lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
     monkeypatch.undo()
     same(state(last)["method"], state(train(toy_run("supervised", "straight")))["method"])
 
@@ -497,9 +487,7 @@ def test_deterministic_is_of_one_run(toy_run):
 
 
 def test_evaluation_without_labels(toy_run, toy_folder, metrics, tmp_path):
-    names = [
-        line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]
-    ]
+    names = [line.split(",")[0] for line in (toy_folder / "data/motion/train.csv").read_text().splitlines()[1:]]
     (tmp_path / "plain.csv").write_text("\n".join(["path", *names[:6]]) + "\n")
     lists = [f"evaluate.{role}={tmp_path}/plain.csv" for role in ("gallery", "query")]
     root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
@@ -513,9 +501,7 @@ def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_pa
     header, first, *rows = (folder / "train.csv").read_text().splitlines()
     (tmp_path / "mixed.csv").write_text("\n".join([header, first.split(",")[0] + ",-1", *rows]))
     told = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
-    with pytest.raises(
-        ConfigError, match=r"^supcon needs labels, but 1 of 40 videos of .*mixed\.csv have none"
-    ):
+    with pytest.raises(ConfigError, match=r"^supcon needs labels, but 1 of 40 videos of .*mixed\.csv have none"):
         train(toy_run("supcon", "a", *told))
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
     train(toy_run("simclr", "a", "steps=1", *told))
@@ -611,25 +597,19 @@ def test_a_monitor_that_learns_from_the_videos_that_it_tests(toy_run, toy_folder
 
 def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
     whole = training_list(toy_run("supervised", "a"))
-    tenth, half = (
-        training_list(toy_run("supervised", "a", f"data.subset={{share: {x}}}")) for x in (0.1, 0.5)
-    )
+    tenth, half = (training_list(toy_run("supervised", "a", f"data.subset={{share: {x}}}")) for x in (0.1, 0.5))
     labels = [record.label for record in whole.records]
     for chosen, count in ((tenth, 1), (half, round(0.5 * labels.count(0) + 1e-9))):
         found = [record.label for record in chosen.records]
         assert {label: found.count(label) for label in set(labels)} == dict.fromkeys(set(labels), count)
         assert set(chosen.names) <= set(whole.names)
-        assert list(chosen.names) == [
-            name for name in whole.names if name in chosen.names
-        ]  # in the order of the list
+        assert list(chosen.names) == [name for name in whole.names if name in chosen.names]  # in the order of the list
     assert set(tenth.names) < set(half.names)
     other = training_list(toy_run("supervised", "a", "data.subset={share: 0.5, seed: 1}"))
     assert set(other.names) != set(half.names) and len(other.names) == len(half.names)
     three = training_list(toy_run("supervised", "a", "data.subset={per_class: 3}"))
     assert len(three.records) == 3 * len(set(labels))
-    with pytest.raises(
-        DataError, match=r"has 5 videos of class '.*', the subset needs 6: lower data.subset.per_class"
-    ):
+    with pytest.raises(DataError, match=r"has 5 videos of class '.*', the subset needs 6: lower data.subset.per_class"):
         training_list(toy_run("supervised", "a", "data.subset={per_class: 6}"))
     with pytest.raises(ConfigError, match="give exactly one of share and per_class"):
         toy_run("supervised", "a", "data.subset={per_class: 6, share: 0.1}")

@@ -85,9 +85,7 @@ def test_calibration_error_is_the_loop(bins):
         place = next(m for m in range(bins) if m / bins < confidence <= (m + 1) / bins)
         members[place].append((confidence, row.index(confidence) == true))
     expected = sum(
-        len(inside)
-        / 300
-        * abs(sum(r for _, r in inside) / len(inside) - sum(c for c, _ in inside) / len(inside))
+        len(inside) / 300 * abs(sum(r for _, r in inside) / len(inside) - sum(c for c, _ in inside) / len(inside))
         for inside in members
         if inside
     )
@@ -119,6 +117,4 @@ def test_protocol():
 
 def test_top_5_of_five_classes_says_nothing():
     p, label = drawn(classes=5, count=100)
-    assert (
-        "top5" not in Accuracy(Accuracy.Config())(None, Features(p, label, torch.arange(100)), NOBODY).numbers
-    )
+    assert "top5" not in Accuracy(Accuracy.Config())(None, Features(p, label, torch.arange(100)), NOBODY).numbers

@@ -96,9 +96,7 @@ def test_batches_and_workers_change_nothing(few, backbone, batch_size, workers):
 
 
 def test_one_crop_and_one_clip(few):
-    found = extract(
-        Pixels(), few, clips(clips=1, crops=1, size=48, clip=ClipSettings(frames=2, sampling_rate=3)), CPU
-    )
+    found = extract(Pixels(), few, clips(clips=1, crops=1, size=48, clip=ClipSettings(frames=2, sampling_rate=3)), CPU)
     for row, record in zip(found.x, few.records, strict=True):
         with open_video(record.path) as video:
             frame = video.frames([10])[0].transpose(1, 2, 0) / 255  # 24 frames, span 4: starts at 10
@@ -251,9 +249,7 @@ def test_fault_4_nothing_that_can_be_read(tmp_path):
     for name in ("a", "b"):
         (tmp_path / f"{name}.mp4").write_text("<html>")
     (tmp_path / "list.csv").write_text("path,label\na.mp4,0\nb.mp4,1\n")
-    with pytest.raises(
-        DataError, match=r"none of the 2 videos of \S+list\.csv can be read; .*a\.mp4: not a video"
-    ):
+    with pytest.raises(DataError, match=r"none of the 2 videos of \S+list\.csv can be read; .*a\.mp4: not a video"):
         extract(Pixels(), read_list(tmp_path / "list.csv"), clips(clips=1, allow_missing=True), CPU)
 
 

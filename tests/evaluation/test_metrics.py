@@ -90,9 +90,7 @@ def test_recall_is_the_loop(excluding):
     gallery, query = clustered(120, 5, 1), clustered(37, 5, 2)
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if excluding:
-        gallery = Features(
-            torch.cat([gallery.x, query.x]), torch.cat([gallery.label, query.label]), torch.arange(157)
-        )
+        gallery = Features(torch.cat([gallery.x, query.x]), torch.cat([gallery.label, query.label]), torch.arange(157))
         exclude = torch.stack([torch.arange(37), torch.arange(120, 157)], dim=1)
     ks = (1, 2, 5, 10, 500)
     found = recall(nearest(query.x, gallery.x, max(ks), exclude), query, gallery, ks)
@@ -173,9 +171,7 @@ def test_chance_is_what_random_features_reach():
         features(np.zeros((4, 2)), [0, 0, 1, 2]),
     )
     assert chance(query, gallery) == pytest.approx((0.6 + 0.6 + 0.3 + 0) / 4)
-    assert chance(features(np.zeros((2, 2)), [5, 0]), gallery) == pytest.approx(
-        0.3
-    )  # a class the gallery lacks
+    assert chance(features(np.zeros((2, 2)), [5, 0]), gallery) == pytest.approx(0.3)  # a class the gallery lacks
     label = torch.from_numpy(generator(7).choice(4, size=400, p=[0.1, 0.2, 0.3, 0.4]))
     hits = []
     for seed in range(30):

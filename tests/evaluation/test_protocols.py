@@ -192,22 +192,15 @@ def test_the_cost_of_the_svm_is_chosen_on_the_training_side_alone():
     best = max(scores.values())
     assert found.details["cost"] == min(float(cost) for cost, score in scores.items() if score == best)
     other = Features(query.x * 0 + 1, query.label, query.index)  # whatever the queries are
-    assert (
-        LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NO_PAIRS).details
-        == found.details
-    )
+    assert LinearSVM(LinearSVM.Config(costs=costs, folds=3, seed=5))(gallery, other, NO_PAIRS).details == found.details
 
 
 def test_svm_needs_two_classes_and_enough_videos():
     small = Features(torch.randn(5, 3), torch.tensor([0, 0, 0, 1, 1]), torch.arange(5))
-    with pytest.raises(
-        DataError, match="protocol svm: a class has 2 training videos, cross-validation with 3"
-    ):
+    with pytest.raises(DataError, match="protocol svm: a class has 2 training videos, cross-validation with 3"):
         LinearSVM(LinearSVM.Config())(small, small, NO_PAIRS)
     one = Features(torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), torch.arange(5))
-    with pytest.raises(
-        DataError, match="protocol svm: all 5 training videos are of one class: it needs at least two"
-    ):
+    with pytest.raises(DataError, match="protocol svm: all 5 training videos are of one class: it needs at least two"):
         LinearSVM(LinearSVM.Config(costs=(1.0,)))(one, one, NO_PAIRS)
 
 
@@ -252,9 +245,7 @@ def test_low_shot_chooses_its_cost_on_the_videos_of_each_draw():
     for k in (2, 5):
         chosen = []
         for draw in range(2):
-            rows = np.concatenate(
-                [generator(4, draw, c).permutation(np.flatnonzero(label == c))[:k] for c in range(4)]
-            )
+            rows = np.concatenate([generator(4, draw, c).permutation(np.flatnonzero(label == c))[:k] for c in range(4)])
             folds = StratifiedKFold(min(k, 3), shuffle=True, random_state=4)
             right = []
             for cost in costs:
@@ -301,26 +292,20 @@ def built(*names):
 def test_lists_that_cannot_be_measured(tmp_path):
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,0", "2.mp4,1"])
     check_measurable(built("retrieval", "knn", "uniformity"), gallery, query, 0)
-    with pytest.raises(
-        DataError, match=r"1 videos of .*query.* are in .*gallery.* too, the first '2.mp4': svm, low"
-    ):
+    with pytest.raises(DataError, match=r"1 videos of .*query.* are in .*gallery.* too, the first '2.mp4': svm, low"):
         check_measurable(built("knn", "svm", "lowshot"), gallery, query, 0)
     with pytest.raises(ConfigError, match="protocol knn compares with training videos: give their list too"):
         check_measurable(built("accuracy", "knn"), None, query, 2)
     check_measurable(built("accuracy"), None, query, 2)
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,-1"])
     check_measurable(built("uniformity"), gallery, query, 0)
-    with pytest.raises(
-        DataError, match=r"protocol knn needs labels, and videos of .*query.list.csv have none"
-    ):
+    with pytest.raises(DataError, match=r"protocol knn needs labels, and videos of .*query.list.csv have none"):
         check_measurable(built("uniformity", "knn"), gallery, query, 0)
 
 
 def test_lists_of_other_data_sets_are_refused(tmp_path):
     gallery, query = lists(tmp_path, ["1.mp4,0"], ["3.mp4,0"], ("a", "b"), ("a", "c", "d"))
-    with pytest.raises(
-        DataError, match=r"different classes.txt \(2 and 3 classes, 1 is the first that differs\)"
-    ):
+    with pytest.raises(DataError, match=r"different classes.txt \(2 and 3 classes, 1 is the first that differs\)"):
         check_measurable(built("uniformity"), gallery, query, 0)
     gallery, query = lists(tmp_path, ["1.mp4,0"], ["3.mp4,0"], ("a", "b"), ("a", "b", "d"))
     with pytest.raises(DataError, match=r"\(2 and 3 classes, 2 is the first that differs\)"):
@@ -329,15 +314,11 @@ def test_lists_of_other_data_sets_are_refused(tmp_path):
 
 def test_classes_that_are_too_small_are_an_error_before_extraction(tmp_path):
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "3.mp4,1", "4.mp4,1"], ["5.mp4,0"])
-    with pytest.raises(
-        DataError, match="protocol svm: a class has 2 training videos, cross-validation with 3"
-    ):
+    with pytest.raises(DataError, match="protocol svm: a class has 2 training videos, cross-validation with 3"):
         check_measurable(built("svm"), gallery, query, 0)
     check_measurable({"svm": LinearSVM(LinearSVM.Config(costs=(1.0,)))}, gallery, query, 0)
     check_measurable({"svm": LinearSVM(LinearSVM.Config(folds=2))}, gallery, query, 0)
-    with pytest.raises(
-        DataError, match="protocol lowshot: a class has 2 training videos, the fewest shots are 3"
-    ):
+    with pytest.raises(DataError, match="protocol lowshot: a class has 2 training videos, the fewest shots are 3"):
         check_measurable({"lowshot": LowShot(LowShot.Config(shots=(3, 4)))}, gallery, query, 0)
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0"], ["5.mp4,0"])
     with pytest.raises(DataError, match="protocol lowshot: all 2 training videos are of one class"):

@@ -303,10 +303,7 @@ def test_equal_rows_are_equal_bit_by_bit(kind):
         gallery[:] = 0.25
     query = gallery[[2, 30, 6, 2, 1]].clone()
     expected = [
-        [n, row]
-        for row in range(40)
-        for n in range(5)
-        if query[n].numpy().tobytes() == gallery[row].numpy().tobytes()
+        [n, row] for row in range(40) for n in range(5) if query[n].numpy().tobytes() == gallery[row].numpy().tobytes()
     ]
     assert equal_rows(query, gallery).tolist() == expected and expected
     assert equal_rows(query[:2], drawn(7, 3, 2)).shape == (0, 2)

@@ -72,9 +72,7 @@ def test_three_crops_along_the_longer_side(height, width, lefts, tops):
 def test_the_shorter_side_is_scaled_first():
     """A landscape of 240 x 320 becomes 256 x 341: 85 pixels of room."""
     frames = np.broadcast_to(np.arange(320, dtype=np.uint8)[None, None, None, :], (1, 3, 240, 320))
-    left, centre, right = (
-        view[0, 0, 100].astype(int) for view, _ in uniform_crops(np.ascontiguousarray(frames), 256)
-    )
+    left, centre, right = (view[0, 0, 100].astype(int) for view, _ in uniform_crops(np.ascontiguousarray(frames), 256))
     for row, offset in ((left, 0), (centre, 43), (right, 85)):
         expected = ((np.arange(256) + offset + 0.5) * 320 / 341 - 0.5).clip(0, 255)
         inside = expected < 250  # the ramp of eight bits starts again at 256

@@ -66,9 +66,7 @@ def masked_set(path, **settings):
 def test_the_column_is_read_and_written(masked):
     assert masked.read_text().splitlines()[:2] == ["path,label,mask", "0.mp4,0,masks/0.png"]
     listed = read_list(masked)
-    assert [record.mask for record in listed.records] == [
-        str(masked.parents[1] / f"masks/{n}.png") for n in range(4)
-    ]
+    assert [record.mask for record in listed.records] == [str(masked.parents[1] / f"masks/{n}.png") for n in range(4)]
     assert listed.rows([2]).records[0].mask.endswith("masks/2.png")
     with pytest.raises(ValueError, match="some rows have a mask"):
         write_lists(masked.parent, masked.parent, {"x": [Row("a", mask="b"), Row("c")]}, ())
@@ -192,9 +190,7 @@ def test_huge_masks_are_refused_from_the_header(tmp_path, side):
     (tmp_path / "large.png").write_bytes(content + struct.pack(">I", 99) + b"IDAT" + bytes(99))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with pytest.raises(
-            DataError, match=r"large\.png (is \d+x\d+, the frame is 60x40|.*decompression bomb)"
-        ):
+        with pytest.raises(DataError, match=r"large\.png (is \d+x\d+, the frame is 60x40|.*decompression bomb)"):
             read_mask(str(tmp_path / "large.png"), HEIGHT, WIDTH)
 
 

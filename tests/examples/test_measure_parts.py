@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands.load import LoadOptions as Options
+from vidssl.commands.load import LoadOptions
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.run_config import load_run
@@ -63,7 +63,7 @@ def run(names, digits32, tmp_path_factory):
 
 
 def options(run, **told):
-    return Options(str(run), **{"workers": 0, "device": "cpu", **told})
+    return LoadOptions(str(run), **{"workers": 0, "device": "cpu", **told})
 
 
 def measured(run, crops, out):
@@ -143,9 +143,7 @@ def test_counts_against_loops():
     total = sum(int(k.sum()) for k in kept)
     right = frequent = layout = 0
     for truth, said, counted in zip(truths, saids, kept, strict=True):
-        right += sum(
-            int(counted[y, x] and truth[y, x] == said[y, x]) for y in range(size) for x in range(size)
-        )
+        right += sum(int(counted[y, x] and truth[y, x] == said[y, x]) for y in range(size) for x in range(size))
     for part in range(parts):
         frequent = max(frequent, sum(int((t[k] == part).sum()) for t, k in zip(truths, kept, strict=True)))
     for y in range(size):

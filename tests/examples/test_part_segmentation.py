@@ -104,9 +104,7 @@ def test_shapes(parts):
     ]
     assert at_32.shape == (2, parts, 32, 32) and method.segment(clips, 50).shape == (2, parts, 50, 50)
     torch.testing.assert_close(at_32, method.decoder(method.backbone(clips)[:, :, None, None]))
-    at_64 = method.segment(
-        clips, 64
-    )  # bilinear: pixels between two are 3/4 of the near one and 1/4 of the other
+    at_64 = method.segment(clips, 64)  # bilinear: pixels between two are 3/4 of the near one and 1/4 of the other
     expected = 0.75 * at_32[..., 10, 10:20] + 0.25 * at_32[..., 10, 11:21]
     expected = 0.75 * expected + 0.25 * (0.75 * at_32[..., 11, 10:20] + 0.25 * at_32[..., 11, 11:21])
     torch.testing.assert_close(at_64[..., 21, 21:41:2], expected)
@@ -143,9 +141,7 @@ def test_a_frozen_backbone_stays_bit_by_bit(freeze):
         method(batch())["loss"].backward()
         optimizer.step()
     assert not torch.equal(method.decoder[0].weight, decoder) and method.decoder[1].training
-    changed = [
-        key for key, value in method.backbone.state_dict().items() if not torch.equal(value, before[key])
-    ]
+    changed = [key for key, value in method.backbone.state_dict().items() if not torch.equal(value, before[key])]
     assert bool(changed) is not freeze
 
 

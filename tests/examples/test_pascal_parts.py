@@ -67,9 +67,7 @@ def split(folder, **images):
 @pytest.fixture
 def voc(tmp_path):
     """Two buses, one of them with two wheels; dogs; something small, without parts, in no split."""
-    bus = thing(
-        "bus", area(20, 10, 100, 50), ("wheel_1", area(20, 40, 30, 50)), ("wheel_2", area(90, 40, 100, 50))
-    )
+    bus = thing("bus", area(20, 10, 100, 50), ("wheel_1", area(20, 40, 30, 50)), ("wheel_2", area(90, 40, 100, 50)))
     # The eye lies on the head; the head is named first in one image and the eye in the other.
     head, eye = ("head", area(10, 10, 40, 40)), ("leye", area(20, 20, 26, 26))
     write(tmp_path, "2008_000001", bus, thing("dog", area(10, 10, 50, 70), head, eye))
@@ -152,8 +150,7 @@ def test_without_split_files_half_of_the_images_are_for_training(tmp_path):
     for out, seed in (("a", 0), ("b", 0), ("c", 1)):
         prepare(tmp_path, out, seed=seed)
     lists = {
-        out: [read_list(tmp_path / out / "bus" / f"{name}.csv").names for name in ("train", "val")]
-        for out in "abc"
+        out: [read_list(tmp_path / out / "bus" / f"{name}.csv").names for name in ("train", "val")] for out in "abc"
     }
     train, val = ({name.split("_")[0] for name in names} for names in lists["a"])
     assert len(train) == 5 and len(val) == 4 and not train & val  # both objects of an image are on one side
@@ -195,20 +192,14 @@ def test_what_is_refused(voc):
         ({"anno": structs([{"objects": structs([thing("../up", area(0, 0, 9, 9))])}])}, "invalid class name"),
         ({"anno": structs([{"objects": structs([thing("bus", np.ones((2, 2, 2)))])}])}, "invalid mask"),
         (
-            {
-                "anno": structs(
-                    [{"objects": structs([thing("bus", np.ones((2, 2)), ("a", np.ones((3, 2))))])}]
-                )
-            },
+            {"anno": structs([{"objects": structs([thing("bus", np.ones((2, 2)), ("a", np.ones((3, 2))))])}])},
             "differ in size",
         ),
     ],
 )
 def test_files_that_are_no_annotation(tmp_path, content, reason):
     savemat(tmp_path / "a.mat", content)
-    with pytest.raises(
-        DataError, match=rf"a\.mat is not an annotation of Pascal-Part, or damaged: .*{reason}"
-    ):
+    with pytest.raises(DataError, match=rf"a\.mat is not an annotation of Pascal-Part, or damaged: .*{reason}"):
         list(read_annotation(tmp_path / "a.mat"))
 
 

@@ -120,9 +120,7 @@ def test_fault_10_a_decoder_that_hangs(curse, run, records, caplog):
     goes_on(hang, "timed out after 1 s, twice", curse, run, records, caplog)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"), [(die, "killed by signal 9: out of mem"), (crash, "killed by signal 11")]
-)
+@pytest.mark.parametrize(("how", "said"), [(die, "killed by signal 9: out of mem"), (crash, "killed by signal 11")])
 def test_fault_11_a_decoder_that_takes_its_worker_with_it(how, said, curse, run, records, caplog):
     goes_on(how, said, curse, run, records, caplog)
 
@@ -130,9 +128,7 @@ def test_fault_11_a_decoder_that_takes_its_worker_with_it(how, said, curse, run,
 def too_many(what, said, curse, run, records, *overrides):
     names = {Path(record.path).name for record in records[::3]}
     curse(what, names)
-    with pytest.raises(
-        DataError, match=r"3 of 40 videos made a worker hang or crash; the limit is 2: "
-    ) as caught:
+    with pytest.raises(DataError, match=r"3 of 40 videos made a worker hang or crash; the limit is 2: ") as caught:
         run("stopped", "data.workers=2", *overrides)
     message = str(caught.value)
     named = [record.path for record in records if f"{record.path}: " in message]

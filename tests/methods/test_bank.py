@@ -144,9 +144,7 @@ def written_rows(steps, records):
         source = torch.Generator().manual_seed(6)
         bank, found = bank_of(records), []
         for size in steps:
-            index = torch.randint(
-                records, (2, 2, size), generator=source
-            )  # rank, micro-batch: some records twice
+            index = torch.randint(records, (2, 2, size), generator=source)  # rank, micro-batch: some records twice
             rows = normalize(torch.randn(2, 2, size, DIM, generator=source), dim=-1)
             mine = [distributed.rank()] if distributed.world() == 2 else [0, 1]
             for rank in mine:
@@ -456,7 +454,5 @@ def test_more_clusters_than_records_are_refused(records, clusters):
 def test_more_clusters_than_records_that_could_be_read_are_refused():
     bank, clusters = seen_bank(6, unseen=(0, 2)), OnlineKMeans(5, DIM, 5)
     clusters.allocate(6)
-    with pytest.raises(
-        ConfigError, match=r"^clusters 5 is more than the 4 records that could be read: lower it$"
-    ):
+    with pytest.raises(ConfigError, match=r"^clusters 5 is more than the 4 records that could be read: lower it$"):
         clusters.fit(bank, source_of(0))

@@ -76,9 +76,7 @@ def test_the_symmetric_loss_is_independent_of_the_order_of_views():
 def test_the_predictor_is_on_the_online_branch_only():
     method, data = make(), batch()
     assert {name.split(".")[0] for name, _ in method.target.named_parameters()} == {"0", "1"}
-    assert len(list(method.target.parameters())) == len(
-        [*method.backbone.parameters(), *method.projector.parameters()]
-    )
+    assert len(list(method.target.parameters())) == len([*method.backbone.parameters(), *method.projector.parameters()])
     before = method(data)
     before["loss"].backward()
     assert all(p.grad is not None for p in method.predictor.parameters())

@@ -238,9 +238,7 @@ def use_outside(folder, data):
     common = ["--checkpoint", str(last), "--workers", "0"]
     gallery, query = f"{data}/motion/train.csv", f"{data}/motion/test.csv"
     out = str(folder / "r")
-    commands.run(
-        "retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out]
-    )
+    commands.run("retrieval", [*common, "--gallery", gallery, "--query", query, "--page-queries", "1", "--out", out])
     for name, listed in (("gallery", gallery), ("query", query)):
         commands.run("extract", [*common, listed, "--out", str(folder / f"{name}-features")])
     return [{key: content[key] for key in ("step", "method", "optimizer", "rng")} for content in kept]

@@ -82,9 +82,7 @@ def test_loss_is_that_of_algorithm_1(weight):
 def test_keys_of_frames_and_of_patches_enter_the_queue():
     method, data = make(patch_weight=0.5), batch(size=3)
     with torch.no_grad():
-        frames, patches = frames_and_patches(
-            method.target[0], method.target[1], data.views[1], data.boxes[:, 1]
-        )
+        frames, patches = frames_and_patches(method.target[0], method.target[1], data.views[1], data.boxes[:, 1])
     method = make(patch_weight=0.5)
     before = method.queue.keys.clone()
     method(data)["loss"].backward()

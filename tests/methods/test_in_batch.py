@@ -152,9 +152,7 @@ def batch(views, label=(0, 1, 1, 2), index=(4, 9, 2, 7)):
     return Batch(clips, torch.tensor(label), torch.tensor(index))
 
 
-@pytest.mark.parametrize(
-    ("name", "views"), [("supcon", 1), ("supcon", 2), ("supcon", 3), ("simclr", 2), ("simclr", 5)]
-)
+@pytest.mark.parametrize(("name", "views"), [("supcon", 1), ("supcon", 2), ("supcon", 3), ("simclr", 2), ("simclr", 5)])
 def test_all_views_of_all_samples_are_anchors(name, views):
     method, data = make(name), batch(views)
     with torch.no_grad():
@@ -163,9 +161,7 @@ def test_all_views_of_all_samples_are_anchors(name, views):
     scalars = method(data)
     assert scalars["loss"].item() == pytest.approx(loop(normalize(z.double(), dim=1), group), rel=1e-5)
     if name == "simclr":
-        assert scalars["i_nce"].item() == pytest.approx(
-            math.log(4 * views - 1) - scalars["loss"].item(), abs=1e-6
-        )
+        assert scalars["i_nce"].item() == pytest.approx(math.log(4 * views - 1) - scalars["loss"].item(), abs=1e-6)
     names = {"loss", "positive_similarity", "negative_similarity", "negative_spread"}
     names |= {"key_rank", "key_rank_limit"}
     assert set(scalars) == names | ({"i_nce"} if name == "simclr" else set())
@@ -182,7 +178,5 @@ def test_a_video_that_is_drawn_twice_is_not_its_own_negative():
 
 
 def test_simclr_needs_two_views():
-    with pytest.raises(
-        ConfigError, match=r"^1 view has no positives, at least 2 are needed: data.views needs"
-    ):
+    with pytest.raises(ConfigError, match=r"^1 view has no positives, at least 2 are needed: data.views needs"):
         make("simclr")(batch(1))

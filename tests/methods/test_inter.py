@@ -43,9 +43,7 @@ def make_branch(records, seed=0, **settings):
     """A branch, its bank and a host."""
     torch.manual_seed(seed)
     settings = {"clusters": 4, "negatives": 30, "iterations": 5, **settings}
-    temperature = (
-        None if settings.get("sampling", "") is None else constant(0.1)
-    )  # of the method: BYOL has none
+    temperature = None if settings.get("sampling", "") is None else constant(0.1)  # of the method: BYOL has none
     bank = MemoryBank(DIM, 1.0)
     inter = InterBranch(Inter(**settings), DIM, temperature, bank)
     for each in (bank, inter):
@@ -390,8 +388,7 @@ def batch(step, index, views=2):
 def keys_of_step(step, size=8, records=40):
     """Records of a step: each epoch in another order."""
     epochs = [
-        torch.randperm(records, generator=torch.Generator().manual_seed(e))
-        for e in range(step * size // records + 2)
+        torch.randperm(records, generator=torch.Generator().manual_seed(e)) for e in range(step * size // records + 2)
     ]
     return torch.cat(epochs)[step * size : (step + 1) * size]
 
@@ -414,9 +411,7 @@ def trained(method, steps, micro=8, rank=0, world=1):
                 p.grad.copy_(distributed.mean(p.grad))
         optimizer.step()
         method.after_step((step + 1) / steps)
-        found.append(
-            {name: distributed.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]}
-        )
+        found.append({name: distributed.mean(torch.stack([p[name] for p in parts]).mean()).item() for name in parts[0]})
     return found
 
 
@@ -551,9 +546,7 @@ def test_fewer_records_than_clusters(name):
 
 def test_fewer_records_that_can_be_read_than_clusters():
     method = make("moco", {"clusters": 6}.items(), records=7)
-    with pytest.raises(
-        ConfigError, match=r"^clusters 6 is more than the 5 records that could be read: lower it$"
-    ):
+    with pytest.raises(ConfigError, match=r"^clusters 6 is more than the 5 records that could be read: lower it$"):
         for step in range(3):
             method(batch(step, [0, 1, 2, 3, 4]))
             method.after_step(0.1)

@@ -72,15 +72,11 @@ def test_orders_and_places_are_equally_likely():
 
 @pytest.mark.parametrize(("side", "grid"), [(2, 3), (7, 8)])
 def test_a_view_that_is_too_small(side, grid):
-    with pytest.raises(
-        ConfigError, match=rf"^a view of {side} pixels is too small for jigsaw.grid {grid}: lower it$"
-    ):
+    with pytest.raises(ConfigError, match=rf"^a view of {side} pixels is too small for jigsaw.grid {grid}: lower it$"):
         cut(numbered(1, 1, side), grid, sources(1))
 
 
-@pytest.mark.parametrize(
-    "settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}, {"head": "two"}, {"view": -1}]
-)
+@pytest.mark.parametrize("settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}, {"head": "two"}, {"view": -1}])
 def test_invalid_settings(settings):
     with pytest.raises(ValueError, match=next(iter(settings))):
         Jigsaw(**settings)
@@ -107,9 +103,7 @@ def branch(seed=0, grid=2, head="linear"):
 def clips_of(index, view=0, side=8):
     """Clips that are a function of record and view."""
     made = [
-        torch.randn(
-            3, 2, side, side, generator=torch.Generator().manual_seed(10 * n + view), dtype=torch.float64
-        )
+        torch.randn(3, 2, side, side, generator=torch.Generator().manual_seed(10 * n + view), dtype=torch.float64)
         for n in index
     ]
     return torch.stack(made)
@@ -169,10 +163,7 @@ def test_draws_are_a_function_of_seed_step_record_and_view():
     clips = clips_of(index.tolist())
     expected = embed(jigsaw, backbone, clips, index, 4, 0)
     for size in (1, 2, 3):  # micro-batches, and shares of processes
-        parts = [
-            embed(jigsaw, backbone, c, i, 4, 0)
-            for c, i in zip(clips.split(size), index.split(size), strict=True)
-        ]
+        parts = [embed(jigsaw, backbone, c, i, 4, 0) for c, i in zip(clips.split(size), index.split(size), strict=True)]
         torch.testing.assert_close(torch.cat(parts), expected, rtol=1e-12, atol=1e-12)
     for other in (
         embed(jigsaw, backbone, clips, index, 5, 0),
@@ -208,9 +199,7 @@ def compared(name, method, rows, key, picks):
     """The method's own loss of unit rows."""
     if name == "npid":
         bank = method.bank.rows
-        parts = [
-            losses.info_nce(rows[n : n + 1], key[n : n + 1], bank[picks[n]], 0.1) for n in range(len(rows))
-        ]
+        parts = [losses.info_nce(rows[n : n + 1], key[n : n + 1], bank[picks[n]], 0.1) for n in range(len(rows))]
         return sum(parts) / len(parts)
     if name == "byol":
         return ((rows - key) ** 2).sum(dim=1).mean()
@@ -251,9 +240,7 @@ def test_only_a_reserved_view_is_cut(name, head):
     method, data = make(name, 0.3, head=head, view=1), batch(views=3)
     if name != "npid":
         method.config = method.config.model_copy(update={"key_views": (0, 2)})
-    larger = tuple(
-        clips_of(data.index.tolist(), 7, side=12) if n == 1 else x for n, x in enumerate(data.views)
-    )
+    larger = tuple(clips_of(data.index.tolist(), 7, side=12) if n == 1 else x for n, x in enumerate(data.views))
     data = Batch(larger, data.label, data.index)
     twin = copy.deepcopy(method)
     picks = None if name != "npid" else twin.draw(data.index)
@@ -272,9 +259,7 @@ def test_only_a_reserved_view_is_cut(name, head):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reserved_view_that_does_not_exist(name):
-    with pytest.raises(
-        ConfigError, match=r"^jigsaw.view 3 and 3 views do not fit: data.views needs a recipe"
-    ):
+    with pytest.raises(ConfigError, match=r"^jigsaw.view 3 and 3 views do not fit: data.views needs a recipe"):
         make(name, 0.5, view=3)(batch(views=3))
     if name != "npid":  # the key view 1 is not to be cut
         with pytest.raises(ConfigError, match=r"^key_views \(0, 1\) and 3 views, of which jigsaw cuts one"):

@@ -103,8 +103,7 @@ def test_gradients_reach_the_online_network_only(name):
     keys = [key.detach() for key in keys]
     queries = [normalize(twin.predictor(twin.projector(twin.backbone(view))), dim=1) for view in data.views]
     loss = (
-        pair_loss(name, queries[0], keys[1], twin.queue.keys)
-        + pair_loss(name, queries[1], keys[0], twin.queue.keys)
+        pair_loss(name, queries[0], keys[1], twin.queue.keys) + pair_loss(name, queries[1], keys[0], twin.queue.keys)
     ) / 2
     gradients = torch.autograd.grad(loss, [p for p in twin.parameters() if p.requires_grad])
     for p, expected in zip(online, gradients, strict=True):
@@ -185,9 +184,7 @@ def test_temperature_follows_its_schedule():
 
 @pytest.mark.parametrize(("views", "key_views"), [(1, (0,)), (2, (0, 2)), (2, (2,))])
 def test_too_few_views(views, key_views):
-    with pytest.raises(
-        ConfigError, match=rf"key_views .* and {views} views do not fit: data.views needs more recipes"
-    ):
+    with pytest.raises(ConfigError, match=rf"key_views .* and {views} views do not fit: data.views needs more recipes"):
         make("moco", key_views=key_views)(batch(views))
 
 
@@ -303,9 +300,7 @@ def test_a_margin_is_taken_from_the_positive():
     data, loose, plain = batch(), make("moco", margin=-0.5), make("moco")
     plain.load_state_dict(loose.state_dict())
     queries, keys = queries_and_keys(loose, data.views)
-    expected = sum(
-        losses.margin_nce(queries[q], keys[k], loose.queue.keys, 0.1, -0.5) for q, k in [(0, 1), (1, 0)]
-    )
+    expected = sum(losses.margin_nce(queries[q], keys[k], loose.queue.keys, 0.1, -0.5) for q, k in [(0, 1), (1, 0)])
     found = loose(data)["loss"]
     torch.testing.assert_close(found, expected / 2, rtol=1e-5, atol=1e-6)
     assert found < plain(data)["loss"]

@@ -34,9 +34,7 @@ def make(**settings):
 
 def batch(index=(3, 11, 0, 7), views=1, seed=7):
     source = torch.Generator().manual_seed(seed)
-    clips = tuple(
-        torch.randn(len(index), 3, 2, 4, 4, generator=source, dtype=torch.float64) for _ in range(views)
-    )
+    clips = tuple(torch.randn(len(index), 3, 2, 4, 4, generator=source, dtype=torch.float64) for _ in range(views))
     return Batch(clips, torch.zeros(len(index), dtype=torch.int64), torch.tensor(index))
 
 
@@ -186,9 +184,7 @@ def test_a_saved_state_resumes_exactly():
 
 def test_one_video_has_no_negatives():
     method = METHODS["npid"](METHODS["npid"].Config(projector=HEAD), Tiny())
-    with pytest.raises(
-        ConfigError, match=r"^npid needs at least 2 videos, to have negatives; the list has 1$"
-    ):
+    with pytest.raises(ConfigError, match=r"^npid needs at least 2 videos, to have negatives; the list has 1$"):
         method.allocate(1)
 
 

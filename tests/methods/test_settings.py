@@ -18,9 +18,7 @@ from vidssl.types import Batch
 CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
 
 
-@pytest.mark.parametrize(
-    "value", ["0", "-0.1", "{start: 0.2, end: 0.0}", "{start: 0.1, end: 0.2, warmup: 0.1}"]
-)
+@pytest.mark.parametrize("value", ["0", "-0.1", "{start: 0.2, end: 0.0}", "{start: 0.1, end: 0.2, warmup: 0.1}"])
 @pytest.mark.parametrize(
     "place",
     [
@@ -40,9 +38,7 @@ def test_a_temperature_that_is_ever_0_is_refused(place, value):
 
 
 @pytest.mark.parametrize("value", ["1.01", "-0.1", "{start: 0.9, end: 2.0}"])
-@pytest.mark.parametrize(
-    "place", ["moco.momentum", "byol.momentum", "frame_invariance.momentum", "sce.coefficient"]
-)
+@pytest.mark.parametrize("place", ["moco.momentum", "byol.momentum", "frame_invariance.momentum", "sce.coefficient"])
 def test_a_value_outside_0_and_1_is_refused(place, value):
     toy, key = place.split(".")
     with pytest.raises(ConfigError, match=f"method.{key}: must stay between 0 and 1"):

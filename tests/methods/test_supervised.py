@@ -83,9 +83,7 @@ def test_probabilities():
     logits = method.head(features)
     assert logits.std() > 0.1
     exp = logits.double().exp()
-    torch.testing.assert_close(
-        probabilities.double(), exp / exp.sum(dim=1, keepdim=True), rtol=1e-4, atol=1e-6
-    )
+    torch.testing.assert_close(probabilities.double(), exp / exp.sum(dim=1, keepdim=True), rtol=1e-4, atol=1e-6)
 
 
 def test_dropout_works_in_training_only():
@@ -109,9 +107,7 @@ def test_logits_are_float32_under_bfloat16(monkeypatch):
         scalars = method(data)
         probabilities = method.classify(features)
     assert features.dtype == torch.bfloat16 and [logits.dtype for logits in made] == [torch.float32] * 2
-    exact = torch.nn.functional.linear(
-        features.double(), method.head.weight.double(), method.head.bias.double()
-    )
+    exact = torch.nn.functional.linear(features.double(), method.head.weight.double(), method.head.bias.double())
     for logits in made:
         torch.testing.assert_close(logits.double(), exact, rtol=1e-5, atol=1e-6)
     expected = cross_entropy(exact, data.label)

@@ -23,9 +23,7 @@ def parameters(module):
     return sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize(
-    ("name", "millions", "dim"), [("resnet3d18", 20.02, 512), ("resnet3d50", 31.63, 2048)]
-)
+@pytest.mark.parametrize(("name", "millions", "dim"), [("resnet3d18", 20.02, 512), ("resnet3d50", 31.63, 2048)])
 def test_parameters(name, millions, dim):
     network = on_meta(name)
     assert parameters(network) / 1e6 == pytest.approx(millions, abs=0.005)
@@ -119,9 +117,7 @@ def test_zero_initialised_residual_branches(name, blocks):
     norms = [m for m in network.modules() if isinstance(m, nn.BatchNorm3d)]
     zero = [bool((norm.weight == 0).all()) for norm in norms]
     assert zero.count(True) == blocks
-    assert all(
-        bool((norm.weight == 1).all()) for norm, is_zero in zip(norms, zero, strict=True) if not is_zero
-    )
+    assert all(bool((norm.weight == 1).all()) for norm, is_zero in zip(norms, zero, strict=True) if not is_zero)
     assert {(norm.eps, norm.momentum) for norm in norms} == {(1e-5, 0.1)}
     for convolution in (m for m in network.modules() if isinstance(m, nn.Conv3d)):
         fan_out = convolution.weight[:, 0].numel()
@@ -131,9 +127,7 @@ def test_zero_initialised_residual_branches(name, blocks):
 
 @pytest.mark.parametrize("name", TABLE_23)
 def test_residual_branches_without_zero_initialisation(name):
-    norms = [
-        m for m in build_backbone(name, width=4, zero_init=False).modules() if isinstance(m, nn.BatchNorm3d)
-    ]
+    norms = [m for m in build_backbone(name, width=4, zero_init=False).modules() if isinstance(m, nn.BatchNorm3d)]
     assert norms and all(bool((norm.weight == 1).all()) for norm in norms)
 
 
@@ -177,9 +171,7 @@ def test_torchvision_network_without_its_classifier(name):
 def test_torchvision_network_returns_the_input_of_its_classifier():
     network = build_backbone("r3d_18").eval()
     original = torchvision.models.get_model("r3d_18", weights=None).eval()
-    names = original.load_state_dict(
-        {k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False
-    )
+    names = original.load_state_dict({k.removeprefix("net."): v for k, v in network.state_dict().items()}, strict=False)
     assert names.missing_keys == ["fc.weight", "fc.bias"] and not names.unexpected_keys
     x = torch.randn(2, 3, 2, 32, 32)
     with torch.no_grad():
@@ -232,9 +224,7 @@ def test_unknown_setting():
 @pytest.mark.parametrize("memory", [torch.contiguous_format, torch.channels_last_3d])
 def test_pooling_frame_by_frame_is_pooling(memory):
     ours, theirs = (pool((1, 3, 3), (1, 2, 2), (0, 1, 1)) for pool in (resnet3d._FramePool, nn.MaxPool3d))
-    x = torch.randn(2, 5, 3, 9, 12, generator=torch.Generator().manual_seed(0)).contiguous(
-        memory_format=memory
-    )
+    x = torch.randn(2, 5, 3, 9, 12, generator=torch.Generator().manual_seed(0)).contiguous(memory_format=memory)
     inputs = [x.clone().requires_grad_() for _ in range(2)]
     outputs = [pool(given) for pool, given in zip((ours, theirs), inputs, strict=True)]
     assert torch.equal(*outputs)

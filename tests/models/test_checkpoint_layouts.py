@@ -225,9 +225,7 @@ def test_every_weight_of_a_full_slowfast_r50(tmp_path):
     assert all(torch.equal(ours[key], theirs[name]) for key, name in names.items())
 
 
-@pytest.mark.parametrize(
-    "before", ["module.", "backbone.", "encoder.", "module.backbone.", "model._orig_mod."]
-)
+@pytest.mark.parametrize("before", ["module.", "backbone.", "encoder.", "module.backbone.", "model._orig_mod."])
 def test_slowfast_computes_the_same_with_any_prefix(before, slow, tmp_path):
     path = save(tmp_path / "checkpoint.pyth", {"epoch": 3, "model_state": renamed(slow.state_dict(), before)})
     same(features(load_backbone(path, "resnet3d50")), features(slow))
@@ -306,9 +304,7 @@ def save_and_forget(path, content, **options):
     return path
 
 
-@pytest.mark.parametrize(
-    ("arch", "zipped"), [("resnet3d18", True), ("resnet3d50", True), ("resnet3d50", False)]
-)
+@pytest.mark.parametrize(("arch", "zipped"), [("resnet3d18", True), ("resnet3d50", True), ("resnet3d50", False)])
 def test_lightning_checkpoint_of_eztorch(arch, zipped, slow, slow18, objects, tmp_path):
     online = slow18 if arch == "resnet3d18" else slow
     momentum = unlike(Slow(width=8, basic=arch == "resnet3d18"), seed=9)
@@ -335,9 +331,7 @@ def test_lightning_checkpoint_of_eztorch(arch, zipped, slow, slow18, objects, tm
     assert type(backbone) is BACKBONES[arch] and "omegaconf_like" not in sys.modules
     same(features(backbone), features(online))
     # The published files hold the encoder alone.
-    same(
-        features(load_backbone(save(tmp_path / "r3d.ckpt", trunk(online, "model.")), arch)), features(online)
-    )
+    same(features(load_backbone(save(tmp_path / "r3d.ckpt", trunk(online, "model.")), arch)), features(online))
 
 
 class CfgNode(dict):
@@ -552,14 +546,10 @@ def test_keys_that_match_nothing_or_collide(slow, tmp_path):
 
 def test_two_networks_in_a_file_need_keys(slow, tmp_path):
     networks = {"student.backbone.": slow, "teacher.backbone.": unlike(Slow(width=8), seed=2)}
-    state = {
-        k: v for name, network in networks.items() for k, v in renamed(network.state_dict(), name).items()
-    }
+    state = {k: v for name, network in networks.items() for k, v in renamed(network.state_dict(), name).items()}
     path = save(tmp_path / "dino.pth", state)
     message = refused(load_backbone, path, "resnet3d50")
-    assert (
-        "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': choose" in message
-    )
+    assert "can be resnet3d50 from 'student.backbone.' or resnet3d50 from 'teacher.backbone.': choose" in message
     for name, network in networks.items():
         same(features(load_backbone(path, "resnet3d50", keys={name: ""})), features(network))
 
@@ -605,10 +595,7 @@ def test_registered_backbones_are_recognised(registered, tmp_path):
         load_backbone(path, "needy")
     registered("twin")(Plain)
     message = refused(load_backbone, path)
-    assert (
-        "can be plain from 'state_dict.module.' or twin from 'state_dict.module.': choose the backbone"
-        in message
-    )
+    assert "can be plain from 'state_dict.module.' or twin from 'state_dict.module.': choose the backbone" in message
     assert load_backbone(path, "twin").dim == 3
 
 
@@ -645,9 +632,7 @@ def test_missing_and_reshaped_weights_are_named_and_nothing_is_changed(slow, tmp
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
     matched = load_initial(backbone, InitialWeights(file=str(path), partial=True))
-    assert str(matched).startswith(
-        f"{path}: {len(matched.fitting)} weights of the backbone, named as in SlowFast"
-    )
+    assert str(matched).startswith(f"{path}: {len(matched.fitting)} weights of the backbone, named as in SlowFast")
     assert "\n" not in str(matched) and "; 15 weights missing (net.blocks.4" in str(matched)
     names = {key: f"net.{as_pytorchvideo(key)}" for key in state}
     for key, value in backbone.state_dict().items():
@@ -660,9 +645,7 @@ def test_partial_without_any_fitting_weight_is_an_error(slow, tmp_path):
     path = save(tmp_path / "wide.pyth", {f"x.{key}": torch.rand(1, 2, 3) for key in slow.state_dict()})
     for call in (
         lambda: load_backbone(path, "resnet3d50", partial=True),
-        lambda: load_initial(
-            build_backbone("resnet3d50", width=4), InitialWeights(file=str(path), partial=True)
-        ),
+        lambda: load_initial(build_backbone("resnet3d50", width=4), InitialWeights(file=str(path), partial=True)),
     ):
         message = refused(call)
         assert "0 unknown" in message and message.endswith("no weight fits: use another file or backbone")
@@ -688,16 +671,12 @@ def test_files_without_weights(content, tmp_path):
 
 def test_a_pickled_module_is_refused(slow, tmp_path):
     assert "holds no named weights" in refused(load_backbone, save(tmp_path / "module.pt", slow))
-    state = load_backbone(
-        save(tmp_path / "trusted.pt", {"model": slow.state_dict(), "cfg": slow}), trust=True
-    )
+    state = load_backbone(save(tmp_path / "trusted.pt", {"model": slow.state_dict(), "cfg": slow}), trust=True)
     same(features(state), features(slow))
 
 
 def test_unknown_arch(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"no backbone 'resnet3d5' \(did you mean 'resnet3d50'\?\); there are"
-    ):
+    with pytest.raises(ConfigError, match=r"no backbone 'resnet3d5' \(did you mean 'resnet3d50'\?\); there are"):
         load_backbone(tmp_path / "any.pt", "resnet3d5")
 
 

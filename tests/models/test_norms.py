@@ -78,9 +78,7 @@ def synced():
             parts = splits[distributed.world()]
             first = sum(parts[: distributed.rank()])
             norm = synchronise(layer(case), CPU)
-            every, evaluated, state = steps(
-                norm, inputs(case), slice(first, first + parts[distributed.rank()])
-            )
+            every, evaluated, state = steps(norm, inputs(case), slice(first, first + parts[distributed.rank()]))
             for step in every:
                 for name in step.keys() & {"weight", "bias"}:
                     step[name] = distributed.mean(step[name]) * distributed.world()
@@ -137,9 +135,7 @@ def test_sync_norm_equals_the_norm_of_the_whole_batch(case, world):
     for found in world:
         assert found[case][2].keys() == state.keys()
         for name, value in state.items():
-            torch.testing.assert_close(
-                found[case][2][name].to(value.dtype), value, rtol=close["rtol"], atol=0
-            )
+            torch.testing.assert_close(found[case][2][name].to(value.dtype), value, rtol=close["rtol"], atol=0)
     rows = torch.cat([found[case][1] for found in world])
     torch.testing.assert_close(rows.double(), evaluated, **close)
 
@@ -193,9 +189,7 @@ def test_averaging_with_one_process_changes_nothing():
 
 @pytest.mark.parametrize("case", CASES)
 def test_with_one_process_it_is_the_plain_norm_bit_by_bit(case):
-    results = [
-        steps(norm, inputs(case), slice(None)) for norm in (synchronise(layer(case), CPU), layer(case))
-    ]
+    results = [steps(norm, inputs(case), slice(None)) for norm in (synchronise(layer(case), CPU), layer(case))]
     (found, evaluated, state), (expected, plain_evaluated, plain_state) = results
     for a, b in zip(found, expected, strict=True):
         assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)

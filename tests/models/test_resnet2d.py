@@ -88,9 +88,7 @@ def test_the_default_stem_is_torchvisions():
     usual = build_backbone("resnet18")
     torch.manual_seed(0)
     other = torchvision.models.get_model("resnet18", weights=None).state_dict()
-    assert all(
-        torch.equal(weight, other[name.removeprefix("net.")]) for name, weight in usual.state_dict().items()
-    )
+    assert all(torch.equal(weight, other[name.removeprefix("net.")]) for name, weight in usual.state_dict().items())
 
 
 def test_a_checkpoint_restores_its_stem(tmp_path):
@@ -108,9 +106,7 @@ def test_a_checkpoint_restores_its_stem(tmp_path):
 def test_weights_of_another_project_fit_their_own_stem_only(tmp_path):
     network = theirs("resnet18", seed=3)
     names = torchvision.models.get_model("resnet18", weights=None).state_dict()
-    state = dict(
-        zip((n for n in names if not n.startswith("fc.")), network.state_dict().values(), strict=True)
-    )
+    state = dict(zip((n for n in names if not n.startswith("fc.")), network.state_dict().values(), strict=True))
     torch.save({"state_dict": {f"module.encoder.{n}": w for n, w in state.items()}}, tmp_path / "theirs.pth")
     file = InitialWeights(file=str(tmp_path / "theirs.pth"))
     ours = build_backbone("resnet18", stem="cifar").eval()

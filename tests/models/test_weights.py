@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.commands.load import LoadOptions as Options
-from vidssl.commands.load import load_subject
+from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.config import build
 from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
@@ -77,9 +76,7 @@ def test_a_checkpoint_is_tensors_and_plain_data_only(trained):
         return {type(value)}
 
     content = read_checkpoint(trained[1])
-    assert {"format", "step", "config", "method", "optimizer", "rng", "versions", "fingerprint"} <= set(
-        content
-    )
+    assert {"format", "step", "config", "method", "optimizer", "rng", "versions", "fingerprint"} <= set(content)
     assert {kind.__name__ for kind in kinds(content)} <= {
         "dict", "OrderedDict", "list", "tuple", "Tensor", "str", "int", "float", "bool", "NoneType"
     }  # fmt: skip
@@ -146,9 +143,7 @@ def test_fault_26_weights_are_loaded_all_or_none(trained):
 
 def test_arch_may_repeat_the_checkpoints_backbone(trained):
     assert load_backbone(trained[1], "resnet3d18").dim == 64
-    assert "holds a resnet3d18, not a resnet3d50: leave out arch" in one_line(
-        load_backbone, trained[1], "resnet3d50"
-    )
+    assert "holds a resnet3d18, not a resnet3d50: leave out arch" in one_line(load_backbone, trained[1], "resnet3d50")
     with pytest.raises(ConfigError, match=r"no backbone 'resnet3d8' \(did you mean 'resnet3d18'\?\)"):
         load_backbone(trained[1], "resnet3d8")
 
@@ -158,15 +153,10 @@ def test_a_run_can_be_initialised_from_another(trained):
     matched = load_initial(backbone, InitialWeights(file=path))
     expected = load_backbone(path).state_dict()
     assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
-    assert str(matched).startswith(
-        f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; "
-    )
+    assert str(matched).startswith(f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; ")
     assert "queue.keys" in matched.left
     message = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
-    assert (
-        "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0"
-        in message
-    )
+    assert "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0" in message
 
 
 def test_keys_select_the_target_network(trained):
@@ -244,19 +234,17 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
     del sys.modules["plug_in"]
     (tmp_path / "imported").unlink()
-    with pytest.raises(
-        UntrustedError, match=r"altered.pt holds plug_in.Extra: only tensors .* trust its author$"
-    ):
+    with pytest.raises(UntrustedError, match=r"altered.pt holds plug_in.Extra: only tensors .* trust its author$"):
         read_checkpoint(path)
     with pytest.raises(UntrustedError):
-        load_subject(Options(str(path), device="cpu"))
+        load_subject(LoadOptions(str(path), device="cpu"))
     assert not (tmp_path / "imported").exists() and "plug_in" not in sys.modules
     assert read_checkpoint(path, trust=True)["method"]["_extra_state"]["mine"].number == 7
     assert (tmp_path / "imported").exists()
     expected = load_backbone(trained[1]).state_dict()
     for backbone in (
         load_backbone(path, trust=True),
-        load_subject(Options(str(path), trust_checkpoint=True, device="cpu")).backbone,
+        load_subject(LoadOptions(str(path), trust_checkpoint=True, device="cpu")).backbone,
     ):
         assert all(torch.equal(value, expected[key]) for key, value in backbone.state_dict().items())
 
@@ -326,9 +314,7 @@ def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
         pickle.dumps({"blobs": {"conv1_w": [1.0]}}),
     ):
         path.write_bytes(content)
-        assert "is a pickle that torch did not write, or a damaged one; expected" in one_line(
-            load_backbone, path
-        )
+        assert "is a pickle that torch did not write, or a damaged one; expected" in one_line(load_backbone, path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -438,8 +424,7 @@ class WithExtra(torch.nn.Module):
 
 def snapshot(module):
     return {
-        key: value.clone() if isinstance(value, torch.Tensor) else value
-        for key, value in module.state_dict().items()
+        key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in module.state_dict().items()
     }
 
 

@@ -33,10 +33,7 @@ def test_chunks_are_as_far_apart_as_can_be(chunks):
             distances = np.diff(starts)
             assert distances.min() == room // (count - 1) and distances.max() - distances.min() <= 1
     if chunks == 3:
-        best = max(
-            min(b - a for a, b in itertools.pairwise(placed))
-            for placed in itertools.combinations(range(15), 3)
-        )
+        best = max(min(b - a for a, b in itertools.pairwise(placed)) for placed in itertools.combinations(range(15), 3))
         assert np.diff(chunk_starts(20, 3, 6)).min() == best
 
 
@@ -146,9 +143,7 @@ def test_masks_stay(tmp_path, write_video, numbered):
     write_video(tmp_path / "a.mp4", numbered(30))
     write_lists(tmp_path / "in", tmp_path, {"t": [("a.mp4", 0, None, None, None, "m/a.png")]}, ())
     prepare_chunks(tmp_path / "in/t.csv", tmp_path / "out", chunks=2, frames=10)
-    assert [record.mask for record in read_list(tmp_path / "out/t.csv").records] == [
-        str(tmp_path / "m/a.png")
-    ] * 2
+    assert [record.mask for record in read_list(tmp_path / "out/t.csv").records] == [str(tmp_path / "m/a.png")] * 2
 
 
 def test_errors(videos, tmp_path):

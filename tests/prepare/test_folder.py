@@ -46,8 +46,7 @@ def test_folder_of_classes(actions, tmp_path):
     for found in (train, test):
         assert all(Path(record.path).is_file() for record in found.records)
         assert all(
-            found.class_name(r.label) == n.split("/")[0]
-            for n, r in zip(found.names, found.records, strict=True)
+            found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
         )
     assert (tmp_path / "lists" / "root.txt").read_text() == f"{actions}\n"
     assert (tmp_path / "lists" / "train.csv").read_text().startswith("path,label\n")
@@ -174,9 +173,7 @@ def test_splits_without_classes(tmp_path):
 
 
 def test_classes_of_splits_are_those_of_train(tmp_path):
-    root = touch(
-        tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "val/z/4.mp4", "val/w/5.mp4"
-    )
+    root = touch(tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "val/z/4.mp4", "val/w/5.mp4")
     with pytest.raises(DataError, match="val has 2 classes that train lacks: 'w', 'z'; keep those of train"):
         prepare_folder(root, tmp_path / "lists")
     assert not (tmp_path / "lists").exists()
@@ -212,9 +209,7 @@ def test_labels_follow_the_splits_of_their_folders(tmp_path):
 
 @pytest.mark.parametrize("split", ["", "train/"])
 def test_folders_of_frames_are_videos(tmp_path, split):
-    names = [
-        f"{split}{c}/v{v}/img_{n:05d}.jpg" for c in ("bow", "ski") for v in range(3) for n in range(1, 5)
-    ]
+    names = [f"{split}{c}/v{v}/img_{n:05d}.jpg" for c in ("bow", "ski") for v in range(3) for n in range(1, 5)]
     others = [
         f"{split}bow/cover.jpg",
         f"{split}ski/v0/notes.txt",
@@ -225,9 +220,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
     assert "set --fps" in str(prepare_folder(root, tmp_path / "lists"))
     made = prepare_folder(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
-    assert {
-        path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()
-    } == videos
+    assert {path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()} == videos
     assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
     assert "6 folders of images found, 4 other files ignored" in str(made)
     assert "skipped 2 folders with images" in str(made)
@@ -237,9 +230,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
 def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     """`<name>/0001.jpg` is ambiguous: the user decides, so that no frame becomes an example by accident."""
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
-    with pytest.raises(
-        DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"
-    ):
+    with pytest.raises(DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"):
         prepare_folder(root, tmp_path / "lists")
     assert [clip.path for clip in prepare_folder(root, tmp_path / "a", unlabeled=True).lists["train"]] == [
         "a",
@@ -256,9 +247,7 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
 
 def test_frames_are_not_split_at_random(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
-    with pytest.raises(
-        DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"
-    ):
+    with pytest.raises(DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"):
         prepare_folder(root, tmp_path / "lists", images=True)
     made = prepare_folder(root, tmp_path / "lists", images=True, group=".+/")
     folders = [{clip.path.rpartition("/")[0] for clip in clips} for clips in made.lists.values()]
@@ -288,9 +277,7 @@ def test_images_that_look_like_frames_need_groups(tmp_path, names):
 
 
 def rows_of_all(root, out, **options):
-    return [
-        clip for clips in prepare_folder(root, out, images=True, **options).lists.values() for clip in clips
-    ]
+    return [clip for clips in prepare_folder(root, out, images=True, **options).lists.values() for clip in clips]
 
 
 @pytest.mark.parametrize(
@@ -354,26 +341,20 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
 def test_folders_of_flow_beside_frames(tmp_path, flow, level):
     names = [f"{level}v{v}/{kind}/{n}.jpg" for v in range(2) for kind in ("rgb", flow) for n in range(3)]
     root = touch(tmp_path / "root", *names)
-    with pytest.raises(
-        DataError, match=rf"2 folders \('{level}v0/{flow}', .*\) hold optical flow beside frames"
-    ):
+    with pytest.raises(DataError, match=rf"2 folders \('{level}v0/{flow}', .*\) hold optical flow beside frames"):
         prepare_folder(root, tmp_path / "lists")
     labels = labels_csv(tmp_path / "l.csv", [f"{level}v{v}/rgb,x" for v in range(2)], "path,label")
     assert len(prepare_folder(root, tmp_path / "lists", labels=labels, test=0).lists["train"]) == 2
     below = touch(tmp_path / "below", *(f"c/v0/{k}{n}.jpg" for k in ("", f"{flow}/") for n in range(3)))
     with pytest.raises(DataError, match=rf"1 folders \('c/v0/{flow}'\) hold optical flow"):
         prepare_folder(below, tmp_path / "lists")
-    other = touch(
-        tmp_path / "other", *(f"c/{v}/{n}.jpg" for v in ("lava_flow_1", "rain_1") for n in range(3))
-    )
+    other = touch(tmp_path / "other", *(f"c/{v}/{n}.jpg" for v in ("lava_flow_1", "rain_1") for n in range(3)))
     assert len(prepare_folder(other, tmp_path / "o", test=0).lists["train"]) == 2
 
 
 def test_folders_beside_splits_are_refused(tmp_path):
     """Kinetics comes with a folder of replacements; listed with it, train and val would be classes."""
-    root = touch(
-        tmp_path / "root", *(f"{s}/{c}/{n}.mp4" for s in ("train", "val") for c in "xy" for n in "12")
-    )
+    root = touch(tmp_path / "root", *(f"{s}/{c}/{n}.mp4" for s in ("train", "val") for c in "xy" for n in "12"))
     (tmp_path / "classes.txt").write_text("x\ny\n")
     for other in ("replacement/for_corrupted/1.mp4", "unlabeled/1.mp4", "loose.mp4"):
         touch(root, other)
@@ -384,9 +365,7 @@ def test_folders_beside_splits_are_refused(tmp_path):
                 match=rf"has the splits train, val and other .* beside them \('{top}'\): .* as .*root/train",
             ):
                 prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
-        labels = labels_csv(
-            tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label"
-        )
+        labels = labels_csv(tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label")
         with pytest.raises(DataError, match="has the splits train, val and other"):
             prepare_folder(root, tmp_path / "lists", labels=labels)
         (root / other).unlink()
@@ -428,9 +407,7 @@ def test_folders_that_are_not_classes(tmp_path):
     digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
     made = prepare_folder(digits, tmp_path / "digit_lists")
     assert made.classes == tuple("0123456789") and "classes look like numbers" in str(made)
-    assert "hint" not in str(
-        prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists")
-    )
+    assert "hint" not in str(prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists"))
     assert "only one class, 'videos'" in str(
         prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
     )
@@ -528,11 +505,7 @@ def test_empty_folders(tmp_path):
 
 
 def test_labels_csv(actions, tmp_path):
-    rows = [
-        f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}"
-        for p in range(9)
-        for s in "ab"
-    ]
+    rows = [f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}" for p in range(9) for s in "ab"]
     rows = [row.replace("'", '"') for row in rows]
     labels = labels_csv(tmp_path / "labels.csv", rows)
     made = prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
@@ -542,9 +515,7 @@ def test_labels_csv(actions, tmp_path):
     assert len({clip.group for clip in made.lists["test"]}) == 1
     found = read_list(tmp_path / "lists" / "train.csv")
     for name, record in zip(found.names, found.records, strict=True):
-        assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (
-            found.class_name(record.label) == "fast, very"
-        )
+        assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (found.class_name(record.label) == "fast, very")
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -555,16 +526,12 @@ def test_kept_classes(actions, tmp_path, labelled):
     if labelled:
         rows = [f"{c}/person{p:02d}_a.mp4,{c}" for c in ("walk", "run", "jump") for p in range(2)]
         labels = labels_csv(tmp_path / "labels.csv", rows, "path,label")
-    made = prepare_folder(
-        actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt"
-    )
+    made = prepare_folder(actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt")
     found = read_list(tmp_path / "lists" / "train.csv")
     assert found.classes == made.classes == ("jump", "walk")
     assert {name.split("/")[0] for name in found.names} == {"jump", "walk"}
     assert len(found.names) == (4 if labelled else 20)
-    assert all(
-        found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True)
-    )
+    assert all(found.class_name(r.label) == n.split("/")[0] for n, r in zip(found.names, found.records, strict=True))
 
 
 def test_kept_classes_must_exist(actions, tmp_path):
@@ -626,9 +593,7 @@ def test_invalid_options(actions, tmp_path, options, message):
 
 def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, capsys):
     def run(*arguments):
-        monkeypatch.setattr(
-            sys, "argv", [str(SCRIPT), str(actions), "--out", str(tmp_path / "lists"), *arguments]
-        )
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), str(actions), "--out", str(tmp_path / "lists"), *arguments])
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
     run("--group", r"person\d+", "--test", "0.33", "--seed", "0")

@@ -170,9 +170,7 @@ def test_other_extensions_and_folders_of_images(ucf, tmp_path):
     counts = report.lists["test1"]
     assert (counts.found, len(counts.extension_mismatches), counts.image_folders) == (6, 6, 4)
     found = read_list(tmp_path / "lists/test1.csv")
-    assert [(name.rpartition(".")[2], r.fps) for name, r in zip(found.names, found.records, strict=True)][
-        1:3
-    ] == [
+    assert [(name.rpartition(".")[2], r.fps) for name, r in zip(found.names, found.records, strict=True)][1:3] == [
         ("ApplyEyeMakeup/v_ApplyEyeMakeup_g03_c01", 25.0),
         ("mp4", None),
     ]
@@ -199,9 +197,7 @@ def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
     for name in ("Archery/v_Archery_g02_c01.avi", "Archery/v_Archery_g03_c01.avi"):
         (root / name).unlink()
     message = refusal(prepare_ucf101, root, tmp_path / "lists", splits)
-    assert message.startswith(
-        f"test1: 2 of 6 listed files are not in {root}, a fraction of 0.333, the limit is 0.05"
-    )
+    assert message.startswith(f"test1: 2 of 6 listed files are not in {root}, a fraction of 0.333, the limit is 0.05")
     assert "'Archery/v_Archery_g02_c01.avi', 'Archery/v_Archery_g03_c01.avi';" in message
     assert not (tmp_path / "lists").exists()
     report = prepare_ucf101(root, tmp_path / "lists", splits, max_missing=1 / 3)
@@ -211,9 +207,7 @@ def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
     assert len(rows(tmp_path / "lists", "test1")) == 4
     for clip in root.rglob("*.avi"):
         clip.unlink()
-    assert "6 of 6 listed files are not in" in refusal(
-        prepare_ucf101, root, tmp_path / "lists", splits, max_missing=1
-    )
+    assert "6 of 6 listed files are not in" in refusal(prepare_ucf101, root, tmp_path / "lists", splits, max_missing=1)
 
 
 @pytest.mark.parametrize(
@@ -321,9 +315,7 @@ def test_follow_links(ucf, tmp_path):
 
 def test_options_out_of_range(ucf, tmp_path):
     for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}, {"fps": 0}, {"fps": float("inf")}):
-        assert "must be" in refusal(
-            prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options
-        )
+        assert "must be" in refusal(prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options)
 
 
 def test_other_lists_are_not_overwritten(ucf, tmp_path):
@@ -483,9 +475,7 @@ def kinetics(tmp_path):
 def test_kinetics(kinetics, tmp_path):
     root, train, test = kinetics
     report = prepare_kinetics(root, tmp_path / "lists", train, test)
-    assert read_list(tmp_path / "lists/train.csv").classes == tuple(
-        LABELS
-    )  # of the list, also where no file is
+    assert read_list(tmp_path / "lists/train.csv").classes == tuple(LABELS)  # of the list, also where no file is
     assert rows(tmp_path / "lists", "train") == [
         (CLIPS[0], "surfing water"),
         (CLIPS[1], "abseiling"),
@@ -581,9 +571,7 @@ def test_some_classes_of_kinetics(kinetics, tmp_path):
     assert len(rows(tmp_path / "lists", "train")) == 3
     assert "train: skipped 2 rows of other classes" in str(report)
     write(chosen, "surfing_water\n")
-    assert "'surfing_water': not a label of" in refusal(
-        prepare_kinetics, root, tmp_path / "x", train, test, chosen
-    )
+    assert "'surfing_water': not a label of" in refusal(prepare_kinetics, root, tmp_path / "x", train, test, chosen)
     write(chosen, "surfing water\n\nabseiling\n")
     assert f"{chosen}:2: empty line" in refusal(prepare_kinetics, root, tmp_path / "x", train, test, chosen)
 
@@ -781,9 +769,7 @@ def test_trackingnet_boxes_that_do_not_match_the_frames(trackingnet, tmp_path):
 
 def test_trackingnet_sequences_without_frames_are_missing(trackingnet, tmp_path):
     write(trackingnet / "TRAIN_0/anno/B_0.txt", "1,2,3,4\n" * 12)  # not b_0
-    assert "train: 1 of 4 listed files are not in" in refusal(
-        prepare_trackingnet, trackingnet, tmp_path / "x"
-    )
+    assert "train: 1 of 4 listed files are not in" in refusal(prepare_trackingnet, trackingnet, tmp_path / "x")
     report = prepare_trackingnet(trackingnet, tmp_path / "lists", max_missing=0.25)
     assert report.lists["train"].missing == ("TRAIN_0/frames/B_0",)
 
@@ -927,6 +913,4 @@ def test_one_file_with_two_labels(root, tmp_path):
 def test_options_of_other_projects_lists(root, tmp_path, options, reason):
     videos = write(tmp_path / "list.txt", "a/one.mp4 1\n")
     given = {"form": "slowfast", **options}
-    assert reason in refusal(
-        prepare_list, videos, root=root, out=tmp_path / "lists", kind=ConfigError, **given
-    )
+    assert reason in refusal(prepare_list, videos, root=root, out=tmp_path / "lists", kind=ConfigError, **given)

@@ -44,9 +44,7 @@ def test_the_object_is_among_the_boxes_in_pixels_of_the_frame():
             ]
         )
         assert np.abs(found - truth).max(axis=1).min() <= 3
-        assert (
-            found.dtype == np.float32 and found.min() >= 0 and (found <= [width, height, width, height]).all()
-        )
+        assert found.dtype == np.float32 and found.min() >= 0 and (found <= [width, height, width, height]).all()
 
 
 @pytest.mark.parametrize("mode", ["fast", "quality"])
@@ -128,17 +126,13 @@ def test_keep_first_is_the_papers_choice():
     assert len(ranked) > 60 and {tuple(box) for box in ranked.tolist()} == whole
     found = propose(image, Search(short_side=96, limit=40, keep="first", **every))
     assert {tuple(box) for box in found.tolist()} == {tuple(box) for box in ranked[:40].tolist()}
-    np.testing.assert_array_equal(
-        found, propose(image, Search(short_side=96, limit=40, keep="first", **every))
-    )
+    np.testing.assert_array_equal(found, propose(image, Search(short_side=96, limit=40, keep="first", **every)))
     area = np.prod(found[:, 2:] - found[:, :2], axis=1)
     assert (np.diff(area) <= 0).all()
 
 
 def test_keep_first_ranks_after_the_size_filter():
-    boxes = np.array(
-        [[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float
-    )
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 30, 30], [0, 0, 90, 90], [5, 5, 25, 25], [0, 0, 50, 9], [2, 2, 9, 9]], float)
     kept = choose(boxes, 100, 100, Search(limit=2, keep="first"))
     np.testing.assert_array_equal(kept, [[0, 0, 30, 30], [5, 5, 25, 25]])
     every = Search(limit=3, keep="first", smallest=0, largest=1, ratio=None)
@@ -182,10 +176,7 @@ def test_proposals_with_another_key_are_ignored(tmp_path, monkeypatch):
     write_some(path, key)
     assert read_proposals(path, key, np.array([4, 6, 8])) is None
     assert read_proposals(path, proposals_key(Search(limit=10), "none.mp4", meta), numbers) is None
-    assert (
-        read_proposals(path, proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 65)), numbers)
-        is None
-    )
+    assert read_proposals(path, proposals_key(Search(), "none.mp4", VideoMeta(10, 25.0, 48, 65)), numbers) is None
     assert read_proposals(tmp_path / "none.npz", key, numbers) is None
     monkeypatch.setattr(proposals, "FORMAT", proposals.FORMAT + 1)
     assert read_proposals(path, proposals_key(Search(), "none.mp4", meta), numbers) is None

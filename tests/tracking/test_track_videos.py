@@ -70,8 +70,7 @@ def track(folder, backbone):
 
 def same(one, other):
     return all(
-        np.array_equal(getattr(one, name), getattr(other, name))
-        for name in ("frames", "boxes", "scores", "track")
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("frames", "boxes", "scores", "track")
     )
 
 
@@ -186,10 +185,7 @@ def test_30_a_crash_or_a_hang_in_the_search_costs_one_video(folder, track, monke
 
     monkeypatch.setattr(track_videos, "propose", break_down)
     done = track(["path", "crash.mp4", "0.mp4", "hang.mp4"], workers=2, timeout=2.0)
-    assert (
-        "signal 11" in done.left_out["crash.mp4"]
-        and "timed out after 2 s, twice" in done.left_out["hang.mp4"]
-    )
+    assert "signal 11" in done.left_out["crash.mp4"] and "timed out after 2 s, twice" in done.left_out["hang.mp4"]
     assert len(done.left_out) == 2 and done.made == ["0.mp4"]
     assert [path.name for path in (folder / "out" / "tracks").iterdir()] == ["0.mp4.npz"]
     assert "left out: crash.mp4: its worker" in str(done)

@@ -22,8 +22,7 @@ def draw_affinities(counts, seed=0, power=3):
     """Random ones in [0, 1], of frames that have so many regions."""
     rng = generator(seed)
     return [
-        torch.from_numpy((rng.uniform(size=pair) ** power).astype(np.float32))
-        for pair in itertools.pairwise(counts)
+        torch.from_numpy((rng.uniform(size=pair) ** power).astype(np.float32)) for pair in itertools.pairwise(counts)
     ]
 
 
@@ -48,9 +47,7 @@ def test_scaled_sums_equal_the_printed_recursion():
         for i in range(sums.end):
             values, log_scale = sums.pair(i)
             expected = printed_recursion(affinity, i, sums.end)
-            np.testing.assert_allclose(
-                values.double() * log_scale.double().exp()[:, None], expected, rtol=2e-6
-            )
+            np.testing.assert_allclose(values.double() * log_scale.double().exp()[:, None], expected, rtol=2e-6)
             seen.add((i, sums.end))
     assert seen == {(i, j) for j in range(1, 7) for i in range(j)}
 
@@ -211,9 +208,7 @@ def test_sums_keep_distant_pairs_of_the_same_object(things, overlap):
 
 def test_the_best_paths_are_kept_without_duplicates(things):
     frames, boxes, _ = things
-    tracks = track_video(
-        Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9), CPU, [0.45], [0.225]
-    )
+    tracks = track_video(Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9), CPU, [0.45], [0.225])
     numbers = np.unique(tracks.track)
     assert 1 <= len(numbers) <= 3
     scores = [tracks.scores[tracks.track == n][0] for n in numbers]
@@ -232,9 +227,7 @@ def test_a_video_shorter_than_the_gap_has_no_tracks(things, variant):
 @pytest.mark.parametrize("variant", ["best", "sum"])
 def test_one_frame_has_no_tracks(things, variant):
     frames, boxes, _ = things
-    tracks = track_video(
-        Colours(), frames[:1], boxes[:1], config(variant=variant, min_gap=1), CPU, [0.45], [0.225]
-    )
+    tracks = track_video(Colours(), frames[:1], boxes[:1], config(variant=variant, min_gap=1), CPU, [0.45], [0.225])
     assert len(tracks.frames) == 0
 
 

@@ -74,9 +74,7 @@ for _factor in (0.0, 0.2, 0.73, 1.0, 1.4, 1.8):
         ),
     ]
 for _shift in (-0.5, -0.2, -0.05, 0.0, 0.1, 0.37, 0.5):
-    CASES.append(
-        (f"hue {_shift}", lambda x, h=_shift: adjust_hue(x, h), lambda x, h=_shift: F.adjust_hue(x, h))
-    )
+    CASES.append((f"hue {_shift}", lambda x, h=_shift: adjust_hue(x, h), lambda x, h=_shift: F.adjust_hue(x, h)))
 for _sigma in (0.1, 0.5, 1.0, 1.5, 2.0):
     CASES.append(
         (
@@ -86,9 +84,7 @@ for _sigma in (0.1, 0.5, 1.0, 1.5, 2.0):
         )
     )
 for _bits in (0, 1, 4, 7, 8):
-    CASES.append(
-        (f"posterize {_bits}", lambda x, b=_bits: posterize(x, b), lambda x, b=_bits: F.posterize(x, b))
-    )
+    CASES.append((f"posterize {_bits}", lambda x, b=_bits: posterize(x, b), lambda x, b=_bits: F.posterize(x, b)))
 for _factor in (0.0, 0.1, 0.7, 1.0, 1.3, 1.9):
     CASES.append(
         (
@@ -140,9 +136,7 @@ def flat() -> Frames:
 
 @pytest.mark.parametrize("picture", [noise, smooth, extremes, flat])
 @pytest.mark.parametrize(("name", "ours", "theirs"), CASES, ids=[case[0] for case in CASES])
-def test_parity_with_torchvision(
-    name: str, ours: Operation, theirs: Reference, picture: Callable[[], Frames]
-) -> None:
+def test_parity_with_torchvision(name: str, ours: Operation, theirs: Reference, picture: Callable[[], Frames]) -> None:
     frames = picture()
     if name.startswith("blur") and picture is extremes:
         frames = np.repeat(frames, 3, axis=3)  # torchvision refuses a kernel wider than twice the frame
@@ -151,9 +145,7 @@ def test_parity_with_torchvision(
     assert np.array_equal(frames, before) and not np.shares_memory(out, frames)
     assert out.shape == frames.shape and out.dtype == np.uint8
     assert out.transpose(0, 2, 3, 1).flags.c_contiguous
-    error = np.abs(
-        out.astype(int) - theirs(torch.from_numpy(np.ascontiguousarray(frames))).numpy().astype(int)
-    )
+    error = np.abs(out.astype(int) - theirs(torch.from_numpy(np.ascontiguousarray(frames))).numpy().astype(int))
     largest, mean = LIMITS[name.split()[0]]
     assert error.max() <= largest and error.mean() <= mean
 
@@ -255,10 +247,7 @@ def test_jitter_draws_one_order_and_one_set_of_amounts(monkeypatch: pytest.Monke
     bounds = {"brightness": (0.2, 1.8), "contrast": (0.6, 1.4), "saturation": (0.0, 2.5), "hue": (-0.2, 0.2)}
     for name, (low, high) in bounds.items():
         values = np.array(amounts[name])
-        assert (
-            low <= values.min() < low + 0.01 * (high - low)
-            and high - 0.01 * (high - low) < values.max() <= high
-        )
+        assert low <= values.min() < low + 0.01 * (high - low) and high - 0.01 * (high - low) < values.max() <= high
         assert abs(values.mean() - (low + high) / 2) < 4 * (high - low) / np.sqrt(12 * len(values))
 
 

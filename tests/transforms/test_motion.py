@@ -15,9 +15,7 @@ def native(length: int, height: int = 6, width: int = 5) -> Frames:
 
 def loop(video: Frames, indices: np.ndarray, first: int, last: int) -> np.ndarray:
     """The difference of all native frames of the span, then the frames that are kept."""
-    gray = {
-        t: np.floor(np.tensordot([0.299, 0.587, 0.114], video[t], 1) + 0.5) for t in range(first, last + 1)
-    }
+    gray = {t: np.floor(np.tensordot([0.299, 0.587, 0.114], video[t], 1) + 0.5) for t in range(first, last + 1)}
     difference = {}
     for t in range(first, last):
         difference[t] = np.floor((gray[t] - gray[t + 1] + 255) / 2)

@@ -37,9 +37,7 @@ def clip(length: int = 2, height: int = 40, width: int = 52) -> Frames:
 
 def small(name: str) -> recipes.Recipe:
     recipe = RECIPES[name]
-    return recipe(
-        recipe.Config(size=24, short_side=(28, 36)) if name == "train_crop" else recipe.Config(size=24)
-    )
+    return recipe(recipe.Config(size=24, short_side=(28, 36)) if name == "train_crop" else recipe.Config(size=24))
 
 
 def test_the_names() -> None:
@@ -69,12 +67,7 @@ def test_defaults_of_the_paper_and_its_code() -> None:
         assert RECIPES[name](RECIPES[name].Config(difference=0.2)).difference == 0.2
     finetune = RECIPES["train_crop"].Config(color=0.5)
     assert (finetune.ranges, finetune.jitter_probability) == ((0.4, 0.4, 0.4, 0.1), 0.8)
-    assert (
-        small("train_crop").difference
-        == small("center_crop").difference
-        == small("uniform_crops").difference
-        == 0.0
-    )
+    assert small("train_crop").difference == small("center_crop").difference == small("uniform_crops").difference == 0.0
 
 
 @pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop", "center_crop", "uniform_crops"])
@@ -150,9 +143,7 @@ def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_view_is_the_operations_one_after_the_other() -> None:
-    config = recipes.StrongAlpha.Config(
-        size=24, jitter_probability=1.0, gray_probability=0.0, flip_probability=1.0
-    )
+    config = recipes.StrongAlpha.Config(size=24, jitter_probability=1.0, gray_probability=0.0, flip_probability=1.0)
     frames, rng = clip(), generator(10)
     expected = crops.crop_resize(frames, random_box(40, 52, config.area, config.ratio, rng), 24, 24)
     rng.random()

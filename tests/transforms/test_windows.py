@@ -43,8 +43,7 @@ def smooth(height, width):
     """Frames (2, 3, H, W) that a resizing hardly blurs."""
     rng = generator(13)
     images = [
-        cv2.resize(rng.uniform(0, 255, (4, 5, 3)), (width, height), interpolation=cv2.INTER_CUBIC)
-        for _ in range(2)
+        cv2.resize(rng.uniform(0, 255, (4, 5, 3)), (width, height), interpolation=cv2.INTER_CUBIC) for _ in range(2)
     ]
     return np.stack(images).clip(0, 255).astype(np.uint8).transpose(0, 3, 1, 2)
 
@@ -166,9 +165,7 @@ def masked_set(digits, config):
 def test_masks_cannot_follow_rotations(digits, monkeypatch):
     blank = staticmethod(lambda path, height, width: np.zeros((height, width), np.uint8))
     monkeypatch.setattr(ClipDataset, "read_mask", blank)
-    with pytest.raises(
-        ConfigError, match=r"^masks cannot follow into view 0, .* InfoMin .* set geometry: false"
-    ):
+    with pytest.raises(ConfigError, match=r"^masks cannot follow into view 0, .* InfoMin .* set geometry: false"):
         masked_set(digits, RECIPES["infomin"].Config(size=SIZE))[0, 0]
 
 
@@ -185,9 +182,7 @@ def test_tracks_cannot_follow_rotations(digits, tmp_path):
         if not geometry:
             assert dataset[0, 3].boxes.shape == (2, 4)
             continue
-        with pytest.raises(
-            ConfigError, match=r"^tracks cannot follow into view 1, .* InfoMin .* geometry: false"
-        ):
+        with pytest.raises(ConfigError, match=r"^tracks cannot follow into view 1, .* InfoMin .* geometry: false"):
             dataset[0, 3]
 
 

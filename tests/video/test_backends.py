@@ -86,9 +86,7 @@ def test_the_same_frames_or_a_refusal_of_decord():
 def test_the_same_frames_or_a_refusal_of_torchcodec(pyavs_ffmpeg):
     """In a process of its own: torchcodec looks for FFmpeg's libraries where the process was told to at its start."""
     pytest.importorskip("torchcodec", reason="torchcodec is not installed", exc_type=Exception)
-    done = subprocess.run(
-        [sys.executable, __file__], env=pyavs_ffmpeg, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, __file__], env=pyavs_ffmpeg, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     check(json.loads(done.stdout.splitlines()[-1]), "torchcodec")
 
@@ -144,9 +142,7 @@ def test_31_torchcodec_without_ffmpeg(digits, tmp_path):
         check=True,
     )
     said, shape = done.stdout.splitlines()
-    assert (
-        said.startswith("ConfigError backend torchcodec cannot be loaded: ") and "apt install ffmpeg" in said
-    )
+    assert said.startswith("ConfigError backend torchcodec cannot be loaded: ") and "apt install ffmpeg" in said
     assert shape == "(1, 3, 48, 48)"
 
 

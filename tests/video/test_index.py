@@ -65,9 +65,7 @@ def test_nothing_is_written_without_a_folder(tmp_path, write_video, numbered, pa
     assert sorted(tmp_path.rglob("*")) == before and passes == ["a.mp4"]
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2]]
-)
+@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2]])
 def test_a_damaged_cache_is_rewritten(tmp_path, write_video, numbered, number_of, passes, damage):
     path, cache = write_video(tmp_path / "a.mp4", numbered(9)), tmp_path / "cache"
     open_video(path, cache=cache).close()
@@ -85,9 +83,7 @@ def test_a_damaged_cache_is_rewritten(tmp_path, write_video, numbered, number_of
 def test_an_unwritable_cache_logs_one_warning(tmp_path, write_video, numbered, number_of, passes, caplog):
     (tmp_path / "file").write_text("not a folder")
     for name in "abc":
-        with open_video(
-            write_video(tmp_path / f"{name}.mp4", numbered(5)), cache=tmp_path / "file"
-        ) as opened:
+        with open_video(write_video(tmp_path / f"{name}.mp4", numbered(5)), cache=tmp_path / "file") as opened:
             assert number_of(opened.frames([4])) == [4]
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert f"data.cache {tmp_path / 'file'}" in caplog.text and "Not a directory" in caplog.text
@@ -138,9 +134,7 @@ def test_a_cache_of_another_user(write_video, numbered, passes):
         before = sorted(cache.rglob("*"))
         for path in videos[:2]:
             path.chmod(0o644)
-        next(index._cache_file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(
-            0o600
-        )
+        next(index._cache_file(cache, (str(videos[1]), *size_and_time(videos[1]))).parent.glob("*")).chmod(0o600)
         clear_cache()
         passes.clear()
         ends = os.pipe()

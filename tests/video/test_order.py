@@ -35,9 +35,7 @@ def test_frames_come_by_their_numbers(name):
             random.integers(COUNT, size=40).tolist(),
         ):
             assert numbers(video.frames(asked)) == [*asked]
-        assert numbers(np.stack([frame.transpose(2, 0, 1) for frame in video.iter_frames()])) == [
-            *range(COUNT)
-        ]
+        assert numbers(np.stack([frame.transpose(2, 0, 1) for frame in video.iter_frames()])) == [*range(COUNT)]
     for i in range(COUNT):  # each alone, as a clip that begins anywhere
         with open_video(FILES / name) as video:
             assert numbers(video.frames([i])) == [i]

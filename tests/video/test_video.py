@@ -116,9 +116,7 @@ def test_7_meta_of_known_files_and_the_first_of_two_streams(real):
     }
     for name, (count, fps, height, width) in known.items():
         with open_video(real / name) as video:
-            assert (video.meta.num_frames, video.meta.height, video.meta.width) == (count, height, width), (
-                name
-            )
+            assert (video.meta.num_frames, video.meta.height, video.meta.width) == (count, height, width), name
             assert fps is None or abs(video.meta.fps - fps) < 0.01
             assert video.meta.duration == count / video.meta.fps
 
@@ -215,9 +213,7 @@ ALT_REF = {"auto-alt-ref": "1", "lag-in-frames": "12", "b": "400k", "arnr-maxfra
         ("webm", "libvpx-vp9", 9, 0, ALT_REF),
     ],
 )
-def test_every_pair_of_frames(
-    tmp_path, write_video, numbered, number_of, suffix, codec, gop, b_frames, options
-):
+def test_every_pair_of_frames(tmp_path, write_video, numbered, number_of, suffix, codec, gop, b_frames, options):
     count = 23
     path = write_video(
         tmp_path / f"clip.{suffix}", numbered(count), codec=codec, gop=gop, b_frames=b_frames, options=options
@@ -407,14 +403,10 @@ def test_1_truncated_file(tmp_path, write_video, numbered, number_of):
 def test_2_damaged_packets_are_an_error_in_their_own_group_only(tmp_path, write_video, numbered, number_of):
     noise = generator(2).integers(-20, 20, (40, 32, 64, 1))  # so that packets have some size
     content = bytearray(
-        write_video(
-            tmp_path / "clip.mp4", (numbered(40) + noise).clip(0, 255).astype(np.uint8), gop=8
-        ).read_bytes()
+        write_video(tmp_path / "clip.mp4", (numbered(40) + noise).clip(0, 255).astype(np.uint8), gop=8).read_bytes()
     )
     with av.open(str(tmp_path / "clip.mp4")) as container:
-        packets = [
-            (packet.pts // 512, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size
-        ]
+        packets = [(packet.pts // 512, packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
     assert [number for number, _, _ in packets] == list(range(40))
     _, start, size = packets[19]
     content[start : start + size] = generator(1).bytes(size)
@@ -475,11 +467,7 @@ def growth(small, path):
 
 @pytest.mark.parametrize(("suffix", "codec"), [("mp4", "libx264"), ("mkv", "libx264"), ("webm", "libvpx")])
 def test_8_a_bomb_costs_no_memory(tmp_path, digits, write_video, suffix, codec):
-    options = (
-        {"preset": "ultrafast", "x264-params": "threads=1"}
-        if codec == "libx264"
-        else {"deadline": "realtime"}
-    )
+    options = {"preset": "ultrafast", "x264-params": "threads=1"} if codec == "libx264" else {"deadline": "realtime"}
     black = np.zeros((1, 8192, 8192, 3), np.uint8)
     bomb = write_video(tmp_path / f"bomb.{suffix}", black, codec=codec, options=options)
     assert bomb.stat().st_size < 1e6

@@ -20,8 +20,7 @@ def matrix(counts, names):
     axes = confusion_figure(np.asarray(counts), names).axes[0]
     columns, rows = ([tick.get_text() for tick in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis))
     written = {
-        tuple(round(float(place)) for place in text.get_position()[::-1]): text.get_text()
-        for text in axes.texts
+        tuple(round(float(place)) for place in text.get_position()[::-1]): text.get_text() for text in axes.texts
     }
     return axes.images[0].get_array().tolist(), columns, rows, written
 

@@ -12,9 +12,7 @@ from vidssl.viz.overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
 def make_tracks(rows):
     """Tracks from (frame, box, score, track)."""
     frames, boxes, scores, track = zip(*rows, strict=True)
-    return Tracks(
-        np.array(frames), np.array(boxes, np.float32), np.array(scores, np.float32), np.array(track)
-    )
+    return Tracks(np.array(frames), np.array(boxes, np.float32), np.array(scores, np.float32), np.array(track))
 
 
 def is_colour(picture, number):
@@ -52,9 +50,7 @@ def test_long_frames_are_enlarged_so_far_that_they_can_be_written(tmp_path, side
 
 def test_only_the_best_are_shown():
     frames = np.full((1, 3, 400, 400), 128, np.uint8)
-    rows = [
-        (0, [20 + 60 * n, 100, 60 + 60 * n, 140], score, n) for n, score in enumerate((0.2, 0.9, 0.5, 0.1))
-    ]
+    rows = [(0, [20 + 60 * n, 100, 60 + 60 * n, 140], score, n) for n, score in enumerate((0.2, 0.9, 0.5, 0.1))]
     (picture,) = draw_tracks(frames, [0], make_tracks(rows), shown=2)
     assert [bool(is_colour(picture, n).any()) for n in range(4)] == [False, True, True, False]
 
@@ -63,10 +59,7 @@ def test_the_way_of_a_track_is_drawn():
     frames = np.full((2, 3, 400, 400), 128, np.uint8)
     tracks = make_tracks([(0, [50, 190, 70, 210], 0.9, 0), (1, [300, 190, 320, 210], 0.9, 0)])
     first, second = draw_tracks(frames, [0, 1], tracks)
-    assert (
-        not is_colour(first, 0)[200, 100:290].any()
-        and is_colour(second, 0)[198:203, 100:290].any(axis=0).all()
-    )
+    assert not is_colour(first, 0)[200, 100:290].any() and is_colour(second, 0)[198:203, 100:290].any(axis=0).all()
 
 
 def test_a_pair_has_one_colour_in_both_frames():

@@ -165,9 +165,7 @@ def test_hits_and_misses_are_marked_by_colour_and_by_sign(tmp_path):
         class_names=["x", "y"],
         results={"R@1": 0.5},
     )
-    marks = [
-        attrs["class"] for tag, attrs in tree.elements if tag == "li" and attrs["class"].split()[0] != "row"
-    ]
+    marks = [attrs["class"] for tag, attrs in tree.elements if tag == "li" and attrs["class"].split()[0] != "row"]
     assert marks == ["hit", "miss", "hit", "neutral"]
     signs = [a["aria-label"] for _, a in tree.elements if a.get("class") == "mark" and "aria-label" in a]
     assert signs == ["same class", "another class", "same class"]
@@ -236,9 +234,7 @@ def test_a_page_without_script_shows_everything(tmp_path):
 
 def test_a_missing_preview_is_named(tmp_path):
     with pytest.raises(ValueError, match="1 videos have no preview, the first: 'b'"):
-        retrieval(
-            tmp_path / "p.html", [QueryRow("a", "a", 0, (Hit("b", "b", 0, 1.0),))], {"a": preview(clip(1))}
-        )
+        retrieval(tmp_path / "p.html", [QueryRow("a", "a", 0, (Hit("b", "b", 0, 1.0),))], {"a": preview(clip(1))})
 
 
 def test_an_empty_page_is_a_page(tmp_path):

@@ -19,9 +19,7 @@ from vidssl.errors import ConfigError, DataError
 
 Floats = NDArray[np.floating]
 Mask = NDArray[np.bool_]
-Population = Literal[
-    "all", "samples"
-]  # values that a threshold divides: of samples and versions, or of samples only
+Population = Literal["all", "samples"]  # values that a threshold divides: of samples and versions, or of samples only
 _BLOCK = 1 << 24  # values compared at a time
 
 
@@ -76,13 +74,9 @@ def class_invariance(
         raise ValueError(f"{len(labels)} labels for {len(features)} samples")
     names, number = np.unique(labels, return_inverse=True)
     if len(names) < 2:
-        raise DataError(
-            "invariance is measured between classes, and all samples have one: use a list with more"
-        )
+        raise DataError("invariance is measured between classes, and all samples have one: use a list with more")
     used = _with_versions(counted)
-    lengths = 1 + counted.sum(axis=1) * (
-        population == "all"
-    )  # values that each sample adds to the population
+    lengths = 1 + counted.sum(axis=1) * (population == "all")  # values that each sample adds to the population
     sizes = np.bincount(number, lengths).astype(np.int64)
     rows = [np.flatnonzero((number == y) & used) for y in range(len(names))]
     classes = [y for y in range(len(names)) if len(rows[y])]
@@ -101,9 +95,7 @@ def class_invariance(
     of_class = _top_mean(best, top_k)
     ceiling = float(np.mean(sizes.sum() / sizes[classes]))
     labels_used = names[classes].astype(np.int64)
-    return Invariance(
-        float(of_class.mean()), ceiling, int(counted.sum()), int(used.sum()), labels_used, of_class
-    )
+    return Invariance(float(of_class.mean()), ceiling, int(counted.sum()), int(used.sum()), labels_used, of_class)
 
 
 def firing_invariance(
@@ -147,9 +139,7 @@ def firing_invariance(
 def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int) -> Mask:
     """Check shapes and values; return which versions exist."""
     if features.ndim != 2 or versions.shape != (len(features), *versions.shape[1:2], features.shape[1]):
-        raise ValueError(
-            f"features {features.shape} and versions {versions.shape} are not (N, D) and (N, V, D)"
-        )
+        raise ValueError(f"features {features.shape} and versions {versions.shape} are not (N, D) and (N, V, D)")
     if counted is None:
         counted = np.ones(versions.shape[:2], bool)
     if counted.shape != versions.shape[:2]:
@@ -187,9 +177,7 @@ def _rates(fires: Mask, weight: NDArray[np.float64]) -> NDArray[np.float64]:
     return rates
 
 
-def _still_firing(
-    fires: Mask, changed: Mask, weights: NDArray[np.float64], used: Mask
-) -> NDArray[np.float64]:
+def _still_firing(fires: Mask, changed: Mask, weights: NDArray[np.float64], used: Mask) -> NDArray[np.float64]:
     """Return (units,): the fraction of versions that fire, over the samples that fire and have versions."""
     fires = fires & used[:, None]
     fractions = np.einsum("nv,nvd->nd", weights, changed)

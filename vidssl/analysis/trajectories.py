@@ -98,9 +98,7 @@ class Trajectories:
         corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
         moves = [MOVES[name] for name in self.names if name in MOVES]
         moved = sum(len(move.amounts) for move in moves)
-        corrupted, plain = (
-            _CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ())
-        )
+        corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         if boxes is not None:
             settings = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
             reading = CoveringSettings(**settings, boxes=boxes)
@@ -200,9 +198,7 @@ def trajectory_features(
     parts = distributed.gather_outcomes(lambda: _collect(loader, trajectories, backbone.dim, encode, title))
     missing = sorted(pair for part in parts for pair in part.missing)
     if len(missing) == len(videos.records):
-        raise DataError(
-            f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}"
-        )
+        raise DataError(f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}")
     order = np.argsort(np.concatenate([part.index for part in parts]), kind="stable")
     return TrajectoryFeatures(
         np.concatenate([part.x for part in parts])[order],
@@ -226,9 +222,7 @@ def _collect(
     changed = [np.empty((0, views - 1), bool)]
     index = [np.empty(0, np.int64)]
     missing: list[tuple[str, str]] = []
-    bar = progress(
-        title=title, unit="batch", total=len(loader), disable=not distributed.is_main(), leave=False
-    )
+    bar = progress(title=title, unit="batch", total=len(loader), disable=not distributed.is_main(), leave=False)
     with closing(iter(loader)) as batches, bar:
         for raw in batches:
             bar.update()
@@ -240,9 +234,7 @@ def _collect(
             changed.append(_changed(raw, trajectories.clips, views))
             index.append(np.repeat(raw.index.numpy(), trajectories.clips))
     found = np.concatenate(x)
-    return TrajectoryFeatures(
-        found[:, 0], found[:, 1:], np.concatenate(changed), np.concatenate(index), tuple(missing)
-    )
+    return TrajectoryFeatures(found[:, 0], found[:, 1:], np.concatenate(changed), np.concatenate(index), tuple(missing))
 
 
 def _changed(raw: Batch, clips: int, views: int) -> NDArray[np.bool_]:

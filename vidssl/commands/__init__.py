@@ -40,8 +40,7 @@ def main(command: str | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n"
-        + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)

@@ -57,9 +57,7 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
         default="all",
         help="compute thresholds from clips and transformed clips, or from clips only (default all)",
     )
-    option(
-        "--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame"
-    )
+    option("--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame")
     add_splits(parser, "measure once per split, as 1 2 3; the number replaces {split} in paths and settings")
     option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
     parsed = parse(parser, arguments)

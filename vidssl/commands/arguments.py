@@ -65,9 +65,7 @@ def one_value(text: str) -> str:
 
 def _input(text: str) -> Path:
     if re.match(r"[\w.]+=", text) and not text.endswith(".csv"):
-        raise argparse.ArgumentTypeError(
-            f"{text} is a setting; a video list is required, before all settings"
-        )
+        raise argparse.ArgumentTypeError(f"{text} is a setting; a video list is required, before all settings")
     return Path(text)
 
 
@@ -109,9 +107,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: 
         required=required,
         help=f"config: a YAML file, or the name of a config that is installed, as sce_small{purpose}",
     )
-    parser.add_argument(
-        "overrides", nargs="*", metavar="KEY=VALUE", help="settings that override the config's"
-    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that override the config's")
 
 
 def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
@@ -134,17 +130,13 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     option("--fps", type=above_zero, help="frame rate of image folders if the list has no column fps")
     option("--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)")
     add_timeout(parser)
-    option(
-        "--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)"
-    )
+    option("--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)")
     add_output_options(parser)
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add `--timeout`."""
-    parser.add_argument(
-        "--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)"
-    )
+    parser.add_argument("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from vidssl.types import VideoMeta, VideoRecord
     from vidssl.video.integrity import Fault
 
-KEPT = frozenset(
-    ("wrong case", "header mismatch", "timestamp gap")
-)  # a row with only these stays in the list
+KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))  # a row with only these stays in the list
 FINDINGS = (
     "missing",
     "wrong case",

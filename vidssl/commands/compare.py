@@ -72,9 +72,7 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
         },
         curves=curves,
         links=[
-            (f"{run}: {labels}", f"{run}/{labels}/index.html")
-            for run, of_run in found.items()
-            for labels in of_run
+            (f"{run}: {labels}", f"{run}/{labels}/index.html") for run, of_run in found.items() for labels in of_run
         ],
         strip=[(listed.class_name(label), video_preview(first[label].path)) for label in sorted(first)],
     )

@@ -24,9 +24,7 @@ def doctor(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
     add_output_options(parser)
     parsed = parse(parser, arguments)
     parts = examine()
-    print_results(
-        parsed, {part.name: {"works": part.works, "detail": part.detail} for part in parts}, describe(parts)
-    )
+    print_results(parsed, {part.name: {"works": part.works, "detail": part.detail} for part in parts}, describe(parts))
 
 
 def examine() -> list[OptionalPart]:
@@ -43,9 +41,7 @@ def examine() -> list[OptionalPart]:
 def describe(parts: Sequence[OptionalPart]) -> str:
     """Format the parts as a table for a terminal."""
     width = max(len(part.name) for part in parts)
-    return "\n".join(
-        f"{'yes' if part.works else 'no ':<3}  {part.name:<{width}}  {part.detail}" for part in parts
-    )
+    return "\n".join(f"{'yes' if part.works else 'no ':<3}  {part.name:<{width}}  {part.detail}" for part in parts)
 
 
 def _gpu() -> str:

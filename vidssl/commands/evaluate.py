@@ -95,14 +95,10 @@ def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -
     add_network_options(parser)
     option("--gallery", type=Path, help="video list to search in; optional with an --index")
     option("--query", type=Path, required=True, help="video list of the queries, or one video")
-    option(
-        "--index", type=Path, help="folder with the features of the gallery; extracted if it does not exist"
-    )
+    option("--index", type=Path, help="folder with the features of the gallery; extracted if it does not exist")
     option("--out", type=Path, required=True, help="folder for results.json and index.html")
     option("--center", action="store_true", help="subtract the mean of each list first")
-    option(
-        "--k", type=at_least(1), default=10, help="neighbours for kNN, or results for one video (default 10)"
-    )
+    option("--k", type=at_least(1), default=10, help="neighbours for kNN, or results for one video (default 10)")
     option(
         "--drop-duplicates",
         action="store_true",

@@ -119,9 +119,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
         raise DataError(f"cannot read index {path}: {error.strerror}; extract it with --gallery") from None
     wanted = {**index.request, **subject.made_with, "shard": [0, 1]}  # of any list
     wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
-    _check_request(
-        path, index.request, wanted, "search with the same network and clips, or choose another --index"
-    )
+    _check_request(path, index.request, wanted, "search with the same network and clips, or choose another --index")
     return index
 
 
@@ -222,9 +220,7 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     if not counts:
         raise DataError(f"{out} has no parts, such as {_part(out, 0, 4)}: extract with --shard 0/4 …")
     if len(counts) > 1:
-        raise DataError(
-            f"beside {out} are parts of {' and of '.join(map(str, counts))}: delete the wrong ones"
-        )
+        raise DataError(f"beside {out} are parts of {' and of '.join(map(str, counts))}: delete the wrong ones")
     count = counts[0]
     missing = sorted({*range(count)} - {int(name[1]) for name in names})
     if missing:

@@ -13,10 +13,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
     """Draw the scores of networks, one colour each, as PNG."""
     names = _measured(found)
     first = next(iter(found.values()))
-    series = {
-        label: [_means(results).get(f"invariance_{name}") for name in names]
-        for label, results in found.items()
-    }
+    series = {label: [_means(results).get(f"invariance_{name}") for name in names] for label, results in found.items()}
     top, variant = first["measure"]["top_k"], first["measure"]["variant"]
     whose = "of each class" if variant == "class" else "of all"
     return grouped_bars(
@@ -50,8 +47,7 @@ def summary(found: Mapping[str, Results]) -> str:
     splits = list(first.get("splits", {}).values())
     videos = ", ".join(map(_count, splits)) or f"{_count(first)}, {first['num_samples']} clips"
     cells = {
-        label: [label, *(_cell(results, f"invariance_{name}") for name in names)]
-        for label, results in found.items()
+        label: [label, *(_cell(results, f"invariance_{name}") for name in names)] for label, results in found.items()
     }
     rows = zip(["", *names], *cells.values(), strict=True)
     widths = [max(map(len, column)) for column in cells.values()]

@@ -163,9 +163,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
     option("--cpus", type=positive, help="CPUs per process; data.workers + 1 are needed")
     option("--mem", help="memory per node as Slurm writes it: 200G")
     option("--name", default="vidssl", help="name of the job (default vidssl)")
-    option(
-        "--slurm", action="append", default=[], metavar="KEY=VALUE", help="another sbatch option; repeatable"
-    )
+    option("--slurm", action="append", default=[], metavar="KEY=VALUE", help="another sbatch option; repeatable")
     option("--folder", type=Path, help="folder of the logs (default: jobs/ in the output)")
     option("--wait", action="store_true", help="wait for the end; exit with 1 if the job failed")
     return parser

@@ -181,9 +181,7 @@ def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: s
     return method
 
 
-def _build_from_config(
-    options: LoadOptions, origin: dict[str, Any]
-) -> tuple[Run, Backbone, InitialWeights | None]:
+def _build_from_config(options: LoadOptions, origin: dict[str, Any]) -> tuple[Run, Backbone, InitialWeights | None]:
     """Build the backbone of `options.cfg`, with random or third-party weights, which are added to `origin`."""
     path, random = origin["path"], options.checkpoint == "random"
     if options.cfg is None:

@@ -66,9 +66,7 @@ def measure_invariance(
         ]
         with only_run_in(out):
             found = {
-                name: _measure(
-                    request, listed, boxes, measure, videos, out if len(names) == 1 else out / name, name
-                )
+                name: _measure(request, listed, boxes, measure, videos, out if len(names) == 1 else out / name, name)
                 for name, request in zip(names, requests, strict=True)
             }
             distributed.on_main(lambda: write_whole(out / "invariance.png", chart(found)))
@@ -98,9 +96,7 @@ def measure_invariance_splits(
     for checkpoint in checkpoints:
         settings = options.overrides if options_of(checkpoint, splits[0]).overrides else ()
         if not any("{split}" in str(text) for text in (checkpoint, videos, *settings)):
-            raise ConfigError(
-                f"neither {checkpoint} nor the list contains {{split}}: all splits would be the same"
-            )
+            raise ConfigError(f"neither {checkpoint} nor the list contains {{split}}: all splits would be the same")
     names = _names(checkpoints)
 
     def network(name: str, checkpoint: str) -> Results:
@@ -195,9 +191,7 @@ def _request(
         "boxes": None if boxes is None else _boxes_hash(boxes, videos),
     }
     content = json.loads(json.dumps(content))  # with lists for tuples, as it is read from results.json
-    return _Request(
-        subject, Trajectories(test.clip, test.clips, test.size, names, test.short_side), left_out, content
-    )
+    return _Request(subject, Trajectories(test.clip, test.clips, test.size, names, test.short_side), left_out, content)
 
 
 def _boxes_hash(boxes: Mapping[str, Boxes], videos: VideoList) -> str:

@@ -41,9 +41,7 @@ def _add(commands: Any, dataset: str, summary: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_shared(
-    parser: argparse.ArgumentParser, max_missing: float | None = 0.05, fps: float | None = None
-) -> None:
+def _add_shared(parser: argparse.ArgumentParser, max_missing: float | None = 0.05, fps: float | None = None) -> None:
     """Add the options of commands that search a folder; without `--max-missing` if that is None."""
     parser.add_argument("--follow-links", action="store_true", help="follow links to folders and outside")
     default = "" if fps is None else f" (default {fps:g})"
@@ -54,9 +52,7 @@ def _add_shared(
 
 
 def _add_folder(commands: Any) -> None:
-    parser = _add(
-        commands, "folder", "any folder of videos: train.csv and test.csv, or a list for each split"
-    )
+    parser = _add(commands, "folder", "any folder of videos: train.csv and test.csv, or a list for each split")
     _add_shared(parser, max_missing=None)
     parser.add_argument("root", type=Path, help="folder of the videos")
     text = "fraction of the groups for the test list (default 0.33; 0, no test list, if there are no classes)"

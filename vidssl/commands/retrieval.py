@@ -82,9 +82,7 @@ def retrieve(
     def measure(subject: Subject, g: _Gallery, q: Features, common: Tree) -> Tree:
         gallery_videos, query_videos = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
         check_classes(gallery_videos, query_videos)
-        neighbours, numbers = _measure(
-            g.features, q, gallery_videos, query_videos, center, k, drop_duplicates
-        )
+        neighbours, numbers = _measure(g.features, q, gallery_videos, query_videos, center, k, drop_duplicates)
         results = {**numbers, "num_queries": len(q.x), "centered": center, "knn_k": k, **common}
         count = min(shown_queries, len(q.x))
         shown = [n * len(q.x) // count for n in range(count)]

@@ -67,22 +67,17 @@ class PageImages:
             self.missing[key] = str(error)
             return np.full((1, 3, 96, 96), 225, np.uint8)
 
-    def row(
-        self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int
-    ) -> QueryRow:
+    def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:
         """Describe a query and its nearest videos."""
         record = query.records[n]
-        pairs = zip(
-            neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True
-        )
+        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
         found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
         return QueryRow(
             self.key(record),
             with_span(query.names[n], record.start, record.end),
             record.label,
             tuple(
-                Hit(self.key(hit), with_span(name, hit.start, hit.end), hit.label, value)
-                for hit, name, value in found
+                Hit(self.key(hit), with_span(name, hit.start, hit.end), hit.label, value) for hit, name, value in found
             ),
         )
 
@@ -141,9 +136,7 @@ def _write_page(
     images: PageImages,
 ) -> None:
     wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
-    previews = {
-        key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)
-    }
+    previews = {key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)}
     test, origin = subject.test, subject.origin
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
@@ -151,8 +144,7 @@ def _write_page(
     details = {
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
-        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, "
-        f"{test.clip.frames} frames each",
+        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, {test.clip.frames} frames each",
         "Cannot be read": f"{missing[0]} queries, {missing[1]} of the gallery" if any(missing) else "",
         "Duplicates": f"{duplicates} pairs{', ignored' * results['drop_duplicates']}" if duplicates else "",
         "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",

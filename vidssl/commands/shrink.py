@@ -159,23 +159,15 @@ def _tasks(listed: "VideoList", settings: ShrinkSettings) -> list[_FileToCopy]:
         path, name, rate = PurePosixPath(written), _normal(written), None
         # Below another root such a name is the same file, or a file beside the copies.
         if path.is_absolute() or ".." in path.parts:
-            raise DataError(
-                f"{name!r} in {listed.path} is outside of the root {listed.root}: move the file there"
-            )
+            raise DataError(f"{name!r} in {listed.path} is outside of the root {listed.root}: move the file there")
         if Path(record.path).is_dir():
             rate = record.fps or settings.fps
             if rate is None:
-                raise ConfigError(
-                    f"{name} is an image folder without a frame rate: give --fps or a column fps"
-                )
+                raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
             if rates.setdefault(name, rate) != rate:
-                raise ConfigError(
-                    f"{name} has {rates[name]} and {rate} fps in {listed.path}: a copy has one rate"
-                )
+                raise ConfigError(f"{name} has {rates[name]} and {rate} fps in {listed.path}: a copy has one rate")
         elif is_image(Path(record.path)):
-            raise DataError(
-                f"{name!r} in {listed.path} is an image, and only videos are shrunk: remove the row"
-            )
+            raise DataError(f"{name!r} in {listed.path} is an image, and only videos are shrunk: remove the row")
         rates[name] = rate
     return [_FileToCopy(number, name, rate) for number, (name, rate) in enumerate(rates.items())]
 

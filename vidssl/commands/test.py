@@ -109,9 +109,7 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
         "splits": own,
         "mean": {name: mean(column) for name, column in columns.items()},
         "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
-        **{
-            name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT, "request"}
-        },
+        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT, "request"}},
     }
     distributed.on_main(lambda: write_json(out / "results.json", results))
     return results
@@ -227,9 +225,7 @@ def _request(
         {"name": name, **protocol.config.model_dump(mode="json", exclude={"name"})}
         for name, protocol in protocols.items()
     ]
-    return subject.request(
-        {"protocols": settings, "train_list": train_list, "train_data": train_data}, query, data
-    )
+    return subject.request({"protocols": settings, "train_list": train_list, "train_data": train_data}, query, data)
 
 
 def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
@@ -241,9 +237,7 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
 def summary(results: Results) -> str:
     """Format the numbers of a test as a short table."""
     test, splits = results["protocol"], list(results.get("splits", {}).values())
-    counts = ", ".join(
-        f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results]
-    )
+    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
     lines = [
         f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
         + (f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else "")
@@ -268,9 +262,7 @@ def _cell(name: str, value: float) -> str:
     return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"
 
 
-def _results(
-    found: Measurement, subject: Subject, request: Tree, videos: Path, train: Path | None
-) -> Results:
+def _results(found: Measurement, subject: Subject, request: Tree, videos: Path, train: Path | None) -> Results:
     return {
         **found.numbers,
         "protocols": request["protocols"],

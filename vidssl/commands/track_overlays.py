@@ -27,9 +27,7 @@ def draw_overlays(
     left_out: Container[str],
 ) -> None:
     """Draw the tracks of the first `count` videos of a shard, `out/tracks/<name>.npz`, to `out/overlays/<name>.mp4`."""
-    records = {
-        tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)
-    }
+    records = {tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)}
     chosen = [name for name in list(records)[shard[0] :: shard[1]] if name not in left_out][:count]
     for name in progress(chosen, title="overlays", unit="video", disable=not chosen):
         tracks, _ = read_tracks(out / "tracks" / f"{name}.npz")

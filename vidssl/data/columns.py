@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.paths import full_path
+from vidssl.data.list_paths import full_path
 from vidssl.types import VideoRecord
 
 Item = TypeVar("Item")

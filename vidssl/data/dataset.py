@@ -189,13 +189,10 @@ def make_views(
     if len(recipes) == 1:
         pairs *= len(clips)
     if len(pairs) != len(clips):
-        raise ConfigError(
-            f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip"
-        )
+        raise ConfigError(f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip")
     # Decide on RGB difference before decoding: it changes which frames are needed.
     wanted = [
-        _needed_frames(clip, rng.random() < recipe.difference)
-        for clip, (recipe, rng) in zip(clips, pairs, strict=True)
+        _needed_frames(clip, rng.random() < recipe.difference) for clip, (recipe, rng) in zip(clips, pairs, strict=True)
     ]
     union = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
     frames = video.frames(offset + union)

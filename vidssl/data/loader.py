@@ -47,10 +47,7 @@ def eval_loader(
 ) -> "Loader":
     """Make a loader for evaluation: this process's videos, every world-th one, exactly once and in order."""
     mine = range(rank, len(dataset), world)
-    chunks = [
-        [(0, index) for index in mine[first : first + batch_size]]
-        for first in range(0, len(mine), batch_size)
-    ]
+    chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
     return Loader(dataset, chunks, workers, timeout, len(dataset) if dataset.skip else 0, prefetch)
 
 
@@ -61,9 +58,7 @@ class Loader:
     dataset: ClipDataset
     batches: StepSampler | Sequence[list[Key]]  # the keys of each batch
     workers: int  # processes; with 0 this process makes the batches, and a hang or crash is not caught
-    timeout: float | None = (
-        None  # seconds for one video; after that its worker is stopped and it counts as broken
-    )
+    timeout: float | None = None  # seconds for one video; after that its worker is stopped and it counts as broken
     max_lost: int = 0  # videos that may make their worker hang or crash; one more is an error
     prefetch: int = 2  # batches that each worker prefetches; their order does not depend on it
     _logged: bool = field(default=False, init=False)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.columns import Records
-from vidssl.data.paths import PathRule, full_path
+from vidssl.data.list_paths import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 

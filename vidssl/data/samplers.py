@@ -61,9 +61,7 @@ class ClipSettings(Settings):
         if (self.seconds is None) == (self.sampling_rate is None):
             raise ValueError("set exactly one of seconds and sampling_rate")
         if self.target_fps is not None and self.sampling_rate is None:
-            raise ValueError(
-                "target_fps is the frame rate that sampling_rate counts in: set both, or seconds alone"
-            )
+            raise ValueError("target_fps is the frame rate that sampling_rate counts in: set both, or seconds alone")
         return self
 
     def span(self, fps: float, factor: float = 1.0) -> int:
@@ -189,14 +187,10 @@ class Pair:
         """
         views = len(generators)
         if views < 2:
-            raise ConfigError(
-                f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}"
-            )
+            raise ConfigError(f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}")
         span = self.config.span(meta.fps)
         distance = span - 1 + self.config.min_gap
-        slack = (
-            meta.num_frames - span - (views - 1) * distance
-        )  # frames that are left beyond the minimal layout
+        slack = meta.num_frames - span - (views - 1) * distance  # frames that are left beyond the minimal layout
         if slack >= 0:
             # Without the distances, the sorted starts are `views` numbers in 0 … slack, with repetition. Adding
             # 0, 1, 2, … makes them distinct numbers out of slack + views, which can be drawn uniformly.
@@ -243,9 +237,7 @@ class TrackedPair(Pair):
             DataError: There is no pair, and `untracked` is `error`; or from `Pair`.
         """
         if len(generators) != 2:
-            raise ConfigError(
-                f"the sampler tracked_pair draws two clips, data.views names {len(generators)} recipes"
-            )
+            raise ConfigError(f"the sampler tracked_pair draws two clips, data.views names {len(generators)} recipes")
         if meta.tracks is None:
             raise ConfigError(
                 "the sampler tracked_pair needs tracks: run vidssl track and set tracks.folder to its output folder"

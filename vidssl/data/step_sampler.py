@@ -48,13 +48,9 @@ class StepSampler:
     def __post_init__(self) -> None:
         size, world, micro = self.batch_size, self.world, self.micro_batch_size
         if size > self.num_records:
-            raise ConfigError(
-                f"batch_size {size} is more than the {self.num_records} records of the list: lower it"
-            )
+            raise ConfigError(f"batch_size {size} is more than the {self.num_records} records of the list: lower it")
         if size % (world * micro):
-            raise ConfigError(
-                f"batch_size {size} is not a multiple of {world} processes x micro_batch_size {micro}"
-            )
+            raise ConfigError(f"batch_size {size} is not a multiple of {world} processes x micro_batch_size {micro}")
 
     def __len__(self) -> int:
         return (self.stop - self.start) * (self.batch_size // self.world // self.micro_batch_size)

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from vidssl.atomic import replacing
 from vidssl.config import Settings
 from vidssl.data.columns import Records, take
-from vidssl.data.paths import PathRule
+from vidssl.data.list_paths import PathRule
 from vidssl.data.rows import COLUMNS, check_duplicates, check_header, parse_row, read_rows, row_key
 from vidssl.errors import DataError
 from vidssl.randomness import generator
@@ -85,9 +85,7 @@ def choose(videos: VideoList, subset: Subset) -> VideoList:
     for n, label in enumerate(videos.labels.tolist()):
         rows.setdefault(label, []).append(n)
     if -1 in rows:
-        raise DataError(
-            f"a subset of {videos.path} is drawn by class, and {len(rows[-1])} videos have no label"
-        )
+        raise DataError(f"a subset of {videos.path} is drawn by class, and {len(rows[-1])} videos have no label")
     chosen = []
     for label, members in rows.items():
         count = subset.per_class or max(1, int((subset.share or 0.0) * len(members) + 0.5))
@@ -134,9 +132,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     for line, row in rows:
         place = f"{path}:{line}"
         if len(row) != len(columns):
-            raise DataError(
-                f"{place}: {len(row)} fields, the header has {len(columns)}; quote names with commas"
-            )
+            raise DataError(f"{place}: {len(row)} fields, the header has {len(columns)}; quote names with commas")
         record = parse_row(dict(zip(columns, row, strict=True)), place, rule, len(classes))
         records.append(record)
         lines.append(line)
@@ -283,9 +279,7 @@ def _write_all(out: Path, texts: Mapping[str, str]) -> None:
     """Write files into a folder: all of them or none."""
     folders = [name for name in texts if (out / name).is_dir()]
     if folders:
-        raise DataError(
-            f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists"
-        )
+        raise DataError(f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists")
     try:
         out.mkdir(parents=True, exist_ok=True)
         with ExitStack() as written:  # the files are renamed when all of them are on disk

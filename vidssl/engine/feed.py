@@ -86,9 +86,7 @@ class Feed:
             if path not in self._broken:
                 self._broken[path] = reason
                 if distributed.is_main():
-                    _log.warning(
-                        "broken video %d, the next one takes its place: %s", len(self._broken), reason
-                    )
+                    _log.warning("broken video %d, the next one takes its place: %s", len(self._broken), reason)
         if len(self._broken) > self._limit * self._num_records:
             if distributed.is_main():
                 self._write_report()

@@ -67,9 +67,7 @@ class StopRequest:
             name = signal.Signals(number).name
             # Not by print or logging: the signal may have come in the middle of one.
             with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
-                os.write(
-                    2, f"\n{name}: saving at the next step boundary; send it again to end at once\n".encode()
-                )
+                os.write(2, f"\n{name}: saving at the next step boundary; send it again to end at once\n".encode())
             if self._breaks:
                 raise Interrupted(number)
 

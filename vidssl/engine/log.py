@@ -55,9 +55,7 @@ class RunLog:
         except OSError as error:
             raise self._error(error) from None
         self._open.callback(self._board.close)
-        self._bar = progress(
-            title="train", unit="step", total=self._steps, initial=self._step, smoothing=0.05
-        )
+        self._bar = progress(title="train", unit="step", total=self._steps, initial=self._step, smoothing=0.05)
         self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
 

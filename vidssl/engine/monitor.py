@@ -26,9 +26,7 @@ class Monitor:
     gallery: VideoList | None
     query: VideoList
 
-    def measure(
-        self, run: Run, method: Method, device: torch.device, request: StopRequest
-    ) -> dict[str, float]:
+    def measure(self, run: Run, method: Method, device: torch.device, request: StopRequest) -> dict[str, float]:
         """Compute the metrics of a network; the random state of the training is not touched."""
         return measure(
             method.backbone,

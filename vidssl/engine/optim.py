@@ -16,9 +16,7 @@ from vidssl.schedule import Scheduled
 
 class _Shared(Settings):
     lr: Scheduled
-    base_batch: int | None = Field(
-        default=None, ge=1
-    )  # lr is for this batch size, and scaled linearly to the run's
+    base_batch: int | None = Field(default=None, ge=1)  # lr is for this batch size, and scaled linearly to the run's
     weight_decay: float = Field(default=0.0, ge=0)
     # Learning rate of the backbone, relative to that of the heads.
     backbone_scale: float = Field(default=1.0, gt=0)
@@ -74,9 +72,7 @@ class LARS(Optimizer):
         trust: float,
         nesterov: bool = False,
     ) -> None:
-        super().__init__(
-            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust}
-        )
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
         self.nesterov = nesterov
 
     @torch.no_grad()
@@ -124,9 +120,7 @@ def build_optimizer(config: OptimizerConfig, method: Method) -> Optimizer:
     return optimizer
 
 
-def _groups(
-    config: OptimizerConfig, method: Method, decays: Callable[[Tensor], bool]
-) -> list[dict[str, Any]]:
+def _groups(config: OptimizerConfig, method: Method, decays: Callable[[Tensor], bool]) -> list[dict[str, Any]]:
     """Group the trainable parameters by the scale of their learning rate and by weight decay."""
     backbone = set() if config.backbone_scale == 1.0 else {id(p) for p in method.backbone.parameters()}
     groups: dict[tuple[float, float], list[Tensor]] = {}

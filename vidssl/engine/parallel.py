@@ -85,9 +85,7 @@ def average_gradients(parallel: nn.Module) -> None:
         gradients = [p.grad for p in parallel.parameters() if p.grad is not None]
         mean = distributed.mean(torch.cat([gradient.flatten() for gradient in gradients]))
         parts = torch.split(mean, [gradient.numel() for gradient in gradients])
-        torch._foreach_copy_(
-            gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)]
-        )
+        torch._foreach_copy_(gradients, [part.view(g.shape) for part, g in zip(parts, gradients, strict=True)])
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:

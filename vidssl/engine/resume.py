@@ -100,16 +100,12 @@ def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) ->
     data = distributed.on_main(lambda: identify(videos))
     # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
     folder, trust = _folder(run), run.checkpoint.trust
-    found = distributed.together(
-        lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None
-    )
+    found = distributed.together(lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None)
     step: int = distributed.gather_objects(found["step"] if found is not None else 0)[0]
     if not step:
         return RunState(data=data)
     path = checkpoint.path_of(folder, step)
-    content = distributed.together(
-        lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos)
-    )
+    content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
     _restore_rng(run, content, path, _on_gpu(method))
@@ -137,9 +133,7 @@ def _restore_rng(run: Run, content: Tree, path: Path, on_gpu: bool) -> None:
         return
     seed_process(run, content["step"])
     if distributed.is_main():
-        _log.warning(
-            "%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now
-        )
+        _log.warning("%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now)
 
 
 def _warn_of_other_files(path: Path, before: Tree, now: Tree) -> None:
@@ -229,9 +223,7 @@ def _lock(output: Path, stack: ExitStack) -> None:
         output.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(open(output / ".lock", "w"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot write to output {output}: {error.strerror}; choose another output"
-        ) from None
+        raise ConfigError(f"cannot write to output {output}: {error.strerror}; choose another output") from None
     try:
         # The kernel releases the lock when the process ends, even if it is killed.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -109,9 +109,7 @@ class TrackFiles(Settings):
 class Run(Settings):
     """A run. `schema` adds the types of fields that are chosen by name, after importing plug-ins."""
 
-    imports: tuple[
-        str, ...
-    ] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
+    imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
     seed: int = Field(default=0, ge=0)
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -120,9 +118,7 @@ class Run(Settings):
     compile: bool = False  # torch.compile of the backbone and the target backbone
     # Batch norm with several processes, see docs/distributed.md; auto: sync.
     sync_bn: SyncBN = "auto"
-    verify_every: int | None = Field(
-        default=None, ge=1
-    )  # steps between comparisons of the state of all processes
+    verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of the state of all processes
     epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
     steps: int | None = Field(default=None, ge=1)
     init: Initial | None = None  # file of initial weights of the backbone
@@ -197,9 +193,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     tree = read(path, overrides)
     named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
     if split is None and (named or _mentions_split(tree)):
-        raise ConfigError(
-            f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3"
-        )
+        raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
     if split is not None:
         if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):
             raise ConfigError(

@@ -66,9 +66,7 @@ def check_name(path: Path, remedy: str) -> None:
         DataError: It is.
     """
     if path.is_file() or path.suffix == ".npz":
-        raise DataError(
-            f"{path} is a file, and features are now a folder with {_ARRAY}, {_ROWS}, {_META}: {remedy}"
-        )
+        raise DataError(f"{path} is a file, and features are now a folder with {_ARRAY}, {_ROWS}, {_META}: {remedy}")
 
 
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
@@ -79,9 +77,7 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
     """
     index, order = torch.cat([part.features.index for part in parts]).sort()
     label = torch.cat([part.features.label for part in parts])[order].tolist()
-    names, spans = (
-        [*chain.from_iterable(getattr(part, name) for part in parts)] for name in ("names", "spans")
-    )
+    names, spans = ([*chain.from_iterable(getattr(part, name) for part in parts)] for name in ("names", "spans"))
     missing = sorted(chain.from_iterable(part.features.missing for part in parts))
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -104,9 +104,7 @@ def extract(
         try:
             with closing(on_device(loader, device)) as batches:
                 quiet = not distributed.is_main()
-                bar = progress(
-                    batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False
-                )
+                bar = progress(batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False)
                 for batch in bar:
                     check()
                     missing += batch.replaced
@@ -122,9 +120,7 @@ def extract(
     for _, reason in missing if distributed.is_main() else ():
         _log.warning("skipped: %s", reason)
     if len(missing) == len(videos.records):
-        raise DataError(
-            f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}"
-        )
+        raise DataError(f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}")
     index, order = torch.sort(torch.cat([index for _, index, _ in found]))
     label = torch.tensor(videos.labels)
     return Features(torch.cat([x for x, _, _ in found])[order], label[index], index, tuple(missing))

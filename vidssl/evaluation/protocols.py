@@ -28,9 +28,7 @@ class Measured:
     """The results of a protocol."""
 
     numbers: dict[str, float]  # names are unique over all protocols
-    predicted: Tensor | None = (
-        None  # (Q,) int64 class of each query, -1: none; None: the protocol predicts no class
-    )
+    predicted: Tensor | None = None  # (Q,) int64 class of each query, -1: none; None: the protocol predicts no class
     details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
 
 

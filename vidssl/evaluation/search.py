@@ -59,9 +59,7 @@ def nearest(
     for start in range(0, len(query) if k else 0, chunk):
         stop = min(start + chunk, len(query))
         own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
-        index[start:stop], similarity[start:stop] = _search(
-            q.unit(slice(start, stop)), g, copies, k, own.numpy()
-        )
+        index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, own.numpy())
     return Neighbours(index, similarity)
 
 
@@ -83,9 +81,7 @@ def check_finite(name: str, x: Tensor) -> None:
     finite = torch.isfinite(x).all(dim=1)
     if not bool(finite.all()):
         row = int(finite.logical_not().nonzero()[0])
-        raise DataError(
-            f"a {name} feature is not finite (row {row} of {len(x)}): the network or its input is broken"
-        )
+        raise DataError(f"a {name} feature is not finite (row {row} of {len(x)}): the network or its input is broken")
 
 
 class _Vectors:

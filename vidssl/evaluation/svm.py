@@ -22,9 +22,7 @@ _FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
 
 class _SvmSettings(Settings):
-    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(
-        default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1
-    )
+    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
     folds: int = Field(default=3, ge=2)  # of the cross-validation
     seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `lowshot`
 
@@ -75,9 +73,7 @@ class LowShot(Compared):
     class Config(_SvmSettings):
         """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
 
-        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-            default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1
-        )
+        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
         draws: int = Field(default=5, ge=2)
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
@@ -125,9 +121,7 @@ def _smallest_class(name: str, label: Tensor) -> int:
     counts = torch.bincount(label)
     counts = counts[counts > 0]
     if len(counts) < 2:
-        raise DataError(
-            f"protocol {name}: all {len(label)} training videos are of one class: it needs at least two"
-        )
+        raise DataError(f"protocol {name}: all {len(label)} training videos are of one class: it needs at least two")
     return int(counts.min())
 
 

@@ -63,8 +63,7 @@ class MemoryBank(nn.Module):
         if not self._held:
             return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
         held, rows = (
-            torch.cat([wait() for wait in parts], dim=1).flatten(0, 1)
-            for parts in zip(*self._held, strict=True)
+            torch.cat([wait() for wait in parts], dim=1).flatten(0, 1) for parts in zip(*self._held, strict=True)
         )
         self._held = []
         index, counts = torch.unique(held, return_counts=True)
@@ -108,9 +107,7 @@ class OnlineKMeans(nn.Module):
 
     def _check(self, records: int, which: str) -> None:
         if records < len(self.counts):
-            raise ConfigError(
-                f"clusters {len(self.counts)} is more than the {records} records {which}: lower it"
-            )
+            raise ConfigError(f"clusters {len(self.counts)} is more than the {records} records {which}: lower it")
 
     @property
     def centroids(self) -> Tensor:

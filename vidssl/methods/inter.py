@@ -53,13 +53,9 @@ class InterBranch(Branch):
 
     bank: MemoryBank
 
-    def __init__(
-        self, config: Inter, dim: int, temperature: Schedule | None, bank: MemoryBank | None = None
-    ) -> None:
+    def __init__(self, config: Inter, dim: int, temperature: Schedule | None, bank: MemoryBank | None = None) -> None:
         super().__init__()
-        given = [
-            f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None
-        ]
+        given = [f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None]
         if temperature is None and given:
             raise ConfigError(
                 f"{' and '.join(given)} cannot be set: the method has no negatives, and so its inter branch has none; "

@@ -29,9 +29,7 @@ class Jigsaw(Settings):
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
     # Of each patch, before they are joined: PIRL's linear layer, or InfoMin's MLP with one hidden layer.
     head: Literal["linear", "mlp"] = "linear"
-    view: int | None = Field(
-        default=None, ge=0
-    )  # a view that is only cut; None: every query view is also cut
+    view: int | None = Field(default=None, ge=0)  # a view that is only cut; None: every query view is also cut
 
 
 class JigsawBranch(Branch):

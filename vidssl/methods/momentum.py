@@ -64,9 +64,7 @@ class MomentumMethod(Method):
         self.projector = mlp(backbone.dim, config.projector)
         out = config.projector.out
         if config.predictor is not None and config.predictor.out != out:
-            raise ConfigError(
-                f"predictor.out {config.predictor.out} is not projector.out {out}: make them equal"
-            )
+            raise ConfigError(f"predictor.out {config.predictor.out} is not projector.out {out}: make them equal")
         self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         queued = config if isinstance(config, QueueConfig) else None
@@ -121,9 +119,7 @@ class MomentumMethod(Method):
     def compare(self, encoded: Encoded) -> Tensor:
         """Average `pair_loss` over all ordered pairs of a query view and another key view."""
         with full_precision(self.queue.keys.device):
-            return torch.stack(
-                [self.pair_loss(encoded.queries[q], encoded.keys[k]) for q, k in encoded.pairs()]
-            ).mean()
+            return torch.stack([self.pair_loss(encoded.queries[q], encoded.keys[k]) for q, k in encoded.pairs()]).mean()
 
     def _embed_queries(self, batch: Batch, views: list[int]) -> dict[int, list[Tensor]]:
         """Embed views by the online network: unit rows (N, d) of the clip, and of the region if there is one.

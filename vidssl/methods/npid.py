@@ -54,9 +54,7 @@ class NPID(Method):
         self.bank = MemoryBank(out, config.bank_momentum)
         self.set_branches(
             jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
-            inter=None
-            if config.inter is None
-            else InterBranch(config.inter, out, config.temperature, self.bank),
+            inter=None if config.inter is None else InterBranch(config.inter, out, config.temperature, self.bank),
         )
 
     def allocate(self, num_records: int) -> None:
@@ -102,8 +100,7 @@ class NPID(Method):
         key, queries = encoded.keys[_BANK], encoded.queries
         with full_precision(key.device):
             query, keys, one_each = (
-                distributed.gather(rows)
-                for rows in (torch.cat([*queries.values()]), key.repeat(len(queries), 1), key)
+                distributed.gather(rows) for rows in (torch.cat([*queries.values()]), key.repeat(len(queries), 1), key)
             )
             scalars = key_statistics(query, keys, self.bank.rows, one_each)
         scalars["i_nce"] = log(self.config.negatives + 1) - self._margin_nce(encoded, margin=0.0)

@@ -14,9 +14,7 @@ from torch import Tensor
 from vidssl.errors import CheckpointError
 
 _EXPECTED = "expected: a .pt file that vidssl wrote"
-_EXPECTED_ANY = (
-    "expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
-)
+_EXPECTED_ANY = "expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
 
 # First bytes of files, and their offset.
 _ZIP = b"PK\x03\x04"
@@ -73,9 +71,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except OSError:
         raise
     except Exception as error:
-        raise CheckpointError(
-            f"{path} is a damaged safetensors file ({_one_line(error)}): replace it"
-        ) from None
+        raise CheckpointError(f"{path} is a damaged safetensors file ({_one_line(error)}): replace it") from None
 
 
 def _load(path: Path, file: IO[bytes], trust: bool, expected: str) -> Any:

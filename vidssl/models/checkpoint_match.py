@@ -72,9 +72,7 @@ def shapes_of(backbone: Backbone) -> Shapes:
     return {name: tuple(value.shape) for name, value in state.items() if isinstance(value, Tensor)}
 
 
-def compare(
-    network: FoundNetwork, own: Shapes, backbone: str, settings: dict[str, Any] | None = None
-) -> Match:
+def compare(network: FoundNetwork, own: Shapes, backbone: str, settings: dict[str, Any] | None = None) -> Match:
     """Compare the weights of a network with those of a backbone, by name and shape."""
     missing, fitting, reshaped = [], [], []
     for name, shape in own.items():
@@ -138,9 +136,7 @@ def choose_match(matches: list[Match], weights: Mapping[str, Tensor], source: st
         CheckpointError: None fits, or several do.
     """
     if not weights:
-        raise CheckpointError(
-            f"{source} holds no named weights: save the network's state_dict() with torch.save"
-        )
+        raise CheckpointError(f"{source} holds no named weights: save the network's state_dict() with torch.save")
     if not matches:
         raise CheckpointError(
             f"{source}: no known layout has these weight names{first_names(weights)}; rename prefixes with "

@@ -16,7 +16,7 @@ VIDEO_SUFFIXES = frozenset(
 )
 
 
-class Match(NamedTuple):
+class FileMatch(NamedTuple):
     """The paths that match a name: none, one, or several if the name is ambiguous."""
 
     paths: Sequence[str]
@@ -42,7 +42,7 @@ class FileIndex:
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
     repeated: list[str] = field(default_factory=list)  # links to folders that are in the index already
 
-    def find(self, name: str, any_case: bool = True) -> Match:
+    def find(self, name: str, any_case: bool = True) -> FileMatch:
         """Find a path: exact, else with another extension, else (if `any_case`) in different case.
 
         A folder of images matches like a file without extension: `a/x` for `a/x.avi`.
@@ -50,20 +50,20 @@ class FileIndex:
         stem = _stem(name)
         paths = self._by_stem.get(stem, [])
         if name in paths:
-            return Match([name], "exact")
+            return FileMatch([name], "exact")
         if paths or not any_case:
-            return Match(paths, "extension")
+            return FileMatch(paths, "extension")
         paths = self._by_folded_stem.get(stem.casefold(), [])
         same_extension = [path for path in paths if path.casefold() == name.casefold()]
-        return Match(same_extension or paths, "case")
+        return FileMatch(same_extension or paths, "case")
 
-    def find_anywhere(self, name: str, preferred: Collection[str]) -> Match:
+    def find_anywhere(self, name: str, preferred: Collection[str]) -> FileMatch:
         """Find a file name in all folders; of several matches, keep those in a folder with a `preferred` name."""
         paths = self._by_name.get(_stem(name), [])
         exact = [path for path in paths if path.rpartition("/")[2] == name]
         paths = exact or paths
         inside = [path for path in paths if path.rpartition("/")[0].rpartition("/")[2] in preferred]
-        return Match(inside or paths, "exact" if exact else "extension")
+        return FileMatch(inside or paths, "exact" if exact else "extension")
 
     @property
     def notes(self) -> list[str]:

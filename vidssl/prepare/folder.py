@@ -122,9 +122,7 @@ def prepare_folder(
         videos = [video for video in videos if video.label in kept]
         missing = sorted(kept - {video.label for video in videos})
         if missing:
-            raise DataError(
-                f"{classes}: {len(missing)} of {len(kept)} classes not found in {root}: {preview(missing)}"
-            )
+            raise DataError(f"{classes}: {len(missing)} of {len(kept)} classes not found in {root}: {preview(missing)}")
     if group is not None:
         videos = _group_by_pattern(videos, group)
     frames = {path: index.image_folders[path] for path, *_ in videos if path in index.image_folders}
@@ -192,9 +190,7 @@ def _label_by_folder(root: Path, paths: Sequence[str], unlabeled: bool) -> list[
     return [FolderVideo(path, labels[path], group=path) for path in paths]
 
 
-def _read_labels(
-    index: FileIndex, labels: Path, group_column: str | None, follow_links: bool
-) -> list[FolderVideo]:
+def _read_labels(index: FileIndex, labels: Path, group_column: str | None, follow_links: bool) -> list[FolderVideo]:
     root, real_root = index.root, index.root.resolve()
     columns = ["path", "label"] + ([group_column] if group_column is not None else [])
     videos: dict[str, FolderVideo] = {}
@@ -242,9 +238,7 @@ def _check_other_lists(out: Path, written: set[str], classes: Sequence[str]) -> 
     others = [f"{name}.csv" for name in SPLITS if name not in written] + ([] if classes else ["classes.txt"])
     stale = [name for name in others if (out / name).exists()]
     if stale:
-        raise DataError(
-            f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another --out"
-        )
+        raise DataError(f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another --out")
 
 
 def _notes(
@@ -254,9 +248,7 @@ def _notes(
     labelled = any(video.label is not None for video in videos)
     pooled = sorted({top for video in videos if is_split(top := video.path.split("/")[0])} - {*splits})
     if pooled and not labelled:
-        notes.append(
-            f"{preview(pooled)} are not splits: splits need one for training and nothing beside them"
-        )
+        notes.append(f"{preview(pooled)} are not splits: splits need one for training and nothing beside them")
     if splits:
         notes.append(f"splits are the folders {', '.join(splits)}")
     for folder in splits if labelled else ():

@@ -19,13 +19,9 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
     Raises:
         DataError: The split files are incomplete, contradict each other, or do not fit the folder.
     """
-    files = [
-        found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))
-    ]
+    files = [found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
     if not files:
-        raise DataError(
-            f"{splits} has no <class>_test_split1.txt: pass the folder testTrainMulti_7030_splits"
-        )
+        raise DataError(f"{splits} has no <class>_test_split1.txt: pass the folder testTrainMulti_7030_splits")
     classes, numbers = (sorted({file[n] for file in files}) for n in (1, 2))
     missing = {f"{name}_test_split{n}.txt" for name in classes for n in numbers} - {file[0] for file in files}
     if missing:

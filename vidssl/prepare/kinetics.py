@@ -6,7 +6,7 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
-from vidssl.prepare.file_index import FileIndex, Match, preview
+from vidssl.prepare.file_index import FileIndex, FileMatch, preview
 from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
 
 _REMEDY = "pass an official CSV; the test list has no labels: use the validation list"
@@ -61,7 +61,7 @@ def prepare_kinetics(
         if classes is not None:
             notes.append(f"{side}: skipped {len(rows) - len(lists[side])} rows of other classes")
 
-    def find(index: FileIndex, video: ListedVideo) -> Match:
+    def find(index: FileIndex, video: ListedVideo) -> FileMatch:
         folders = (names[video.label], names[video.label].replace(" ", "_"))
         match = index.find_anywhere(video.name, folders)
         if match.paths or untrimmed:

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from vidssl.data.video_list import Row, check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.file_index import FileIndex, Match, check_name, index_files, preview
+from vidssl.prepare.file_index import FileIndex, FileMatch, check_name, index_files, preview
 
 
 class ListedVideo(NamedTuple):
@@ -28,7 +28,7 @@ class ListedVideo(NamedTuple):
         return self.start, self.end
 
 
-Finder = Callable[[FileIndex, ListedVideo], Match]
+Finder = Callable[[FileIndex, ListedVideo], FileMatch]
 
 
 class MatchOptions(TypedDict, total=False):
@@ -75,8 +75,7 @@ class Report:
                 "missing": preview(counts.missing),
                 "in different case": preview(counts.case_mismatches, pair),
                 "with another extension": preview(counts.extension_mismatches, pair),
-                "folders of images": counts.image_folders
-                and f"{counts.image_folders}; set --fps, or data.fps later",
+                "folders of images": counts.image_folders and f"{counts.image_folders}; set --fps, or data.fps later",
                 "frame count differs": preview(counts.frame_count_mismatches, str),
                 "classes without a file": preview(counts.empty_classes),
             }
@@ -126,8 +125,7 @@ def write_matched_lists(
         for _, path in pairs:
             check_name(path)
         rows[name] = [
-            Row(path, video.label, *video.span, fps if path in index.image_folders else None)
-            for video, path in pairs
+            Row(path, video.label, *video.span, fps if path in index.image_folders else None) for video, path in pairs
         ]
     write_lists(out, root, rows, classes)
     return Report(counts, tuple(classes), (*notes, *index.notes))

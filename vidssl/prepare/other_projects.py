@@ -75,9 +75,7 @@ def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -
     if not values["path"] or not are_numbers:
         raise wrong
     path = _relative(place, values["path"], index.root)
-    for count in range(
-        len(numbers)
-    ):  # a number may belong to the path: "x/f 12" is a path, or a path and a label
+    for count in range(len(numbers)):  # a number may belong to the path: "x/f 12" is a path, or a path and a label
         longer = line.rsplit(separator, count)[0].strip()
         if '"' not in line and index.find(_relative(place, longer, index.root), any_case=False).paths:
             raise DataError(

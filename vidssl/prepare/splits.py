@@ -73,12 +73,9 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
         return {"train": [*videos]}
     groups = sorted({video.group for video in videos})
     if len(groups) < 2:
-        raise DataError(
-            f"all {len(videos)} videos are one group, {groups[0]!r}: use --test 0 or other groups"
-        )
+        raise DataError(f"all {len(videos)} videos are one group, {groups[0]!r}: use --test 0 or other groups")
     count = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)
     tested = {groups[k] for k in generator(seed).permutation(len(groups))[:count]}
     return {
-        name: [video for video in videos if (video.group in tested) == (name == "test")]
-        for name in ("train", "test")
+        name: [video for video in videos if (video.group in tested) == (name == "test")] for name in ("train", "test")
     }

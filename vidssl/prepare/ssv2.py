@@ -25,9 +25,7 @@ def prepare_ssv2(
     if not isinstance(numbers, dict) or not numbers:
         raise DataError(f"{labels} is not an object from the name of each class to its number")
     if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
-        raise DataError(
-            f"{labels}: the numbers of the {len(numbers)} classes are not 0 to {len(numbers) - 1}"
-        )
+        raise DataError(f"{labels}: the numbers of the {len(numbers)} classes are not 0 to {len(numbers) - 1}")
     numbers = {name: int(number) for name, number in numbers.items()}
     classes = sorted(numbers, key=numbers.__getitem__)
     lists = {side: _videos(path, numbers, labels) for side, path in (("train", train), ("test", test))}

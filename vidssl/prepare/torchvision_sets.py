@@ -64,9 +64,7 @@ def prepare_torchvision(
     check_folder(out)
     folder = (out / "images" if images is None else images) / name
     # Open all splits first: a missing one fails before hours of writing.
-    opened = {
-        split: _open(sets[name], root, chosen, download) for split, chosen in _splits(sets[name]).items()
-    }
+    opened = {split: _open(sets[name], root, chosen, download) for split, chosen in _splits(sets[name]).items()}
     rows: dict[str, list[Row]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():

@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import file_names, read_lines
-from vidssl.prepare.file_index import FileIndex, Match, index_files, preview
+from vidssl.prepare.file_index import FileIndex, FileMatch, index_files, preview
 from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
 
 
@@ -48,7 +48,7 @@ def prepare_trackingnet(
     return write_matched_lists(root, out, lists, (), index=index, find=_find, notes=notes, **options)
 
 
-def _find(index: FileIndex, video: ListedVideo) -> Match:
+def _find(index: FileIndex, video: ListedVideo) -> FileMatch:
     return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
 
 

@@ -66,9 +66,7 @@ def _videos(path: Path, classes: list[str], renamed: Counter[str]) -> list[Liste
                 "do the files belong to one data set?"
             )
         if number is not None and int(number) != label + 1:
-            raise DataError(
-                f"{place}: {line!r}: classInd.txt has number {label + 1} for {folder}; correct one"
-            )
+            raise DataError(f"{place}: {line!r}: classInd.txt has number {label + 1} for {folder}; correct one")
         if folder != classes[label]:
             renamed[f"{folder} is {classes[label]}"] += 1
         videos.append(ListedVideo(place, name, label))

@@ -16,9 +16,7 @@ from torch.nn import functional as F
 _ROWS = 600  # of a matrix product on a CPU, so that it stays in the cache
 
 
-def affinities(
-    features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool, step: float | None
-) -> list[Tensor]:
+def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool, step: float | None) -> list[Tensor]:
     """Compare the regions of consecutive frames: max(0, cosine), Eq. (5).
 
     Args:

@@ -87,9 +87,7 @@ def choose(boxes: NDArray[np.floating[Any]], height: int, width: int, search: Se
     boxes, rank = np.unique(boxes.astype(np.float32), axis=0, return_index=True)
     sides = boxes[:, 2:] - boxes[:, :2]
     low, high, area = sides.min(axis=1), sides.max(axis=1), sides.prod(axis=1)
-    kept = (
-        (low > 0) & (low >= search.smallest * min(height, width)) & (area <= search.largest * height * width)
-    )
+    kept = (low > 0) & (low >= search.smallest * min(height, width)) & (area <= search.largest * height * width)
     if search.ratio is not None:
         kept &= high <= search.ratio * low
     if search.keep == "first":
@@ -153,9 +151,7 @@ def read_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64
         return None
 
 
-def write_proposals(
-    path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64], found: Sequence[Boxes]
-) -> None:
+def write_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64], found: Sequence[Boxes]) -> None:
     """Write the regions of each frame atomically.
 
     Raises:

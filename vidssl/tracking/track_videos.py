@@ -49,9 +49,7 @@ class Tracked:
     kept: int  # videos whose tracks existed already, made in the same way
     made: list[str] = field(default_factory=list)  # names of tracked videos
     left_out: dict[str, str] = field(default_factory=dict)  # by `tracks_name`: why a video cannot be tracked
-    untracked: list[str] = field(
-        default_factory=list
-    )  # of `made`: videos without a track that is long enough
+    untracked: list[str] = field(default_factory=list)  # of `made`: videos without a track that is long enough
     tracks: int = 0
     frames: int = 0  # searched frames
     bare: int = 0  # of these: frames without a proposal
@@ -62,9 +60,7 @@ class Tracked:
     def __str__(self) -> str:
         lines = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
         total = len(self.made) + self.kept + len(self.left_out)
-        lines.append(
-            f"{total} videos: {len(self.made)} tracked, {self.kept} kept, {len(self.left_out)} left out"
-        )
+        lines.append(f"{total} videos: {len(self.made)} tracked, {self.kept} kept, {len(self.left_out)} left out")
         if self.untracked:
             shown = ", ".join(self.untracked[:3]) + (", …" if len(self.untracked) > 3 else "")
             lines.append(
@@ -187,9 +183,7 @@ def _tasks(
         task = _Task(len(by_file), name, record)
         other = by_file.setdefault(tracks_file(out, name, record), task)
         if other.record.path != record.path:
-            raise DataError(
-                f"{other.name} and {name} would have one file of tracks: rename one of the videos"
-            )
+            raise DataError(f"{other.name} and {name} would have one file of tracks: rename one of the videos")
     mine = list(by_file.items())[shard[0] :: shard[1]]
     tasks: list[_Task] = []
     stale: list[tuple[Path, str]] = []

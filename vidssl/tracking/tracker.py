@@ -39,9 +39,7 @@ class TrackerSettings(Settings):
     max_step: float | None = Field(default=0.1, gt=0)
     threshold: float = Field(default=0.5, ge=0, le=1)  # minimum score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
-    overlap: float | None = Field(
-        default=0.5, gt=0, lt=1
-    )  # IoU of duplicates, of which the best is kept; None: all
+    overlap: float | None = Field(default=0.5, gt=0, lt=1)  # IoU of duplicates, of which the best is kept; None: all
     starts: int = Field(default=32, ge=1)  # regions of the first frame from which best paths start
 
     @model_validator(mode="after")
@@ -201,9 +199,7 @@ def _choose_starts(boxes: Tensor, config: TrackerSettings) -> Tensor:
     return chosen[torch.linspace(0, len(chosen) - 1, config.starts, device=boxes.device).round().long()]
 
 
-def _paths_as_tracks(
-    path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64]
-) -> Tracks:
+def _paths_as_tracks(path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64]) -> Tracks:
     if not len(path):
         return no_tracks()
     placed = torch.stack([boxes[t][path[:, t].clamp(min=0)] for t in range(len(boxes))], dim=1)  # (S, T, 4)

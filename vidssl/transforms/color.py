@@ -147,9 +147,7 @@ def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     return out.transpose(0, 3, 1, 2)
 
 
-def color_jitter(
-    frames: Frames, ranges: tuple[float, float, float, float], generator: np.random.Generator
-) -> Frames:
+def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], generator: np.random.Generator) -> Frames:
     """Adjust brightness, contrast, saturation and hue in random order by random amounts, drawn once per clip.
 
     `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the

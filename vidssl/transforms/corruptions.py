@@ -75,9 +75,7 @@ CORRUPTIONS = {
     "illumination": Corruption(
         light, ((1.0, 0.5), (1.0, 1.5), (0.5, 1.0), (1.5, 1.0)), "factors of contrast and of brightness"
     ),
-    "colour": Corruption(
-        color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "shift of the hue, fraction of the circle"
-    ),
+    "colour": Corruption(color.adjust_hue, (-0.2, -0.1, 0.1, 0.2), "shift of the hue, fraction of the circle"),
     "blur": Corruption(
         blur, (1 / 80, 1 / 40, 1 / 20), "standard deviation of a Gaussian, fraction of the frame's side"
     ),

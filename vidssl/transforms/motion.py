@@ -7,9 +7,7 @@ from numpy.typing import NDArray
 from vidssl.types import Frames
 
 
-def difference_pairs(
-    indices: NDArray[np.int64], first: int, last: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def difference_pairs(indices: NDArray[np.int64], first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the two native frames of the difference for each frame of a clip.
 
     Frame t is paired with t + 1, and the last frame of the span has the pair before it, (last - 1, last). In a span of

@@ -256,9 +256,7 @@ def check_short_side(size: int, short_side: int | None) -> None:
 
 class _CropSettings(Settings):
     size: Side = 256  # SCE's test on video
-    short_side: Side | None = (
-        None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
-    )
+    short_side: Side | None = None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
 
     @model_validator(mode="after")
     def _check_crop(self) -> "_CropSettings":

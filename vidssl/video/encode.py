@@ -35,9 +35,7 @@ def encode_key_frames(
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU
     with av.open(f"file:{path}", "w", format="mp4") as container:
-        codec = (
-            stream := container.add_stream("libx264", rate=25)
-        ).codec_context  # time stamps replace the rate
+        codec = (stream := container.add_stream("libx264", rate=25)).codec_context  # time stamps replace the rate
         codec.time_base, codec.thread_count, codec.pix_fmt = base, 1, "yuv420p"
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
         codec.options = {"crf": str(quality), "preset": "veryfast", "tune": "fastdecode"}

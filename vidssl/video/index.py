@@ -49,9 +49,7 @@ class Packets:
     # types do not give the order; the frames are then counted as the decoder returns them.
     frame_of: NDArray[np.int32] | None = None
     keys: NDArray[np.int32] | None = None  # (K,) packets at which decoding can start; the first is 0
-    key_times: NDArray[np.int64] | None = (
-        None  # (K,) their timestamps, for seeks; None where seeking is unreliable
-    )
+    key_times: NDArray[np.int64] | None = None  # (K,) their timestamps, for seeks; None where seeking is unreliable
 
     @cached_property
     def packet_of(self) -> NDArray[np.int32]:

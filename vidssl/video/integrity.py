@@ -32,9 +32,7 @@ Fault = tuple[str, str]  # its name and the reason
 
 # The headers of these formats store no duration; FFmpeg estimates one.
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
-_TOLERANCE = (
-    0.1  # fraction by which a header may differ from the packets: trimmed phone videos hide a few frames
-)
+_TOLERANCE = 0.1  # fraction by which a header may differ from the packets: trimmed phone videos hide a few frames
 _GAP = 10.0  # seconds between two frames that are a timestamp gap, if they are also half of the video
 
 

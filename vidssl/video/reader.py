@@ -101,9 +101,7 @@ class Video:
             found[row_of[number]] = image
             missing.discard(number)
         if missing or found is None:
-            raise DecodeError(
-                f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged"
-            )
+            raise DecodeError(f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged")
         if not np.array_equal(numbers, wanted):  # repeats, or another order
             found = found[rows]
         return found.transpose(0, 3, 1, 2)

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MAX_VALUES = 40  # with more bars no values are written above them
-_MAX_LEVEL = (
-    1.4  # times the highest bar; a higher level is written as text, since drawing it would flatten the bars
-)
+_MAX_LEVEL = 1.4  # times the highest bar; a higher level is written as text, since drawing it would flatten the bars
 
 
 def grouped_bars(

@@ -52,9 +52,7 @@ def confusion_figure(counts: NDArray[np.int64], names: Sequence[str]) -> "Figure
         for row, column in np.ndindex(*counts.shape):
             if counts[row, column]:
                 color = "white" if fractions[row, column] > 0.55 else INK
-                axes.text(
-                    column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=10
-                )
+                axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=color, fontsize=10)
     bar = figure.colorbar(image, ax=axes, shrink=0.8, format=lambda fraction, _: f"{100 * fraction:.0f} %")
     bar.set_label("fraction of the class's videos", fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8.5, colors=INK, length=2)

@@ -98,14 +98,10 @@ def _draw(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -
         if not series:
             continue
         marker = "o" if len(series) <= 12 else ""
-        axes.plot(
-            steps, values, color=line.color, linewidth=1.5, label=line.name, marker=marker, markersize=4
-        )
+        axes.plot(steps, values, color=line.color, linewidth=1.5, label=line.name, marker=marker, markersize=4)
         if spreads := _series(metrics, line.spread):
             spread = line.scale * np.array([spreads.get(step, np.nan) for step in series])
-            axes.fill_between(
-                steps, values - spread, values + spread, color=line.color, alpha=0.18, linewidth=0
-            )
+            axes.fill_between(steps, values - spread, values + spread, color=line.color, alpha=0.18, linewidth=0)
     style(axes, panel.title, panel.unit, pad=8)
     axes.set_xlabel("step", fontsize=9, color=INK)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

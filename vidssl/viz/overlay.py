@@ -59,9 +59,7 @@ def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: i
     return images
 
 
-def draw_pairs(
-    frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32], shown: int = 5
-) -> Image:
+def draw_pairs(frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32], shown: int = 5) -> Image:
     """Draw patch pairs: two frames side by side, in which boxes of one colour belong together.
 
     Args:

@@ -123,9 +123,7 @@ def write_retrieval_page(
     if missing := sorted(set(shown) - previews.keys()):
         raise ValueError(f"{len(missing)} videos have no preview, the first: {missing[0]!r}")
     sprites = _number(previews[video] for video in shown)
-    names = {
-        label: _class_name(label, class_names) for label in sorted({row.label for row in queries} - {-1})
-    }
+    names = {label: _class_name(label, class_names) for label in sorted({row.label for row in queries} - {-1})}
     nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
     page = _ENVIRONMENT.get_template("retrieval.html").render(
         title=title,

@@ -42,12 +42,9 @@ def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
     rows = np.arange(len(glyph))[:, None]
     upper, lower = (
-        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size)
-        for half in (rows < middle, rows >= middle)
+        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size) for half in (rows < middle, rows >= middle)
     )
-    return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(
-        np.uint8
-    )
+    return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(np.uint8)
 
 
 def rotation(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.float64]:
@@ -80,9 +77,7 @@ def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, lis
         images = np.concatenate([part[0] for part in parts]) / 255
         labels = np.concatenate([part[1] for part in parts])
         if images.shape[1:] != (28, 28) or len(images) != len(labels):
-            raise DataError(
-                f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)"
-            )
+            raise DataError(f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)")
     pools: dict[str, list[list[int]]] = {"train": [], "test": []}
     for digit in range(10):
         numbers = np.flatnonzero(labels == digit).tolist()

@@ -120,9 +120,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     if found != wanted:
         keys = sorted(key for key in {*wanted, *found} if found.get(key) != wanted.get(key))
         differing = ", ".join(f"{key} is {found.get(key)}, requested {wanted.get(key)}" for key in keys)
-        raise DataError(
-            f"{out} has moving digits of other settings ({differing}): delete it or choose another folder"
-        )
+        raise DataError(f"{out} has moving digits of other settings ({differing}): delete it or choose another folder")
     return True
 
 
@@ -245,9 +243,7 @@ def _write_video(path: Path, frames: Pixels, fps: int) -> None:
         container.mux(stream.encode())
 
 
-def _write_crop(
-    folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]
-) -> Row:
+def _write_crop(folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]) -> Row:
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
     x, y, tilt, scale = track(factors, len(frames))[t]

@@ -52,9 +52,7 @@ class PathRule:
         if real is None:
             raise DataError(f"{place}: {name[:60]!r} cannot be resolved: its links form a loop")
         if not f"{real}/".startswith(self._inside):
-            raise DataError(
-                f"{place}: {name!r} leaves the root {self._root}; move the file or allow external paths"
-            )
+            raise DataError(f"{place}: {name!r} leaves the root {self._root}; move the file or allow external paths")
 
 
 class RealPath:

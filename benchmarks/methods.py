@@ -32,7 +32,7 @@ from train_step import PIXELS, Ours
 from vidssl.atomic import replacing
 from vidssl.data.loader import to_device
 from vidssl.methods import METHODS, Method
-from vidssl.methods.inter import Inter
+from vidssl.methods.interclr import Inter
 from vidssl.methods.jigsaw import Jigsaw
 from vidssl.models import build_backbone
 from vidssl.types import Batch

@@ -13,7 +13,7 @@ import torch
 from measure import table
 
 from vidssl.config import build
-from vidssl.engine.run_config import Run, load_run
+from vidssl.engine.config_schema import Run, load_run
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.models.backbones import BACKBONES

@@ -29,7 +29,6 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
-from vidssl.tracking.paths import affinities, best_paths
 from vidssl.tracking.proposals import (
     Boxes,
     proposals_file,
@@ -38,6 +37,7 @@ from vidssl.tracking.proposals import (
     read_proposals,
     write_proposals,
 )
+from vidssl.tracking.region_paths import affinities, best_paths
 from vidssl.tracking.tracker import TrackerSettings, region_features
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord

@@ -7,7 +7,7 @@ import pytest
 from pydantic import Field, create_model
 
 from vidssl.config import Settings, bind, build, choice, differences, dump, read
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 

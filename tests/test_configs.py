@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vidssl.commands.track import tracker_settings as settings
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.methods import METHODS
 
 ROOT = Path(__file__).parents[1]

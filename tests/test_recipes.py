@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.engine.monitor import evaluation_clips
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.engine.setup import write_config
 from vidssl.errors import ConfigError
 

@@ -15,8 +15,8 @@ from torch import nn
 
 from vidssl.config import build
 from vidssl.data.samplers import SAMPLERS
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.optim import build_optimizer, set_lr
-from vidssl.engine.run_config import load_run
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.messages import Message, file_limit_explained, pack, raise_file_limit, receive, send
+from vidssl.ipc import Message, file_limit_explained, pack, raise_file_limit, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

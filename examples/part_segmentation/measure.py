@@ -30,8 +30,8 @@ from vidssl.commands.arguments import add_input, add_network_options, network_op
 from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject
 from vidssl.data.loader import eval_loader, to_device
 from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
-from vidssl.engine.run_config import choose_device
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.models.weights import read_anything
 from vidssl.progress import progress

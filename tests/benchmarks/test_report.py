@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.commands.test import over_splits
-from vidssl.engine.monitor import evaluation_clips
-from vidssl.engine.run_config import load_run
+from vidssl.commands.measure_network import over_splits
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError, DataError
 
 TOP = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import pytest
 from vidssl import commands
 from vidssl.commands.check import CheckOptions, check_list
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator

@@ -15,7 +15,7 @@ import torch
 import vidssl
 from vidssl import commands
 from vidssl.data.video_list import read_list, write_lists
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 
 TOP = Path(__file__).parents[2]

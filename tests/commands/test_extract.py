@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands import extract as job
-from vidssl.commands.extract import extract_features, merge, open_index
+from vidssl.commands import extract_features as job
+from vidssl.commands.extract_features import extract_features, merge, open_index
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import feature_folder

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from vidssl.commands.load import LoadOptions
-from vidssl.commands.test import test as measure
-from vidssl.engine.run_config import bind_run
+from vidssl.commands.measure_network import measure_network as measure
+from vidssl.engine.config_schema import bind_run
 from vidssl.engine.train import train
 from vidssl.prepare.folder import prepare_folder
 from vidssl.randomness import generator

@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
+from vidssl.analysis.scores import Measure
 from vidssl.commands.invariance_chart import summary
-from vidssl.commands.invariance_scores import Measure
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone

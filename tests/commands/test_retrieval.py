@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands import extract as extract_job
-from vidssl.commands import retrieval as job
-from vidssl.commands.extract import extract_features
+from vidssl.commands import extract_features as extract_job
+from vidssl.commands import search_gallery as job
+from vidssl.commands.extract_features import extract_features
 from vidssl.commands.load import LoadOptions
-from vidssl.commands.retrieval import RANKS, find, is_video, retrieve, table
 from vidssl.commands.retrieval_page import middle_frames
+from vidssl.commands.search_gallery import RANKS, find, is_video, retrieve, table
 from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink

@@ -19,8 +19,8 @@ import pytest
 from vidssl import commands
 from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.resume import only_run_in
-from vidssl.engine.run_config import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.commands.evaluate import protocol_choices
-from vidssl.engine.run_config import load_run
+from vidssl.commands.test import protocol_choices
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 

@@ -9,7 +9,7 @@ from vidssl.commands.load import LoadOptions
 from vidssl.commands.track import track_videos as track
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.data import read_list
-from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.errors import ConfigError, DataError
 from vidssl.tracking import TrackerSettings
 from vidssl.video import open_video

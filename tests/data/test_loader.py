@@ -26,7 +26,7 @@ from vidssl.data.loader import (
 from vidssl.data.samplers import Random, Uniform
 from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.video_list import read_list, write_lists
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.transforms import RECIPES

@@ -11,7 +11,7 @@ import pytest
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.samplers import Center
-from vidssl.data.tracks import tracks_name
+from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import read_list
 from vidssl.transforms import RECIPES
 from vidssl.workers import ordered

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from vidssl import commands, distributed
 from vidssl.data.dataset import ClipDataset
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.errors import CheckpointError, DecodeError, Interrupted, VidsslError
 from vidssl.methods import METHODS
 from vidssl.methods.queue import KeyQueue

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import torch
 
-from vidssl.data.tracks import read_tracks, tracks_file
+from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.data.video_list import read_list
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks

@@ -15,8 +15,8 @@ from torch import nn
 from vidssl.config import read
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
+from vidssl.engine.config_schema import bind_run, load_run
 from vidssl.engine.log import warn_of_collapse
-from vidssl.engine.run_config import bind_run, load_run
 from vidssl.engine.setup import training_list
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
@@ -543,7 +543,7 @@ def test_a_failed_evaluation_does_not_cost_the_trained_steps(toy_run, toy_folder
         raise DataError("a video cannot be decoded")
 
     with monkeypatch.context() as patch:
-        patch.setattr("vidssl.engine.monitor.measure", fail)
+        patch.setattr("vidssl.engine.periodic_evaluation.measure", fail)
         with pytest.raises(DataError, match="a video cannot be decoded"):
             train(run)
     (saved,) = checkpoint.saved(Path(run.output) / "checkpoints")

@@ -15,7 +15,7 @@ from torch import nn
 from vidssl.commands.load import LoadOptions
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone

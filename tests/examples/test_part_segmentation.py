@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from vidssl.config import bind
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.models import build_backbone

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import DataError, DecodeError
 from vidssl.video import reader

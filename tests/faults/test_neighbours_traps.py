@@ -10,7 +10,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.data.video_list import read_list
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.methods import METHODS
 from vidssl.methods.queue import KeyQueue

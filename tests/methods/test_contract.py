@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vidssl.config import build
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.types import Batch

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vidssl.config import Settings, bind, build
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES

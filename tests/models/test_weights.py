@@ -17,7 +17,7 @@ import torch
 from vidssl import commands
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.config import build
-from vidssl.engine.run_config import load_run
+from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods import METHODS

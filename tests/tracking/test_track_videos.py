@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from vidssl.data import read_list
-from vidssl.data.tracks import read_tracks, write_tracks
+from vidssl.data.track_files import read_tracks, write_tracks
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone

@@ -12,7 +12,7 @@ from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 from vidssl.tracking import TrackerSettings, track_video
-from vidssl.tracking.paths import affinities, best_paths, scaled_sums
+from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
 from vidssl.tracking.tracker import region_features
 
 CPU = torch.device("cpu")

@@ -6,7 +6,7 @@ import pytest
 
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.samplers import Center, TrackedPair
-from vidssl.data.tracks import tracks_file, write_tracks
+from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator

@@ -1,7 +1,7 @@
 """Invariances of a representation, measured on the features of transformed clips."""
 
 from vidssl.analysis.invariance import Invariance, class_invariance, firing_invariance
-from vidssl.analysis.trajectories import (
+from vidssl.analysis.transformed_features import (
     TRANSFORMATIONS,
     Trajectories,
     choose_transformations,

@@ -13,22 +13,22 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
-# Command -> (module, summary). The module has a function of the command's name. It imports what the job needs after the
-# arguments are parsed, so that --help and a mistyped option do not wait for torch.
+# Command -> summary. The module of the name of a command has a function of that name. It imports what the job needs after
+# the arguments are parsed, so that --help and a mistyped option do not wait for torch.
 COMMANDS = {
-    "prepare": ("prepare", "write the lists of a folder of videos or of a data set"),
-    "train": ("train", "pre-train, finetune, probe or train from scratch"),
-    "test": ("evaluate", "measure a network on a list: accuracy, kNN, SVM, few labels, retrieval"),
-    "retrieval": ("evaluate", "search a gallery of videos and write a page with the results"),
-    "extract": ("evaluate", "write the features of a list of videos"),
-    "track": ("track", "track the regions of videos"),
-    "analyze": ("analyze", "measure how invariant networks are to transformations"),
-    "check": ("check", "decode every video of a list and write a list without the broken ones"),
-    "shrink": ("shrink", "copy videos into a small format that decodes fast"),
-    "compare": ("compare", "compare the retrieval results of two networks on one page"),
-    "launch": ("launch", "submit a training to Slurm"),
-    "doctor": ("doctor", "report which optional parts work on this machine"),
-    "schema": ("schema", "print the JSON schema of config files, for editors"),
+    "prepare": "write the lists of a folder of videos or of a data set",
+    "train": "pre-train, finetune, probe or train from scratch",
+    "test": "measure a network on a list: accuracy, kNN, SVM, few labels, retrieval",
+    "retrieval": "search a gallery of videos and write a page with the results",
+    "extract": "write the features of a list of videos",
+    "track": "track the regions of videos",
+    "analyze": "measure how invariant networks are to transformations",
+    "check": "decode every video of a list and write a list without the broken ones",
+    "shrink": "copy videos into a small format that decodes fast",
+    "compare": "compare the retrieval results of two networks on one page",
+    "launch": "submit a training to Slurm",
+    "doctor": "report which optional parts work on this machine",
+    "schema": "print the JSON schema of config files, for editors",
 }
 
 
@@ -40,7 +40,7 @@ def main(command: str | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, (_, summary) in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)
@@ -60,7 +60,7 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
         arguments: Its words.
         prog: Name of the program in its help; the script's if None.
     """
-    module = importlib.import_module(f"vidssl.commands.{COMMANDS[command][0]}")
+    module = importlib.import_module(f"vidssl.commands.{command}")
     getattr(module, command)(arguments, prog)
 
 

@@ -61,8 +61,8 @@ def _invariance(arguments: Sequence[str], prog: str) -> None:
     add_splits(parser, "measure once per split, as 1 2 3; the number replaces {split} in paths and settings")
     option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
     parsed = parse(parser, arguments)
+    from vidssl.analysis.scores import Measure
     from vidssl.commands.invariance_chart import summary
-    from vidssl.commands.invariance_scores import Measure
     from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 
     names = ("transformations", "top_k", "variant", "population", "boxes")

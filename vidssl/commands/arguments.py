@@ -214,7 +214,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 
 def is_setting(word: str) -> bool:
     """Whether a word, as `--output=x` or `data.workers=0`, begins with a key of the config."""
-    from vidssl.engine.run_config import Run
+    from vidssl.engine.config_schema import Run
 
     return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
 

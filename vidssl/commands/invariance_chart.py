@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from vidssl.analysis import TRANSFORMATIONS
-from vidssl.commands.test import Results
+from vidssl.commands.measure_network import Results
 from vidssl.viz.bars import grouped_bars
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations

@@ -38,7 +38,7 @@ class TrainingJob:
         """Start or resume the run; return the path of the last checkpoint."""
         import submitit
 
-        from vidssl.engine.run_config import bind_run
+        from vidssl.engine.config_schema import bind_run
         from vidssl.engine.train import train
 
         job = submitit.JobEnvironment()
@@ -99,7 +99,7 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
     """Submit a training to Slurm that is requeued after interruptions."""
     parsed = parse(_parser(prog), arguments)
     from vidssl.config import read
-    from vidssl.engine.run_config import bind_run
+    from vidssl.engine.config_schema import bind_run
 
     tree = read(parsed.cfg, parsed.overrides)
     run = bind_run(tree, str(parsed.cfg))  # reports mistakes now, not after hours in the queue

@@ -12,8 +12,8 @@ import vidssl
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint as checkpoints
-from vidssl.engine.monitor import evaluation_clips
-from vidssl.engine.run_config import Run, bind_run, choose_device
+from vidssl.engine.config_schema import Run, bind_run, choose_device
+from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import Classifier

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from vidssl import distributed
-from vidssl.analysis.instances import Boxes, read_boxes
-from vidssl.analysis.trajectories import (
+from vidssl.analysis.object_occlusion import Boxes, read_boxes
+from vidssl.analysis.scores import Measure, score_features
+from vidssl.analysis.transformed_features import (
     TRANSFORMATIONS,
     Trajectories,
     choose_transformations,
@@ -16,14 +17,13 @@ from vidssl.analysis.trajectories import (
 )
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.invariance_chart import chart
-from vidssl.commands.invariance_scores import Measure, score_features
 from vidssl.commands.load import LoadOptions, Subject, class_hash, fill_split, load_subject
-from vidssl.commands.test import Results, over_splits, results_there
+from vidssl.commands.measure_network import Results, over_splits, results_there
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
-from vidssl.engine.run_config import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.weights import is_checkpoint, read_anything
 

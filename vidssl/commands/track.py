@@ -90,7 +90,7 @@ def track_videos(
         DataError: The list cannot be read, or a file cannot be written.
     """
     from vidssl.atomic import check_folder
-    from vidssl.commands.extract import shard_of
+    from vidssl.commands.extract_features import shard_of
     from vidssl.commands.load import load_subject
     from vidssl.commands.track_overlays import draw_overlays
     from vidssl.data.video_list import read_list

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from vidssl.data.dataset import resolve_span
-from vidssl.data.tracks import read_tracks, tracks_name
+from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.progress import progress
 from vidssl.types import Tracks, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
-from vidssl.viz.overlay import Image, draw_pairs, draw_tracks, write_mp4
+from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
 
 _CHUNK = 32  # frames that are decoded and drawn at a time
 _PAIRS = 24  # pairs of frames that are drawn per video

@@ -13,8 +13,8 @@ def train(arguments: Sequence[str] | None = None, prog: str | None = None) -> No
     add_splits(parser, "train and test once per split, as 1 2 3; the number replaces {split} in the config")
     add_output_options(parser)
     parsed = parse(parser, arguments)
-    from vidssl.commands.test import summary, train_splits
-    from vidssl.engine.run_config import load_run
+    from vidssl.commands.measure_network import summary, train_splits
+    from vidssl.engine.config_schema import load_run
     from vidssl.engine.train import train as train_run
 
     if parsed.splits is None:

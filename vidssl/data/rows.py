@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.columns import Records
+from vidssl.data.column_store import Records
 from vidssl.data.list_paths import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord

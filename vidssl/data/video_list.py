@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from vidssl.atomic import replacing
 from vidssl.config import Settings
-from vidssl.data.columns import Records, take
+from vidssl.data.column_store import Records, take
 from vidssl.data.list_paths import PathRule
 from vidssl.data.rows import COLUMNS, check_duplicates, check_header, parse_row, read_rows, row_key
 from vidssl.errors import DataError

@@ -12,8 +12,8 @@ from vidssl import distributed
 from vidssl.atomic import write_whole
 from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
+from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.run_config import Run
 from vidssl.errors import DataError, Interrupted, VidsslError
 from vidssl.types import Batch
 

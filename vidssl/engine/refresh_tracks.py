@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 
 from vidssl import distributed
-from vidssl.data.tracks import tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.checkpoint import step_of
+from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.run_config import Run
 from vidssl.methods.base import Method
 from vidssl.tracking import no_tracks, track_list
 

@@ -20,7 +20,7 @@ from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.run_config import Run, bind_run
+from vidssl.engine.config_schema import Run, bind_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint

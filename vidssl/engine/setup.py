@@ -18,15 +18,15 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, choose, read_list
 from vidssl.engine.checkpoint import saved as saved_checkpoints
+from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
-from vidssl.engine.monitor import build_monitor
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
+from vidssl.engine.periodic_evaluation import build_monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
-from vidssl.engine.run_config import Run, choose_device
 from vidssl.engine.status import Status
 from vidssl.errors import CheckpointError, ConfigError, PeerError
 from vidssl.methods.base import METHODS, Method

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
+from vidssl.engine.config_schema import Run
 from vidssl.engine.feed import Feed
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
-from vidssl.engine.run_config import Run
 from vidssl.engine.setup import Training
 from vidssl.errors import Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics

@@ -19,7 +19,7 @@ from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Method
 from vidssl.methods.branch import Encoded
-from vidssl.methods.inter import Inter, InterBranch
+from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.queue import KeyQueue
 from vidssl.methods.statistics import key_statistics

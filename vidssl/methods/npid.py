@@ -13,11 +13,11 @@ from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.bank import MemoryBank
 from vidssl.methods.base import METHODS, Method
 from vidssl.methods.branch import Encoded
-from vidssl.methods.inter import Inter, InterBranch
+from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp

@@ -9,8 +9,8 @@ from pathlib import Path
 from vidssl.data.video_list import Row, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
+from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders, folders_of_possible_frames
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, check_name, index_files, preview
-from vidssl.prepare.image_folders import check_not_frames, find_frame_folders, folders_of_possible_frames
 from vidssl.prepare.splits import (
     SPLITS,
     FolderVideo,

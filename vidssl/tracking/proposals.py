@@ -17,7 +17,7 @@ from pydantic import Field
 
 from vidssl.atomic import state_of, write_whole
 from vidssl.config import Settings
-from vidssl.data.tracks import tracks_file
+from vidssl.data.track_files import tracks_file
 from vidssl.errors import ConfigError, DataError
 from vidssl.types import VideoMeta, VideoRecord
 

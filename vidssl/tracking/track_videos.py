@@ -16,7 +16,7 @@ from vidssl.atomic import state_of
 from vidssl.config import differences
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.tracks import read_tracks, tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone

@@ -16,8 +16,8 @@ from torch import Tensor
 from vidssl.config import Settings
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_means
-from vidssl.tracking.paths import affinities, best_paths, scaled_sums
 from vidssl.tracking.proposals import Boxes, Search
+from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks
 

@@ -2,7 +2,7 @@
 
 from vidssl.viz.confusion import confusion_picture
 from vidssl.viz.curves import training_curves
-from vidssl.viz.page import (
+from vidssl.viz.pages import (
     Hit,
     Preview,
     QueryRow,
@@ -10,7 +10,7 @@ from vidssl.viz.page import (
     write_compare_page,
     write_retrieval_page,
 )
-from vidssl.viz.sheets import Shot, retrieval_sheet
+from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 __all__ = [
     "Hit",

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from vidssl.atomic import creating_folder
 from vidssl.config import Settings
-from vidssl.data.synthetic.digits import (
+from vidssl.data.synthetic.digit_rendering import (
     PARTS,
     SEEN,
     Floats,

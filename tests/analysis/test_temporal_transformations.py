@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vidssl.analysis.moves import MOVES
+from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.data.samplers import ClipSettings, Uniform
 from vidssl.types import VideoMeta
 

@@ -8,8 +8,8 @@ from vidssl import distributed
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.run_config import Run
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.evaluation.preconditions import check_measurable, check_names

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.instances import FRACTIONS, read_boxes
-from vidssl.analysis.trajectories import (
+from vidssl.analysis.object_occlusion import FRACTIONS, read_boxes
+from vidssl.analysis.transformed_features import (
     TRANSFORMATIONS,
     Trajectories,
     choose_transformations,

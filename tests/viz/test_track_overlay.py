@@ -6,7 +6,7 @@ import pytest
 from vidssl.errors import DataError
 from vidssl.types import Tracks
 from vidssl.video import open_video
-from vidssl.viz.overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
+from vidssl.viz.track_overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
 
 
 def make_tracks(rows):

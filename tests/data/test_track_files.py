@@ -12,7 +12,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, on_device, to_device, train_loader
 from vidssl.data.samplers import Random, TrackedPair
 from vidssl.data.step_sampler import StepSampler
-from vidssl.data.tracks import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
+from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
 from vidssl.data.video_list import read_list, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl import distributed
-from vidssl.analysis.instances import Boxes, CoveringSettings
-from vidssl.analysis.moves import MOVES, Move
+from vidssl.analysis.object_occlusion import Boxes, CoveringSettings
+from vidssl.analysis.temporal_transformations import MOVES, Move
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.samplers import Clip, ClipSettings, Uniform

@@ -13,9 +13,9 @@ from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.bank import MemoryBank, OnlineKMeans
 from vidssl.methods.base import Method
 from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.memory_bank import MemoryBank, OnlineKMeans
 from vidssl.randomness import RngStream
 from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch

@@ -13,8 +13,8 @@ from vidssl.errors import Interrupted, PeerError, VidsslError
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
-# Command -> summary. The module of the name of a command has a function of that name. It imports what the job needs after
-# the arguments are parsed, so that --help and a mistyped option do not wait for torch.
+# Command -> summary. The module of a command's name has a function of that name, which imports what the job needs after
+# parsing, so that --help and a mistyped option do not wait for torch.
 COMMANDS = {
     "prepare": "write the lists of a folder of videos or of a data set",
     "train": "pre-train, finetune, probe or train from scratch",

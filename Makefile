@@ -33,12 +33,13 @@ demo: .venv/.installed
 	done
 	$(BIN)/vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
-# The tests that take seconds each; test-all adds those that take a minute: kills, every method x resume x processes.
+# The tests that take seconds each, in one process per core; test-all adds those that take longer, one at a time: most
+# start several processes of their own.
 test: .venv/.installed-dev
 	$(PYTEST) -m "not long"
 
 test-all: test
-	$(PYTEST) -m long
+	$(BIN)/python -m pytest -m long
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

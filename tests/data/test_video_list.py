@@ -139,7 +139,7 @@ def test_a_file_may_be_in_several_rows(write):
 
 @pytest.mark.parametrize("content", ["/data/a.mp4 0\n/data/b.mp4 1\n", "a.mp4,0\nb.mp4,1\n", "a 300 5\n"])
 def test_lists_of_other_projects_name_the_converter(write, content):
-    assert "datasets/prepare_list.py converts the lists of SlowFast, pytorchvideo" in refusal(write(content))
+    assert "vidssl prepare list converts the lists of SlowFast, pytorchvideo" in refusal(write(content))
     assert "prepare_list" not in refusal(write("path,label,camera\na,0,1\n"))
 
 

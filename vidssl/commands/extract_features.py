@@ -60,6 +60,7 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
         DataError: A video cannot be used, the folder cannot be written, or it holds something else.
     """
     part = None if shard is None else shard_of(shard)
+    check_name(out, _AGAIN)  # not only the name of the part
     path = out if part is None else _part(out, *part)
     listed = read_list(videos, options.root, options.allow_external)
     with distributed.joined(choose_device(options.device)):

@@ -191,7 +191,7 @@ def _build_from_config(options: LoadOptions, origin: dict[str, Any]) -> tuple[Ru
         )
     if any("{split}" in text for text in options.overrides):
         raise ConfigError("the settings contain {split}; name the splits or seeds: --splits 1 2 3")
-    # Not load_run, which reads the lists of the config: they are not needed here.
+    # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
     run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
     torch.manual_seed(run.seed)
     backbone = build(BACKBONES, run.backbone)

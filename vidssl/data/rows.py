@@ -64,7 +64,7 @@ def check_header(place: str, header: Sequence[str]) -> list[str]:
         return columns
     text = ",".join(columns)
     other = "path" not in columns and re.search(r"\S[\s,;]+\d+\s*$", text)
-    converter = "; datasets/prepare_list.py converts the lists of SlowFast, pytorchvideo and mmaction2"
+    converter = "; vidssl prepare list converts the lists of SlowFast, pytorchvideo and mmaction2"
     raise DataError(f"{place}: header {text[:200]!r} is not {_HEADER}{converter if other else ''}")
 
 

@@ -55,8 +55,8 @@ class Data(DecodeSettings):
 class Evaluate(Settings):
     """Clips and protocols of evaluation; with `every`, also evaluation during training.
 
-    `schema` adds the type of `protocols`. None: retrieval, knn and uniformity; for lists without labels only
-    uniformity; for methods with a classifier accuracy.
+    `schema` adds the type of `protocols`. None: accuracy if the method has a classifier and, if there is a gallery,
+    retrieval, knn and uniformity; for lists without labels only uniformity.
     """
 
     clips: int = Field(default=10, ge=1)

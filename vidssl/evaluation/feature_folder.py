@@ -66,7 +66,8 @@ def check_name(path: Path, remedy: str) -> None:
         DataError: It is.
     """
     if path.is_file() or path.suffix == ".npz":
-        raise DataError(f"{path} is a file, and features are now a folder with {_ARRAY}, {_ROWS}, {_META}: {remedy}")
+        what = "is a file" if path.is_file() else "is the name of a file"
+        raise DataError(f"{path} {what}, and features are now a folder with {_ARRAY}, {_ROWS}, {_META}: {remedy}")
 
 
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
@@ -146,7 +147,16 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
             Path(meta["root"]),
             tuple(meta["classes"]),
         )
-    except (KeyError, TypeError, ValueError, EOFError, StopIteration, csv.Error, FileNotFoundError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        EOFError,
+        StopIteration,
+        csv.Error,
+        FileNotFoundError,
+    ) as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
 
 

@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import CheckpointError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
-from vidssl.models.checkpoint_files import (
-    UntrustedError as UntrustedError,
-)  # also for importers of this module
+from vidssl.models.checkpoint_files import UntrustedError as UntrustedError  # also for importers of this module
 from vidssl.models.checkpoint_files import read_file, read_without_objects
 from vidssl.models.checkpoint_layouts import FoundNetwork, find_networks, flatten
 from vidssl.models.checkpoint_match import (

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "messages"},
+    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "ipc"},
     {"config", "workers"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},

@@ -240,7 +240,8 @@ def test_files_of_earlier_versions_are_refused(options, digits, tmp_path, never)
     before = (tmp_path / "x.npz").read_bytes()
     never()
     for path in (tmp_path / "x.npz", tmp_path / "y", tmp_path / "new.npz"):
-        why = f"{path} is a file, and features are now a folder with features.npy, rows.csv, meta.json: "
+        what = "is a file" if path.exists() else "is the name of a file"
+        why = f"{path} {what}, and features are now a folder with features.npy, rows.csv, meta.json: "
         for work, remedy in (
             (
                 lambda path: extract_features(options, videos, path),

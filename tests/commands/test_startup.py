@@ -93,7 +93,7 @@ def test_help_lists_what_registries_have(helps):
 def test_the_package_loads_its_names_when_they_are_used():
     code = """
 import json, sys
-import vidssl, vidssl.commands.measure_network
+import vidssl, vidssl.commands.test
 light = "torch" not in sys.modules
 assert {"open_video", "load_backbone", "build_backbone"} <= {*dir(vidssl)} & {*vidssl.__all__}
 from vidssl import open_video

@@ -51,12 +51,7 @@ def make_table(key: str, references: References, results: Sequence[Result]) -> T
     return Table(
         title=data_set.title,
         columns=(*description, *map(_title, maker.names), *videos, "where from"),
-        numeric=(
-            *(False for _ in description),
-            *(True for _ in maker.names),
-            *(False for _ in videos),
-            False,
-        ),
+        numeric=(*(False for _ in description), *(True for _ in maker.names), *(False for _ in videos), False),
         rows=tuple(rows),
         notes=tuple(maker.notes),
         remarks=_remarks(own, maker.names),

@@ -62,10 +62,7 @@ def decoded(windows: Windows, wanted: np.ndarray, skip: bool) -> Iterator[Any]:
     assert packets.frame_of is not None and packets.keys is not None  # of all files that are measured
     stamp, start = None, packets.keys[packets.frame_of[packets.keys] <= wanted.min()].max()
     with open_container(windows.path, MAX_PIXELS) as container:
-        codec, feed = (
-            container.streams.video[0].codec_context,
-            enumerate(frame_packets(container, windows.path)),
-        )
+        codec, feed = (container.streams.video[0].codec_context, enumerate(frame_packets(container, windows.path)))
         if start > 0 and packets.key_times is not None:
             stamp = int(packets.key_times[np.searchsorted(packets.keys, start)])
             container.seek(stamp, stream=container.streams.video[0])

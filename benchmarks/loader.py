@@ -125,11 +125,7 @@ def main() -> None:
             clips = kinetics_like(parsed.videos, Path(folder) / str(gop), gop, BATCH)
             list_file = clips[0].parent / "list.csv"
             write_lists(clips[0].parent, clips[0].parent, {"list": [(clip.name, -1) for clip in clips]}, ())
-            shrink = [
-                sys.executable,
-                str(Path(__file__).parents[1] / "tools" / "shrink_videos.py"),
-                str(list_file),
-            ]
+            shrink = [sys.executable, str(Path(__file__).parents[1] / "tools" / "shrink_videos.py"), str(list_file)]
             subprocess.run([*shrink, "--out", f"{folder}/shrunk{gop}", "--short-side", "256"], check=True)
             files, shrunk = [Windows(clip) for clip in clips], Path(f"{folder}/shrunk{gop}")
             figures[f"GOP {gop}"] = measure(files, list_file, shrunk, parsed.rounds)

@@ -57,10 +57,7 @@ def report(folders: Sequence[Path], folder: Path) -> str:
     if not results:
         raise DataError(f"no results.json in {', '.join(map(str, folders))}; run vidssl test or vidssl retrieval first")
     tested = {references.key(result.data_set) for result in results}
-    keys = [
-        *(key for key in references.data_sets if key in tested),
-        *sorted(tested - {*references.data_sets}),
-    ]
+    keys = [*(key for key in references.data_sets if key in tested), *sorted(tested - {*references.data_sets})]
     tables = [make_table(key, references, results) for key in keys]
     return "\n\n".join(f"## {table.title}\n\n{table.markdown(folder)}" for table in tables)
 

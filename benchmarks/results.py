@@ -135,10 +135,7 @@ class Result:
     def _counts(self, *names: str) -> list[int]:
         """The first of these numbers that each split has, or that the whole has."""
         counts = (
-            next(
-                (n for name in names if (n := _whole(split.get(name, self.content.get(name)))) is not None),
-                None,
-            )
+            next((n for name in names if (n := _whole(split.get(name, self.content.get(name)))) is not None), None)
             for split in self.splits
         )
         return [count for count in counts if count is not None]

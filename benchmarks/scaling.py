@@ -42,10 +42,7 @@ def batch_norm(run: Run, method: Method, world: int, own: bool = False) -> tuple
     """
     if world == 1:
         return 0, 0
-    views, micro = (
-        len(run.data.views),
-        run.batch_size // world // (run.micro_batch_size or run.batch_size // world),
-    )
+    views, micro = (len(run.data.views), run.batch_size // world // (run.micro_batch_size or run.batch_size // world))
     target = batch_norms(method.target) if isinstance(method, MomentumMethod) else []
     online = [norm for norm in batch_norms(method) if not any(norm is other for other in target)]
     # Methods with keys encode each view that has a key in another view; the supervised method all views at once.
@@ -66,12 +63,7 @@ def state(run: Run, method: Method) -> dict[str, int]:
     weights = FLOAT * sum(p.numel() for p in method.parameters())
     copies = {"lars": 1, "sgd": 1, "adamw": 2}[run.optimizer.name]
     queue = method.queue.keys.numel() * FLOAT if isinstance(method, MomentumMethod) else 0
-    return {
-        "weights": weights,
-        "gradients": gradients(method),
-        "optimizer": copies * gradients(method),
-        "queue": queue,
-    }
+    return {"weights": weights, "gradients": gradients(method), "optimizer": copies * gradients(method), "queue": queue}
 
 
 def clips(run: Run, world: int) -> int:
@@ -114,22 +106,10 @@ def main() -> None:
             # A ring all-reduce sends 2 (w - 1) / w of its data, an all-gather w - 1 times that of one process.
             sent = 2 * (world - 1) / world * (volume + norm) + (world - 1) * key
             step = parsed.step_ms * run.batch_size / world
-            row += [
-                f"{step:.0f}",
-                f"{sent / parsed.network / mega:.1f}",
-                f"{messages * parsed.message_us / 1000:.0f}",
-            ]
+            row += [f"{step:.0f}", f"{sent / parsed.network / mega:.1f}", f"{messages * parsed.message_us / 1000:.0f}"]
             row += [f"{run.batch_size / world / step * 1000 / parsed.videos_per_core:.0f}"]
         rows.append(row)
-    header = [
-        "processes",
-        "videos each",
-        "gradients",
-        "keys",
-        "batch norm",
-        "its messages",
-        "clips to the device",
-    ]
+    header = ["processes", "videos each", "gradients", "keys", "batch norm", "its messages", "clips to the device"]
     if parsed.step_ms is not None:
         header += ["compute, ms", "network, ms", "small messages, ms", "cores for decoding, each"]
     print("A step of one process, MB:\n")

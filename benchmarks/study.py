@@ -60,32 +60,14 @@ def main() -> None:
 
 def trained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that trains and tests a config."""
-    where = [
-        f"data.train={lists}/train.csv",
-        f"evaluate.gallery={lists}/train.csv",
-        f"evaluate.query={lists}/test.csv",
-    ]
-    options = [
-        "--cfg",
-        str(config),
-        "--splits",
-        *splits,
-        "seed={split}",
-        *where,
-        f"output={out / config.stem}",
-    ]
+    where = [f"data.train={lists}/train.csv", f"evaluate.gallery={lists}/train.csv", f"evaluate.query={lists}/test.csv"]
+    options = ["--cfg", str(config), "--splits", *splits, "seed={split}", *where, f"output={out / config.stem}"]
     return [sys.executable, str(TOOLS / "train_net.py"), *options, *overrides]
 
 
 def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
-    where = [
-        f"{lists}/test.csv",
-        "--train-list",
-        f"{lists}/train.csv",
-        "--out",
-        str(out / "untrained"),
-    ]
+    where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
     asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits]
     told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *told, *asked]

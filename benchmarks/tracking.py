@@ -29,14 +29,7 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
-from vidssl.tracking.proposals import (
-    Boxes,
-    proposals_file,
-    proposals_key,
-    propose,
-    read_proposals,
-    write_proposals,
-)
+from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
 from vidssl.tracking.region_paths import affinities, best_paths
 from vidssl.tracking.tracker import TrackerSettings, region_features
 from vidssl.transforms.crops import short_side

@@ -167,10 +167,7 @@ def batches_of(videos: Path, folder: Path, frames: int, size: int, parsed: Names
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:
     """Time all forms of the step: seconds per step, and the loss of the first one."""
     device, cuda = parsed.device, parsed.device.type == "cuda"
-    method, batch = (
-        make_method(backbone, parsed.queue, device),
-        synthetic(parsed.batch, frames, size, device),
-    )
+    method, batch = (make_method(backbone, parsed.queue, device), synthetic(parsed.batch, frames, size, device))
     forms: dict[str, Step] = {"Algorithm 1, float32": AsWritten(method, device, half=False)}
     if cuda:
         forms["Algorithm 1, bfloat16"] = AsWritten(method, device, half=True)

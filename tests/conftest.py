@@ -39,10 +39,7 @@ def _refused(report: Any) -> Any:
     if report.skipped and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if is_required(reason, os.environ.get("VIDSSL_REQUIRE", "")):
-            report.outcome, report.longrepr = (
-                "failed",
-                f"VIDSSL_REQUIRE={os.environ['VIDSSL_REQUIRE']}: {reason}",
-            )
+            report.outcome, report.longrepr = ("failed", f"VIDSSL_REQUIRE={os.environ['VIDSSL_REQUIRE']}: {reason}")
     return report
 
 

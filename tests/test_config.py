@@ -131,8 +131,7 @@ def test_a_file_that_is_missing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "tag",
-    ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:os.system", "!!python/name:os.system"],
+    "tag", ["!!python/object/apply:pathlib.Path.touch", "!!python/object/new:os.system", "!!python/name:os.system"]
 )
 def test_15_tags_make_no_objects(tag, write, tmp_path):
     target = tmp_path / "executed"
@@ -161,10 +160,7 @@ def test_15_an_unknown_key_and_the_nearest_one(write):
 def test_a_renamed_key_is_refused_with_the_new_name():
     sce = Path(__file__).parents[1] / "configs" / "toy" / "sce.yaml"
     pair = "data.sampler={name: pair, frames: 1, sampling_rate: 1, too_short: error}"
-    for key, new, *overrides in (
-        ("short", "short_video", "data.sampler.short=hold"),
-        ("too_short", "no_room", pair),
-    ):
+    for key, new, *overrides in (("short", "short_video", "data.sampler.short=hold"), ("too_short", "no_room", pair)):
         with pytest.raises(ConfigError, match=rf"1 mistake\n  data\.sampler\.{key}: was renamed to '{new}'$"):
             load_run(sce, overrides)
 

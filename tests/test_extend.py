@@ -31,10 +31,7 @@ BLOCKS = [
 FILES = {name: text for _, name, _, text in BLOCKS if name}
 COMMANDS = {section: text for section, _, language, text in BLOCKS if language == "sh"}
 # Shorter than on the page, and without workers: the test is that the programs run.
-SHORTER = {
-    "train": ["steps=2", "data.workers=0", "device=cpu"],
-    "test": ["--workers", "0", "--device", "cpu"],
-}
+SHORTER = {"train": ["steps=2", "data.workers=0", "device=cpu"], "test": ["--workers", "0", "--device", "cpu"]}
 
 
 def run_block(section, folder):
@@ -76,15 +73,7 @@ def folder(digits, tmp_path_factory):
 
 
 def test_the_page_has_its_programs():
-    modules = (
-        "video_methods",
-        "momentum_methods",
-        "classifiers",
-        "protocols",
-        "recipes",
-        "samplers",
-        "backbones",
-    )
+    modules = ("video_methods", "momentum_methods", "classifiers", "protocols", "recipes", "samplers", "backbones")
     assert set(FILES) == {"simsiam_toy.yaml", "own_toy.yaml", *(f"my_{name}.py" for name in modules)}
     assert len(COMMANDS) == 5 and len(BLOCKS) == len(FILES) + len(COMMANDS) + 2  # the last two are checked below
 

@@ -82,8 +82,7 @@ def test_what_is_forbidden_is_found(package, source):
 
 def test_what_is_allowed_is_not():
     assert not offences(
-        "methods",
-        "from vidssl import losses, distributed\nfrom vidssl.methods.base import Method\nimport torch",
+        "methods", "from vidssl import losses, distributed\nfrom vidssl.methods.base import Method\nimport torch"
     )
     assert not offences("evaluation", "from vidssl.data.video_list import VideoList\nimport vidssl")
 

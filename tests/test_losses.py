@@ -98,14 +98,8 @@ def ceil_loop(query, key, negatives, tau):  # of Proposition 1
 
 LOSSES = {
     "info_nce": (lambda *v: info_nce(*v, TAU), lambda *v: info_nce_loop(*v, TAU)),
-    "margin_nce": (
-        lambda *v: margin_nce(*v, TAU, MARGIN),
-        lambda *v: margin_nce_loop(*v, TAU, MARGIN),
-    ),
-    "margin_nce, looser": (
-        lambda *v: margin_nce(*v, TAU, -0.5),
-        lambda *v: margin_nce_loop(*v, TAU, -0.5),
-    ),
+    "margin_nce": (lambda *v: margin_nce(*v, TAU, MARGIN), lambda *v: margin_nce_loop(*v, TAU, MARGIN)),
+    "margin_nce, looser": (lambda *v: margin_nce(*v, TAU, -0.5), lambda *v: margin_nce_loop(*v, TAU, -0.5)),
     "ressl": (lambda *v: ressl(*v, TAU, TAU_M), lambda *v: ressl_loop(*v, TAU, TAU_M)),
     "sce": (lambda *v: sce(*v, TAU, TAU_M, LAMBDA), lambda *v: sce_loop(*v, TAU, TAU_M, LAMBDA)),
     "sce, Algorithm 1": (
@@ -158,10 +152,7 @@ def test_coefficient_0_without_the_positive_is_ressl(vectors):
     query, _, negatives = vectors
     away = -query  # at tau = 0.005 nothing of the positive is left in the online distribution
     assert (query @ negatives.T).max(dim=1).values.min() > -0.5
-    ours, expected = (
-        sce(query, away, negatives, 0.005, TAU_M, 0.0),
-        ressl(query, away, negatives, 0.005, TAU_M),
-    )
+    ours, expected = (sce(query, away, negatives, 0.005, TAU_M, 0.0), ressl(query, away, negatives, 0.005, TAU_M))
     torch.testing.assert_close(ours, expected, rtol=1e-13, atol=0)
 
 
@@ -184,10 +175,7 @@ def test_unknown_positive_slot_is_refused(vectors):
 @pytest.mark.parametrize("name", ["info_nce", "ressl", "masked", "zero"])
 def test_extreme_similarities_stay_finite_in_float32(name):
     query = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], requires_grad=True)
-    key, negatives = (
-        torch.tensor([[1.0, 0.0], [1.0, 0.0]]),
-        torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
-    )
+    key, negatives = (torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([[-1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]))
     tau, tau_m = 1e-3, 1e-4
     if name == "info_nce":
         loss = info_nce(query, key, negatives, tau)

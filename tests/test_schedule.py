@@ -87,10 +87,7 @@ def test_a_constant_with_warmup_is_not_written_as_a_number():
             "shape: constant cannot go from 1.0 to 0.0: choose linear or cosine",
         ),
         ({"start": 1, "end": 0, "warmup": 1.0}, "value.warmup: .*less than 1"),
-        (
-            {"start": 1, "end": 0, "after_warmup": False},
-            "warmup_start and after_warmup need a warmup above 0",
-        ),
+        ({"start": 1, "end": 0, "after_warmup": False}, "warmup_start and after_warmup need a warmup above 0"),
         (
             {"start": 1, "end": 1, "shape": "constant", "warmup": 0.1, "after_warmup": False},
             "after_warmup: false has no effect with shape: constant",

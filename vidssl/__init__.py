@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["build_backbone", "load_backbone", "open_video"]
 
 # Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
-_HOMES = {
-    "build_backbone": "vidssl.models",
-    "load_backbone": "vidssl.models",
-    "open_video": "vidssl.video",
-}
+_HOMES = {"build_backbone": "vidssl.models", "load_backbone": "vidssl.models", "open_video": "vidssl.video"}
 
 
 def __getattr__(name: str) -> Any:

@@ -54,12 +54,7 @@ def info_nce(query: Tensor, key: Tensor, negatives: Tensor, temperature: float) 
 
 
 def margin_nce(
-    query: Tensor,
-    key: Tensor,
-    negatives: Tensor,
-    temperature: float,
-    margin: float,
-    picks: Tensor | None = None,
+    query: Tensor, key: Tensor, negatives: Tensor, temperature: float, margin: float, picks: Tensor | None = None
 ) -> Tensor:
     """InfoNCE with a margin that is subtracted from the cosine of query and key (MarginNCE; InterCLR, Eq. 5).
 

@@ -22,10 +22,5 @@ def progress(iterable: Any = None, *, title: str | None = None, unit: str, **set
     if logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
         settings["disable"] = True
     return tqdm(
-        iterable,
-        desc=title,
-        unit=unit,
-        dynamic_ncols=terminal,
-        mininterval=0.2 if terminal else 15.0,
-        **settings,
+        iterable, desc=title, unit=unit, dynamic_ncols=terminal, mininterval=0.2 if terminal else 15.0, **settings
     )

@@ -180,9 +180,7 @@ class _Worker:
         with theirs:
             # Fork: workers share the list and the settings, and start at once. They never use the GPU.
             self._process = multiprocessing.get_context("fork").Process(
-                target=_work,
-                args=(self._function, theirs, self._guard, os.getpid(), self._inline),
-                daemon=True,
+                target=_work, args=(self._function, theirs, self._guard, os.getpid(), self._inline), daemon=True
             )
             # Signals wait until the worker has set its own handlers.
             before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

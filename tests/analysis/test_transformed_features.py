@@ -93,12 +93,7 @@ def test_pixels_of_every_version(digits):
     same = (versions == x[:, None]).all(axis=(2, 3, 4, 5))
     np.testing.assert_array_equal(found.changed, ~same)
     shifts = found.changed[:, places["shift"]]
-    assert shifts[0].tolist() == [False, False, True, True] and shifts[1].tolist() == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    assert shifts[0].tolist() == [False, False, True, True] and shifts[1].tolist() == [True, True, False, False]
 
 
 def test_the_square_of_a_larger_short_side(digits):
@@ -126,13 +121,7 @@ def test_half_precision_rounds_features(digits):
     options = {"mean": (0.45,), "std": (0.225,)}
     found, halved = (
         trajectory_features(
-            Product(CLIP.frames, 24),
-            videos,
-            trajectories,
-            DecodeSettings(),
-            torch.device("cpu"),
-            half=half,
-            **options,
+            Product(CLIP.frames, 24), videos, trajectories, DecodeSettings(), torch.device("cpu"), half=half, **options
         )
         for half in (False, True)
     )
@@ -226,10 +215,7 @@ def test_boxes_of_spans_and_of_some_frames(digits, tmp_path):
         ("path,frame,x1,y1,x2,y2\n{0},a,1,1,9,9\n", r"boxes\.csv:2: .*is not path,frame"),
         ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},1,9,1,9,9\n", r"boxes\.csv:3: .* is not a box"),
         ("path,frame,x1,y1,x2,y2\n{0},0,1,1,nan,9\n", r"boxes\.csv:2: .* is not a box"),
-        (
-            "path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},0,2,2,9,9\n",
-            r"boxes\.csv:3: frame 0 .* has a box already",
-        ),
+        ("path,frame,x1,y1,x2,y2\n{0},0,1,1,9,9\n{0},0,2,2,9,9\n", r"boxes\.csv:3: frame 0 .* has a box already"),
         ("path,frame,x1,y1,x2,y2\nother.mp4,0,1,1,9,9\n", r"boxes\.csv has no box for any video of"),
     ],
 )

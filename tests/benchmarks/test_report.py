@@ -56,12 +56,7 @@ def searched():
     said = told_by("configs/pretrain/sce_r3d50_k400.yaml")
     said["query"], said["num_queries"], said["num_gallery"] = said.pop("list"), 3783, 9537
     recall = {"R@1": 0.7, "R@5": 0.8, "R@10": 0.9}
-    return {
-        **said,
-        **recall,
-        "centered": False,
-        "centered_features": {name: x + 0.05 for name, x in recall.items()},
-    }
+    return {**said, **recall, "centered": False, "centered_features": {name: x + 0.05 for name, x in recall.items()}}
 
 
 @pytest.fixture
@@ -119,23 +114,11 @@ def test_a_row_says_what_was_measured(put, finetuned):
         ({"config.init": None}, "from scratch", "–"),
         ({"config.method.freeze": True}, "linear probe", "sce_r3d18_k400"),
         ({"config.init": {"file": "weights/other.pth"}}, "finetuned", "other"),
-        (
-            {"config.data.subset": {"share": 0.01, "per_class": None}},
-            "finetuned, 1 % of the labels",
-            "sce_r3d18_k400",
-        ),
-        (
-            {"config.data.subset": {"share": None, "per_class": 4}},
-            "finetuned, 4 labels a class",
-            "sce_r3d18_k400",
-        ),
+        ({"config.data.subset": {"share": 0.01, "per_class": None}}, "finetuned, 1 % of the labels", "sce_r3d18_k400"),
+        ({"config.data.subset": {"share": None, "per_class": 4}}, "finetuned, 4 labels a class", "sce_r3d18_k400"),
         ({"checkpoint": {"path": "random", "seed": 0}}, "untrained", "–"),
         ({"config.method.name": "moco"}, "features, moco", "UCF101"),
-        (
-            {"checkpoint": {"path": "zoo/slow.pyth", "matched": "100 of 100"}},
-            "features, third-party weights",
-            "slow",
-        ),
+        ({"checkpoint": {"path": "zoo/slow.pyth", "matched": "100 of 100"}}, "features, third-party weights", "slow"),
     ],
 )
 def test_what_was_tested(put, finetuned, changes, what, start):
@@ -147,12 +130,7 @@ def test_what_was_tested(put, finetuned, changes, what, start):
 
 def test_little_is_enough(put):
     row, _ = own(put("a", {"list": "ucf101/test1.csv", "top1": 1}))
-    assert [row[name] for name in ("what", "backbone", "frames x size", "top-1")] == [
-        "features",
-        "–",
-        "–",
-        "100.0",
-    ]
+    assert [row[name] for name in ("what", "backbone", "frames x size", "top-1")] == ["features", "–", "–", "100.0"]
 
 
 def test_a_narrow_backbone_is_told(put, finetuned):
@@ -185,49 +163,14 @@ def test_other_names_of_a_data_set_are_known():
 
 
 def test_numbers_stand_in_their_columns(put):
-    found = {
-        "svm": 0.5,
-        "lowshot@16": 0.4,
-        "lowshot@2": 0.3,
-        "lowshot@2_spread": 0.02,
-        "R@10": 0.9,
-        "R@5": 0.8,
-    }
-    found |= {
-        "uniformity_loss": -2.345,
-        "knn": 0.6,
-        "top1": 0.7,
-        "chance": 0.25,
-        "knn_k": 10,
-        "R@x": 1,
-        "loss": 3,
-    }
+    found = {"svm": 0.5, "lowshot@16": 0.4, "lowshot@2": 0.3, "lowshot@2_spread": 0.02, "R@10": 0.9, "R@5": 0.8}
+    found |= {"uniformity_loss": -2.345, "knn": 0.6, "top1": 0.7, "chance": 0.25, "knn_k": 10, "R@x": 1, "loss": 3}
     folder = put("a", {"list": "mine/test.csv", **found})
     made = make_table("mine", REFERENCES, read_results([folder]))
-    columns = [
-        "top-1",
-        "kNN",
-        "SVM",
-        "SVM, 2 a class",
-        "SVM, 16 a class",
-        "R@5",
-        "R@10",
-        "chance",
-        "uniformity loss",
-    ]
+    columns = ["top-1", "kNN", "SVM", "SVM, 2 a class", "SVM, 16 a class", "R@5", "R@10", "chance", "uniformity loss"]
     assert [*made.columns[4:-2]] == columns
     (row,) = made.rows
-    assert [*row.cells[4:-2]] == [
-        "70.0",
-        "60.0",
-        "50.0",
-        "30.0 ± 2.0",
-        "40.0",
-        "80.0",
-        "90.0",
-        "25.0",
-        "-2.35",
-    ]
+    assert [*row.cells[4:-2]] == ["70.0", "60.0", "50.0", "30.0 ± 2.0", "40.0", "80.0", "90.0", "25.0", "-2.35"]
     assert "draws" in made.remarks[0]
 
 

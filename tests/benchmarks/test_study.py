@@ -45,15 +45,7 @@ def study(monkeypatch, tmp_path):
 
 def command(folder, *more):
     tool = str(folder / "tools" / "test_net.py")
-    return [
-        sys.executable,
-        tool,
-        "--cfg",
-        str(folder / "configs" / "a.yaml"),
-        "--out",
-        str(folder / "out"),
-        *more,
-    ]
+    return [sys.executable, tool, "--cfg", str(folder / "configs" / "a.yaml"), "--out", str(folder / "out"), *more]
 
 
 def test_results_are_made_once_and_those_of_another_command_or_config_are_refused(study, tmp_path, capsys):

@@ -87,16 +87,7 @@ def test_settings_may_follow_several_values(digits, tmp_path, capsys):
     """`--splits 1 2 seed=3`: the setting is none of the splits."""
     where = ["--out", tmp_path / "out", "--clips", "1", "--crops", "1", "--workers", "0"]
     where += ["--train-list", digits / "motion/train.csv"]
-    words = [
-        digits / "motion/test.csv",
-        "--checkpoint",
-        "random",
-        "--cfg",
-        TOY,
-        "--protocol",
-        "uniformity",
-        *where,
-    ]
+    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOY, "--protocol", "uniformity", *where]
     words += ["--splits", "1", "2", "seed={split}", "data.moving_digits=null"]
     commands.run("test", [str(word) for word in words])
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -109,19 +100,7 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert (found["rows"], found["kept"], found["findings"]) == (16, 16, [])
     assert found["list"] == str(tmp_path / "checked/test.csv")
-    network = [
-        "--checkpoint",
-        "random",
-        "--cfg",
-        TOY,
-        "--clips",
-        "1",
-        "--crops",
-        "1",
-        "--workers",
-        "0",
-        "--json",
-    ]
+    network = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", "--workers", "0", "--json"]
     network += ["data.moving_digits=null"]
     commands.run("extract", [str(w) for w in (digits / "motion/test.csv", *network, "--out", tmp_path / "x")])
     found = json.loads(capsys.readouterr().out)

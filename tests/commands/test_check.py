@@ -66,10 +66,7 @@ def checked(folder, rows, header="path,label", **options):
 
 def remuxed(source, path):
     """The same packets with the index in front, as files for the web have it."""
-    with (
-        av.open(str(source)) as container,
-        av.open(str(path), "w", options={"movflags": "+faststart"}) as out,
-    ):
+    with av.open(str(source)) as container, av.open(str(path), "w", options={"movflags": "+faststart"}) as out:
         stream = out.add_stream_from_template(container.streams.video[0])
         for packet in container.demux(video=0):
             if packet.size:
@@ -500,15 +497,7 @@ def test_exit_status_and_output_of_the_tool(tmp_path, digits, monkeypatch, capsy
     assert "1 wrong case (kept)" in capsys.readouterr().out
     (tmp_path / "b.mp4").write_bytes(b"")
     done = subprocess.run(
-        [
-            sys.executable,
-            str(TOP / "tools/check_videos.py"),
-            "lists/all.csv",
-            "--root",
-            ".",
-            "--out",
-            "found",
-        ],
+        [sys.executable, str(TOP / "tools/check_videos.py"), "lists/all.csv", "--root", ".", "--out", "found"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -48,13 +48,7 @@ def vidssl_command(monkeypatch, capsys, *arguments):
 
 
 def settings(digits, output, *more):
-    return [
-        f"data.train={digits}/motion/train.csv",
-        f"output={output}",
-        "data.moving_digits=null",
-        "steps=6",
-        *more,
-    ]
+    return [f"data.train={digits}/motion/train.csv", f"output={output}", "data.moving_digits=null", "steps=6", *more]
 
 
 @pytest.fixture(scope="module")
@@ -84,15 +78,7 @@ def retrieved(command, trained, digits):
     lists = ["--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv"]
     out, _ = command(
         "tools/retrieval.py",
-        *(
-            "--checkpoint",
-            "run/checkpoints/last.pt",
-            *lists,
-            "--out",
-            "pages/trained/motion",
-            "--workers",
-            "0",
-        ),
+        *("--checkpoint", "run/checkpoints/last.pt", *lists, "--out", "pages/trained/motion", "--workers", "0"),
         cwd=folder,
     )
     told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null"]
@@ -219,13 +205,7 @@ def test_extract(command, trained, checkpoint, digits, retrieved):
     folder = trained[0].parent
     out, _ = command(
         "tools/extract.py",
-        *(
-            "--checkpoint",
-            "run/checkpoints/last.pt",
-            digits / "motion/test.csv",
-            "--out",
-            "new/all.features",
-        ),
+        *("--checkpoint", "run/checkpoints/last.pt", digits / "motion/test.csv", "--out", "new/all.features"),
         cwd=folder,
     )
     features = np.load(folder / "new/all.features/features.npy")
@@ -280,13 +260,7 @@ def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
 def test_a_folder_of_real_videos(command, real, tmp_path, capsys, checkpoint):
     """From a folder to its retrieval page: nothing but two commands."""
     out, _ = command(
-        "datasets/prepare_folder.py",
-        real / "weizmann",
-        "--out",
-        "lists",
-        "--group",
-        r"person\d+",
-        cwd=tmp_path,
+        "datasets/prepare_folder.py", real / "weizmann", "--out", "lists", "--group", r"person\d+", cwd=tmp_path
     )
     assert "lists written to lists" in out
     gallery, query = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
@@ -416,14 +390,7 @@ def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        ["--clips", "0"],
-        ["--size", "-1"],
-        ["--batch-size", "0"],
-        ["--workers", "-1"],
-        ["--crops", "0"],
-        ["--k", "0"],
-    ],
+    [["--clips", "0"], ["--size", "-1"], ["--batch-size", "0"], ["--workers", "-1"], ["--crops", "0"], ["--k", "0"]],
 )
 def test_numbers_that_make_no_sense(refused, checkpoint, digits, tmp_path, wrong):
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")

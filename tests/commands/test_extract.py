@@ -65,11 +65,7 @@ def read(folder):
     """The array, the rows and the description of a folder of features, as anyone would read them."""
     with open(folder / "rows.csv", newline="") as file:
         rows = list(csv.DictReader(file))
-    return (
-        np.load(folder / "features.npy", mmap_mode="r"),
-        rows,
-        json.loads((folder / "meta.json").read_text()),
-    )
+    return (np.load(folder / "features.npy", mmap_mode="r"), rows, json.loads((folder / "meta.json").read_text()))
 
 
 def files(folder):
@@ -243,15 +239,9 @@ def test_files_of_earlier_versions_are_refused(options, digits, tmp_path, never)
         what = "is a file" if path.exists() else "is the name of a file"
         why = f"{path} {what}, and features are now a folder with features.npy, rows.csv, meta.json: "
         for work, remedy in (
-            (
-                lambda path: extract_features(options, videos, path),
-                "name a folder as --out, and extract again",
-            ),
+            (lambda path: extract_features(options, videos, path), "name a folder as --out, and extract again"),
             (merge, "name a folder as --out, and extract again"),
-            (
-                lambda path: open_index(path, load_subject(options)),
-                "choose another --index, or extract one with",
-            ),
+            (lambda path: open_index(path, load_subject(options)), "choose another --index, or extract one with"),
         ):
             with pytest.raises(DataError) as caught:
                 work(path)
@@ -442,11 +432,7 @@ def test_a_part_without_all_of_its_videos(options, digits, tmp_path, spoil):
     for n in range(2):
         extract_features(options, videos, tmp_path / "x", f"{n}/2")
     path = tmp_path / "x.1-of-2"
-    x, rows, meta = (
-        np.load(path / "features.npy"),
-        (path / "rows.csv").read_text().splitlines(),
-        read(path)[2],
-    )
+    x, rows, meta = (np.load(path / "features.npy"), (path / "rows.csv").read_text().splitlines(), read(path)[2])
     if spoil == "lacking":
         x, rows = x[:1], rows[:2]
     else:

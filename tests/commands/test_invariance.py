@@ -36,12 +36,7 @@ def options():
 
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
-    told = [
-        f"data.train={digits}/motion/train.csv",
-        "data.moving_digits=null",
-        "data.workers=0",
-        "device=cpu",
-    ]
+    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
     return train(load_run(TOY, [*told, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
 
 
@@ -113,10 +108,7 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written["versions"].keys() == {"vidssl", "torch"}
     assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
     lines = summary(found).splitlines()
-    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == [
-        "random",
-        "trained",
-    ]
+    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == ["random", "trained"]
     table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
     for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
         assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
@@ -181,11 +173,7 @@ def test_left_out_transformations_are_named(options, digits, tmp_path):
 
 def test_several_clips_are_several_samples(options, digits, tmp_path):
     found = measure_invariance(
-        replace(options, clips=3),
-        ["random"],
-        digits / "motion/test.csv",
-        tmp_path / "o",
-        Measure(("blur",), top_k=5),
+        replace(options, clips=3), ["random"], digits / "motion/test.csv", tmp_path / "o", Measure(("blur",), top_k=5)
     )
     assert (found["random"]["num_videos"], found["random"]["num_samples"]) == (16, 48)
 

@@ -33,8 +33,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log = f'printf "%s\\n" "$@" >> {tmp_path}/$(basename "$0").log'
     write_script(folder / "srun", f"{log}\nsleep ${{SRUN_SECONDS:-0}}\nexit ${{SRUN_EXIT:-0}}")
     write_script(
-        folder / "scontrol",
-        f'{log}\n[[ $1 == requeue ]] || echo "   JobState=${{STATE:-RUNNING}} Reason=None"',
+        folder / "scontrol", f'{log}\n[[ $1 == requeue ]] || echo "   JobState=${{STATE:-RUNNING}} Reason=None"'
     )
     write_script(folder / "sbatch", f'{log}\ncp "$1" {tmp_path}/submitted.sh\necho "Submitted batch job 77"')
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
@@ -82,13 +81,7 @@ def test_the_script_hands_on_every_argument_as_it_is(cluster):
     process = batch(TOY, "output=/runs/two words", "optimizer={name: sgd, lr: 0.1}")
     process.communicate(timeout=30)
     options, command = (cluster / "srun.log").read_text().split("python\n-m\nvidssl\n")
-    assert command.splitlines() == [
-        "train",
-        "--cfg",
-        TOY,
-        "output=/runs/two words",
-        "optimizer={name: sgd, lr: 0.1}",
-    ]
+    assert command.splitlines() == ["train", "--cfg", TOY, "output=/runs/two words", "optimizer={name: sgd, lr: 0.1}"]
     assert {"--kill-on-bad-exit=0", "--wait=60", "--cpus-per-task=8"} == set(options.split())
 
 
@@ -110,15 +103,7 @@ def test_the_script_needs_a_config(cluster):
 
 @pytest.mark.parametrize(
     ("text", "minutes"),
-    [
-        ("90", 90),
-        ("90:30", 91),
-        ("24:00:00", 1440),
-        ("0:10:01", 11),
-        ("2-0", 2880),
-        ("1-02:30", 1590),
-        ("0-0:0:1", 1),
-    ],
+    [("90", 90), ("90:30", 91), ("24:00:00", 1440), ("0:10:01", 11), ("2-0", 2880), ("1-02:30", 1590), ("0-0:0:1", 1)],
 )
 def test_times_are_those_of_slurm(text, minutes):
     assert launch.minutes(text) == minutes
@@ -158,14 +143,9 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     options += " --slurm account=us --slurm exclusive"
     launch.launch(["--cfg", TOY, f"output={cluster}/run", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
-    wanted = {
-        "nodes=2",
-        "gpus-per-node=8",
-        "ntasks-per-node=8",
-        "cpus-per-task=12",
-        "mem=200G",
-        "partition=gpu",
-    } | {*("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")}
+    wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
+        *("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")
+    }
     assert {f"#SBATCH --{option}" for option in wanted} <= set(lines)
     (command,) = (line for line in lines if line.startswith("srun"))
     assert all(option in command for option in ("--kill-on-bad-exit=0", "--wait=60", "--cpus-per-task=12"))

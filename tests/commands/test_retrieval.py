@@ -338,34 +338,9 @@ def test_an_image_is_a_query(tmp_path, capsys):
     (tmp_path / "images/list.csv").write_text("\n".join(rows) + "\n")
     shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
     still = "{name: random, frames: 1, sampling_rate: 1}"
-    told = [
-        "data.moving_digits=null",
-        "data.train=none.csv",
-        f"data.sampler={still}",
-        "backbone={name: resnet18}",
-    ]
-    arguments = [
-        "--checkpoint",
-        "random",
-        "--cfg",
-        TOY,
-        "--clips",
-        1,
-        "--crops",
-        1,
-        "--size",
-        24,
-        "--workers",
-        0,
-    ]
-    arguments += [
-        "--device",
-        "cpu",
-        "--gallery",
-        tmp_path / "images/list.csv",
-        "--query",
-        tmp_path / "new.png",
-    ]
+    told = ["data.moving_digits=null", "data.train=none.csv", f"data.sampler={still}", "backbone={name: resnet18}"]
+    arguments = ["--checkpoint", "random", "--cfg", TOY, "--clips", 1, "--crops", 1, "--size", 24, "--workers", 0]
+    arguments += ["--device", "cpu", "--gallery", tmp_path / "images/list.csv", "--query", tmp_path / "new.png"]
     commands.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
     results = json.loads((tmp_path / "out/results.json").read_text())
     first, second = results["neighbours"][:2]

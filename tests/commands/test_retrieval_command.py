@@ -12,17 +12,7 @@ from vidssl import commands
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
-UNTRAINED = (
-    "--checkpoint",
-    "random",
-    "--cfg",
-    TOY,
-    "data.moving_digits=null",
-    "--clips",
-    "1",
-    "--workers",
-    "0",
-)
+UNTRAINED = ("--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null", "--clips", "1", "--workers", "0")
 
 
 @pytest.fixture

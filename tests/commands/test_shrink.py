@@ -224,15 +224,7 @@ def test_lists_work_with_the_copies(tmp_path, digits):
 
 
 def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered):
-    names = [
-        "a#b;c&d!.mp4",
-        "(x) [y] 'z'.mp4",
-        " two  blanks .mp4",
-        "-i.mp4",
-        "動画 é.mp4",
-        "%d.mp4",
-        'a,"b".mp4',
-    ]
+    names = ["a#b;c&d!.mp4", "(x) [y] 'z'.mp4", " two  blanks .mp4", "-i.mp4", "動画 é.mp4", "%d.mp4", 'a,"b".mp4']
     names += ["x" * 250 + ".mp4"]
     for number, name in enumerate(names):
         write_video(videos / name, numbered(20)[number : number + 3])
@@ -326,11 +318,7 @@ print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=roo
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]
     running = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
     )
     assert running.stdout.readline() == "half way\n"
     os.killpg(running.pid, signal.SIGKILL)
@@ -373,11 +361,7 @@ def test_a_changed_original_is_copied_anew(tmp_path, videos, shrunk, write_video
 def test_other_settings_are_refused(tmp_path, videos, shrunk, write_video, numbered):
     write_video(videos / "a.mp4", numbered(9))
     shrunk(["a.mp4"])
-    assert json.loads((tmp_path / "small/shrink.json").read_text()) == {
-        "short_side": 16,
-        "quality": 12,
-        "fps": None,
-    }
+    assert json.loads((tmp_path / "small/shrink.json").read_text()) == {"short_side": 16, "quality": 12, "fps": None}
     with pytest.raises(ConfigError, match=r"short_side is 16, not 24; quality is 12, not 20"):
         shrunk(["a.mp4"], short_side=24, quality=20)
     (tmp_path / "small/shrink.json").write_text("{")

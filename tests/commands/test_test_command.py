@@ -19,12 +19,7 @@ TOY = TOP / "configs" / "toy" / "supervised.yaml"
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("run")
-    told = [
-        f"data.train={digits}/motion/train.csv",
-        "data.moving_digits=null",
-        "data.workers=0",
-        "device=cpu",
-    ]
+    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
     return train(load_run(TOY, [*told, f"output={output}", "steps=2"]))
 
 
@@ -51,29 +46,13 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
     lines = out.splitlines()
     assert lines[0] == "16 videos; 2 clips x 5 crops of 32², percent" and lines[-1] == "out/results.json"
     shown = {line.split()[0]: line.split()[1] for line in lines[1:-1]}
-    assert list(shown) == [
-        "top1",
-        "top5",
-        "mean_class",
-        "ece",
-        "knn",
-        "knn_mean_class",
-        "lowshot@1",
-        "lowshot@2",
-    ]
+    assert list(shown) == ["top1", "top5", "mean_class", "ece", "knn", "knn_mean_class", "lowshot@1", "lowshot@2"]
     assert all(value == f"{100 * results[name]:.1f}" for name, value in shown.items())
     spread = next(line for line in lines if line.startswith("lowshot@2")).split()[-1]
     assert spread == f"{100 * results['lowshot@2_spread']:.1f}"
     assert results["protocols"][1:] == [
         {"name": "knn", "k": 3, "temperature": 0.5},
-        {
-            "name": "lowshot",
-            "shots": [1, 2],
-            "draws": 5,
-            "costs": [0.01, 0.1, 1.0, 10.0, 100.0],
-            "folds": 3,
-            "seed": 0,
-        },
+        {"name": "lowshot", "shots": [1, 2], "draws": 5, "costs": [0.01, 0.1, 1.0, 10.0, 100.0], "folds": 3, "seed": 0},
     ]
     assert (results["protocol"]["clips"], results["protocol"]["crops"]) == (2, 5)
 
@@ -95,14 +74,7 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
     ],
 )
 def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, capsys):
-    told = [
-        "--checkpoint",
-        checkpoint,
-        digits / "motion/test.csv",
-        "--out",
-        tmp_path / "out",
-        *words,
-    ]
+    told = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
     out, error, status = asked(monkeypatch, capsys, *told)
     assert status == 2 and not out
     assert message in error and "Traceback" not in error
@@ -112,10 +84,7 @@ def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, cap
 def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
     told = [digits / "motion/test.csv", "--out", tmp_path / "out"]
     (tmp_path / "text.pt").write_text("no weights")
-    for path, message in (
-        (tmp_path / "none.pt", "No such file"),
-        (tmp_path / "text.pt", "is text; expected"),
-    ):
+    for path, message in ((tmp_path / "none.pt", "No such file"), (tmp_path / "text.pt", "is text; expected")):
         _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *told)
         assert status == 2 and error.count("\n") == 1 and message in error
 

@@ -38,12 +38,7 @@ NUMBERS = ("top1", "top5", "mean_class", "ece")
 
 
 def run_of(name, digits, output, *told):
-    data = [
-        "data.moving_digits=null",
-        f"data.train={digits}/motion/train.csv",
-        "data.workers=0",
-        "device=cpu",
-    ]
+    data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", "data.workers=0", "device=cpu"]
     return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *told])
 
 
@@ -53,13 +48,7 @@ def trained(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("trained")
     return {
         name: train(
-            run_of(
-                name,
-                digits,
-                output / name,
-                "steps=4",
-                "method.dropout=0.5" if name == "supervised" else "seed=0",
-            )
+            run_of(name, digits, output / name, "steps=4", "method.dropout=0.5" if name == "supervised" else "seed=0")
         )
         for name in ("supervised", "sce")
     }
@@ -178,19 +167,13 @@ def test_without_protocols_all_that_can_be_measured_is(options, trained, digits,
         return [protocol["name"] for protocol in results["protocols"]]
 
     assert names(measure(options, test, tmp_path / "a")) == ["accuracy"]
-    assert names(measure(options, test, tmp_path / "b", train_list)) == [
-        "accuracy",
-        "retrieval",
-        "knn",
-        "uniformity",
-    ]
+    assert names(measure(options, test, tmp_path / "b", train_list)) == ["accuracy", "retrieval", "knn", "uniformity"]
     plain = tmp_path / "plain.csv"
     plain.write_text("path\n" + "".join(f"{record.path}\n" for record in read_list(test).records[:6]))
     unlabelled = replace(options, root=Path("/"), allow_external=True)
     assert names(measure(unlabelled, plain, tmp_path / "c", plain)) == ["uniformity"]
     with pytest.raises(
-        ConfigError,
-        match=r"no protocol can measure .*test.csv: accuracy needs a classifier and labels",
+        ConfigError, match=r"no protocol can measure .*test.csv: accuracy needs a classifier and labels"
     ):
         measure(replace(options, checkpoint=str(trained["sce"])), test, tmp_path / "d")
 
@@ -383,11 +366,7 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
     )
     told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
-    test = [
-        "--checkpoint",
-        "output/toy/supervised/checkpoints/last.pt",
-        f"{digits}/motion/test.csv",
-    ]
+    test = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt", f"{digits}/motion/test.csv"]
     test += [
         "--out",
         "o",
@@ -418,14 +397,7 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
 
 def test_mean_and_spread(tmp_path):
     numbers = {1: {"top1": 0.5, "knn": 0.25}, 2: {"top1": 0.75, "knn": 0.5}, 3: {"top1": 0.6}}
-    common = {
-        "num_videos": 4,
-        "num_train": None,
-        "missing": [],
-        "missing_train": [],
-        "list": "l",
-        "train_list": None,
-    }
+    common = {"num_videos": 4, "num_train": None, "missing": [], "missing_train": [], "list": "l", "train_list": None}
     common |= {"checkpoint": {}, "details": {}, "config": {"seed": 0}, "request": {}}
 
     def one(split, folder):
@@ -456,10 +428,7 @@ def splits(digits, tmp_path):
         shutil.copytree(digits / "motion", folder)
         for name, half in zip(("train", "test"), halves, strict=True):
             shutil.copy(digits / "motion" / f"{half}.csv", folder / f"{name}.csv")
-    told = [
-        f"data.train={tmp_path}/lists{{split}}/train.csv",
-        f"evaluate.query={tmp_path}/lists{{split}}/test.csv",
-    ]
+    told = [f"data.train={tmp_path}/lists{{split}}/train.csv", f"evaluate.query={tmp_path}/lists{{split}}/test.csv"]
     data = ["data.moving_digits=null", "data.workers=0", "device=cpu", "evaluate.clips=1"]
     return [*told, *data, f"output={tmp_path}/out", "steps=2"]
 
@@ -522,8 +491,7 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
     queries = tmp_path / "lists2/test.csv"
     queries.write_text(queries.read_text() + (tmp_path / "lists2/train.csv").read_text().splitlines()[1] + "\n")
     with pytest.raises(
-        DataError,
-        match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would",
+        DataError, match=r"1 videos of .*lists2/test.csv are in .*lists2/train.csv too, .* the classifier would"
     ):
         train_splits(toy, splits, (1, 2))
     # The test videos of the first split are training videos of the second.
@@ -625,11 +593,7 @@ def test_weights_of_another_project(digits, tmp_path):
     run = run_of("supervised", digits, tmp_path / "run", "seed=7")
     torch.manual_seed(7)
     net = BACKBONES[run.backbone.name](run.backbone).net
-    names = {
-        "branch2.0.": "branch2.conv_a.",
-        "branch2.1.": "branch2.norm_a.",
-        "branch2.3.": "branch2.conv_b.",
-    }
+    names = {"branch2.0.": "branch2.conv_a.", "branch2.1.": "branch2.norm_a.", "branch2.3.": "branch2.conv_b."}
     names["branch2.4."] = "branch2.norm_b."
     state = {}
     for key, value in net.state_dict().items():
@@ -701,11 +665,7 @@ def test_a_frozen_backbone_without_weights_is_told(digits, tmp_path, caplog):
 
 def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
     run = run_of(
-        "supervised",
-        digits,
-        tmp_path / "c",
-        f"init={{file: {trained['sce']}, partial: true}}",
-        "backbone.width=4",
+        "supervised", digits, tmp_path / "c", f"init={{file: {trained['sce']}, partial: true}}", "backbone.width=4"
     )
     with pytest.raises(CheckpointError, match="no weight fits"):  # but the counters of the batch norms
         train(run)

@@ -70,10 +70,7 @@ def test_settings_are_read_as_those_of_a_config(few):
 
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
-    [
-        ({"clips": 3, "size": 64}, ConfigError, "--clips, --size"),
-        ({"shard": "3/2"}, ConfigError, "parts count from 0"),
-    ],
+    [({"clips": 3, "size": 64}, ConfigError, "--clips, --size"), ({"shard": "3/2"}, ConfigError, "parts count from 0")],
 )
 def test_what_means_nothing_here_is_refused(digits, few, tmp_path, changed, error, message):
     shard = changed.pop("shard", None)

@@ -211,13 +211,7 @@ def test_a_span_with_less_than_half_in_the_file_is_refused(path, start, end):
 
 @pytest.mark.parametrize(
     ("start", "end", "first", "last"),
-    [
-        (0.95, None, 23, 23),
-        (0.945, 0.9599, 23, 23),
-        (0.4, 0.41, 10, 10),
-        (0.9, 1.0, 22, 23),
-        (0.1, 1.8, 2, 23),
-    ],
+    [(0.95, None, 23, 23), (0.945, 0.9599, 23, 23), (0.4, 0.41, 10, 10), (0.9, 1.0, 22, 23), (0.1, 1.8, 2, 23)],
 )
 def test_a_span_is_clipped_to_the_file_and_has_at_least_one_frame(path, start, end, first, last):
     with open_video(path) as video:
@@ -258,11 +252,7 @@ def test_wrong_number_of_recipes(path):
 
 def test_real_recipes_make_views_of_their_size(path):
     sampler = Random(Random.Config(frames=4, sampling_rate=2))
-    recipes = [
-        recipe("strong_alpha", size=32, difference=0.5),
-        recipe("strong_beta", size=24),
-        recipe("weak", size=16),
-    ]
+    recipes = [recipe("strong_alpha", size=32, difference=0.5), recipe("strong_beta", size=24), recipe("weak", size=16)]
     views = views_of(path, sampler, recipes)
     assert [view.shape for view in views] == [(4, 3, 32, 32), (4, 3, 24, 24), (4, 3, 16, 16)]
     again = views_of(path, sampler, recipes)

@@ -147,33 +147,17 @@ def test_settings_that_cannot_be_read(make, tmp_path, content):
 def test_copies_are_not_compared_with_originals(tmp_path):
     originals, small, other = (
         {"copies": copies, "files": 2, "missing": 0}
-        for copies in (
-            None,
-            {"short_side": 128, "quality": 18, "fps": None},
-            {"short_side": 256, "quality": 18},
-        )
+        for copies in (None, {"short_side": 128, "quality": 18, "fps": None}, {"short_side": 256, "quality": 18})
     )
     mixed = {**small, "copies": [None, small["copies"]]}
     check_copies("g.csv", {"copies": None, "files": 2, "missing": 2}, "q.csv", small)  # reading names the files
     for kind in (originals, small):
         check_copies("g.csv", kind, "q.csv", dict(kind))
     for there, asked, named in (
-        (
-            originals,
-            small,
-            "g.csv contains original videos, q.csv contains shrunk copies (short_side 128, quality 18)",
-        ),
-        (
-            small,
-            other,
-            "(short_side 128, quality 18), q.csv contains shrunk copies (short_side 256, quality 18)",
-        ),
+        (originals, small, "g.csv contains original videos, q.csv contains shrunk copies (short_side 128, quality 18)"),
+        (small, other, "(short_side 128, quality 18), q.csv contains shrunk copies (short_side 256, quality 18)"),
         (originals, mixed, "originals and shrunk copies together"),
-        (
-            mixed,
-            mixed,
-            "originals and shrunk copies together",
-        ),  # a copy in one may be an original in the other
+        (mixed, mixed, "originals and shrunk copies together"),  # a copy in one may be an original in the other
     ):
         with pytest.raises(DataError) as caught:
             check_copies("g.csv", there, "q.csv", asked)

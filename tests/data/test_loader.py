@@ -16,13 +16,7 @@ import torch
 from vidssl.commands.check import CheckOptions
 from vidssl.commands.check import check_list as check
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import (
-    Loader,
-    collate,
-    eval_loader,
-    to_device,
-    train_loader,
-)
+from vidssl.data.loader import Loader, collate, eval_loader, to_device, train_loader
 from vidssl.data.samplers import Random, Uniform
 from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.video_list import read_list, write_lists
@@ -311,10 +305,7 @@ def test_1_training_continues_and_logs_each_broken_video_once(spoiled, tmp_path,
     assert last.exists()
     warnings = [record.getMessage() for record in caplog.records if "broken video" in record.getMessage()]
     assert len(warnings) == 2
-    assert {name for name in ("07.mp4", "08.mp4") if any(name in text for text in warnings)} == {
-        "07.mp4",
-        "08.mp4",
-    }
+    assert {name for name in ("07.mp4", "08.mp4") if any(name in text for text in warnings)} == {"07.mp4", "08.mp4"}
     caplog.clear()
     again = train(toy(path, tmp_path / "again", "steps=10", "data.workers=0"))
     a, b = (torch.load(run, weights_only=True)["method"] for run in (last, again))

@@ -49,10 +49,7 @@ def test_memory_is_flat_over_two_thousand_samples(digits, tmp_path):
     content = (tmp_path / "copies" / "00000.mp4").read_bytes()
     (tmp_path / "copies" / "broken.mp4").write_bytes(content[: len(content) // 2])  # errors must not leak either
     done = subprocess.run(
-        [sys.executable, "-c", SAMPLES, str(tmp_path / "list.csv")],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", SAMPLES, str(tmp_path / "list.csv")], capture_output=True, text=True, check=True
     )
     assert float(done.stdout) < 8
 
@@ -73,10 +70,7 @@ def test_workers_share_the_memory_of_a_long_list(tmp_path):
     (tmp_path / "list.csv").write_text("path,label,start,end\n" + text)
     recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=32))
     dataset = ClipDataset(
-        read_list(tmp_path / "list.csv", "/nowhere"),
-        Center(Center.Config(frames=2, seconds=0.1)),
-        [recipe],
-        skip=True,
+        read_list(tmp_path / "list.csv", "/nowhere"), Center(Center.Config(frames=2, seconds=0.1)), [recipe], skip=True
     )
     listed = dataset.videos
 

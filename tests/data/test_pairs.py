@@ -46,14 +46,7 @@ def limit(cells):
 
 @pytest.mark.parametrize(
     ("views", "frames", "rate", "gap", "count"),
-    [
-        (2, 1, 1, 40, 48),
-        (2, 3, 2, 4, 17),
-        (3, 1, 1, 3, 12),
-        (3, 2, 2, 2, 16),
-        (2, 1, 1, 1, 9),
-        (4, 1, 1, 2, 8),
-    ],
+    [(2, 1, 1, 40, 48), (2, 3, 2, 4, 17), (3, 1, 1, 3, 12), (3, 2, 2, 2, 16), (2, 1, 1, 1, 9), (4, 1, 1, 2, 8)],
 )
 def test_all_placements_and_orders_are_equally_likely(views, frames, rate, gap, count):
     """Those that a loop finds, each in all orders over the views; between clips lie `min_gap` frames or more."""

@@ -295,13 +295,7 @@ def test_tracks_that_do_not_fit_are_refused():
 
 @pytest.mark.parametrize(
     ("frame", "box"),
-    [
-        (0, (5, 5, 5, 9)),
-        (0, (5, 9, 8, 5)),
-        (0, (np.nan, 1, 4, 4)),
-        (0, (1, 1, np.inf, 4)),
-        (-1, (1, 1, 4, 4)),
-    ],
+    [(0, (5, 5, 5, 9)), (0, (5, 9, 8, 5)), (0, (np.nan, 1, 4, 4)), (0, (1, 1, np.inf, 4)), (-1, (1, 1, 4, 4))],
 )
 def test_invalid_rows_of_tracks_are_refused(frame, box, tmp_path):
     path = tmp_path / "a.npz"

@@ -66,10 +66,7 @@ def refusal(path, **settings):
 def test_14_equivalent_files_give_the_same_rows(write, content, tmp_path):
     found = read_list(write(content, "no\nyes\n"))
     assert found.names == ("a.mp4", "b.mp4")
-    assert [(r.path, r.label) for r in found.records] == [
-        (str(tmp_path / "a.mp4"), 1),
-        (str(tmp_path / "b.mp4"), 0),
-    ]
+    assert [(r.path, r.label) for r in found.records] == [(str(tmp_path / "a.mp4"), 1), (str(tmp_path / "b.mp4"), 0)]
     assert found.classes == ("no", "yes")
     assert [found.class_name(n) for n in (-1, 0, 1)] == ["?", "no", "yes"]
 
@@ -196,13 +193,7 @@ def test_12_paths_that_leave_the_root(write, tmp_path):
     (inside / "folder").symlink_to(tmp_path)
     (inside / "own.mp4").touch()
     (inside / "good.mp4").symlink_to(inside / "own.mp4")
-    for name in (
-        "../secret.mp4",
-        "/etc/passwd",
-        str(tmp_path / "secret.mp4"),
-        "link.mp4",
-        "folder/secret.mp4",
-    ):
+    for name in ("../secret.mp4", "/etc/passwd", str(tmp_path / "secret.mp4"), "link.mp4", "folder/secret.mp4"):
         path = write(f"path\n{name}\n", root=f"{inside}\n")
         message = refusal(path)
         assert "leaves the root" in message and message.startswith(f"{path}:2: ")
@@ -234,13 +225,7 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
     root, away = tmp_path / "set" / "root", tmp_path / "away"
     for folder in (root / "a" / "b", root / "c", away / "d", tmp_path / "set" / "root-2"):
         folder.mkdir(parents=True)
-    for file in (
-        root / "a/b/v.mp4",
-        root / "v.mp4",
-        away / "d/v.mp4",
-        away / "v.mp4",
-        root.with_name("v.mp4"),
-    ):
+    for file in (root / "a/b/v.mp4", root / "v.mp4", away / "d/v.mp4", away / "v.mp4", root.with_name("v.mp4")):
         file.touch()
     links = {
         "a/in": root / "c",  # a link in the middle that stays inside
@@ -260,21 +245,8 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
     (away / "home").symlink_to(root / "a")
     through = tmp_path / "link_to_root"
     through.symlink_to(root)
-    parts = [
-        "a/b/v.mp4",
-        "v.mp4",
-        "a/in/v.mp4",
-        "a/out/v.mp4",
-        "a/out/d/v.mp4",
-        "c/back/b/v.mp4",
-        "a/out/home/b/v.mp4",
-    ]
-    parts += [name for name in links if name.startswith("c/")] + [
-        "up/v.mp4",
-        "up/root/v.mp4",
-        "self/self/v.mp4",
-        ".",
-    ]
+    parts = ["a/b/v.mp4", "v.mp4", "a/in/v.mp4", "a/out/v.mp4", "a/out/d/v.mp4", "c/back/b/v.mp4", "a/out/home/b/v.mp4"]
+    parts += [name for name in links if name.startswith("c/")] + ["up/v.mp4", "up/root/v.mp4", "self/self/v.mp4", "."]
     parts += [
         "a/../v.mp4",
         "a/b/../../../root/v.mp4",
@@ -293,13 +265,7 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
         "./a/./b//v.mp4",
         "a/in/..",
     ]
-    parts += [
-        str(root / "v.mp4"),
-        str(away / "v.mp4"),
-        str(through / "v.mp4"),
-        "x" * 300 + "/v.mp4",
-        "a/" + "y" * 300,
-    ]
+    parts += [str(root / "v.mp4"), str(away / "v.mp4"), str(through / "v.mp4"), "x" * 300 + "/v.mp4", "a/" + "y" * 300]
     for base in (root, through):
         verdicts = {name: outside(base, name) for name in parts}
         assert 8 < sum(verdicts.values()) < len(parts) - 8
@@ -373,12 +339,7 @@ def test_fingerprint_depends_on_the_rows_and_not_on_the_root(write, tmp_path):
     path = write("path,label,start,end\na.mp4,0,0,1\nb.mp4,1,,\n")
     here = read_list(path).fingerprint
     assert here == read_list(path, root="/elsewhere").fingerprint
-    for other in (
-        "a.mp4,1,0,1\nb.mp4,1,,",
-        "a.mp4,0,0,2\nb.mp4,1,,",
-        "c.mp4,0,0,1\nb.mp4,1,,",
-        "a.mp4,0,0,1",
-    ):
+    for other in ("a.mp4,1,0,1\nb.mp4,1,,", "a.mp4,0,0,2\nb.mp4,1,,", "c.mp4,0,0,1\nb.mp4,1,,", "a.mp4,0,0,1"):
         assert read_list(write(f"path,label,start,end\n{other}\n")).fingerprint != here
 
 

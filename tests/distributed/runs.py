@@ -45,11 +45,7 @@ def train_toy(name, data, output, overrides=(), until=None, ddp=False, float64=F
     save, norm = setup_module.save, train_module.gradient_norm
 
     def saving(run, videos, method, optimizer, state):
-        held = {
-            "method": method.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "rng": torch.get_rng_state(),
-        }
+        held = {"method": method.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state()}
         torch.save(held, Path(output) / f"rank-{distributed.rank()}-step-{state.step}.pt")
         save(run, videos, method, optimizer, state)
 

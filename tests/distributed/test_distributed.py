@@ -142,18 +142,9 @@ def test_srun_needs_no_torchrun(nodes, first):
 @pytest.mark.parametrize(
     "environment",
     [
-        {
-            "SLURM_JOB_ID": "1",
-            "SLURM_NTASKS": "8",
-            "SLURM_PROCID": "0",
-        },  # python in a batch script, without srun
+        {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"},  # python in a batch script, without srun
         {"SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
-        {
-            "RANK": "1",
-            "WORLD_SIZE": "2",
-            "SLURM_STEP_NUM_TASKS": "2",
-            "SLURM_PROCID": "0",
-        },  # torchrun in a step
+        {"RANK": "1", "WORLD_SIZE": "2", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},  # torchrun in a step
     ],
 )
 def test_where_slurm_variables_are_ignored(environment):

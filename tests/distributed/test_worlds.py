@@ -57,8 +57,7 @@ LONG = [
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "ddp"),
-    [("sce", 3, False), *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)],
+    ("name", "steps", "ddp"), [("sce", 3, False), *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)]
 )
 def test_two_processes_are_one(name, steps, ddp, alone, run_world, toy_data, tmp_path):
     has_dropout = hasattr(RUNS["toy"](name, toy_data, tmp_path, ()).method, "dropout")

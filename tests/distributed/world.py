@@ -69,9 +69,7 @@ class World:
                 "answer": str(Path(self._folder.name) / str(rank)),
             }
             process = _server.Process(
-                target=runpy.run_path,
-                args=(__file__,),
-                kwargs={"init_globals": {"JOB": job}, "run_name": "child"},
+                target=runpy.run_path, args=(__file__,), kwargs={"init_globals": {"JOB": job}, "run_name": "child"}
             )
             process.start()
             self.processes.append(process)

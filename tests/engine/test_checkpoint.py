@@ -364,8 +364,7 @@ def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch)
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "temporary_for", temporary)
         with pytest.raises(
-            CheckpointError,
-            match=r"step-00000012.pt: No space left on device; earlier .*; free disk space or",
+            CheckpointError, match=r"step-00000012.pt: No space left on device; earlier .*; free disk space or"
         ):
             checkpoint.save(folder, 12, content(12), keep=2)
     assert names(folder) == files_of(4, 8) and checkpoint.newest_valid(folder)["step"] == 8
@@ -404,10 +403,7 @@ def test_fault_17_checkpoints_that_may_not_be_read(folder, monkeypatch):
     monkeypatch.chdir(folder)
     for path in folder.glob("*.pt"):
         path.chmod(0)
-    with (
-        nobody(),
-        pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"),
-    ):
+    with nobody(), pytest.raises(CheckpointError, match=r"none of the 2 .*step-00000008.pt: Permission denied"):
         checkpoint.newest_valid(Path())
 
 

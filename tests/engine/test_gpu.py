@@ -10,10 +10,7 @@ from vidssl.engine.train import train
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")]
 
 
 @pytest.fixture

@@ -166,8 +166,7 @@ def signalled(folder, number, launcher):
 
 
 @pytest.mark.parametrize(
-    ("number", "launcher"),
-    [*((number, None) for number in SIGNALS), *((signal.SIGTERM, name) for name in LAUNCHERS)],
+    ("number", "launcher"), [*((number, None) for number in SIGNALS), *((signal.SIGTERM, name) for name in LAUNCHERS)]
 )
 def test_the_same_signal_once_more_ends_at_once(number, launcher, start_world, tmp_path):
     assert start_world(1, signalled, tmp_path, number, launcher).wait() == [128 + number]

@@ -28,14 +28,7 @@ def lars_loop(p, v, g, lr, momentum, decay, trust, matrix, nesterov=False):
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_lars_is_its_formula_over_several_steps(nesterov):
     source = torch.Generator().manual_seed(0)
-    shapes = {
-        "conv": (4, 3, 1, 2, 2),
-        "linear": (3, 5),
-        "bias": (3,),
-        "scalar": (),
-        "zero": (2, 2),
-        "still": (2, 3),
-    }
+    shapes = {"conv": (4, 3, 1, 2, 2), "linear": (3, 5), "bias": (3,), "scalar": (), "zero": (2, 2), "still": (2, 3)}
     params, loops = {}, {}
     for name, shape in shapes.items():
         value = torch.randn(shape, generator=source, dtype=torch.float64) * (name not in ("zero", "still"))

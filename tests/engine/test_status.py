@@ -68,11 +68,7 @@ def test_a_run_that_stops_early_on_purpose_is_interrupted(written, tmp_path):
     [
         (Interrupted(signal.SIGUSR1), "interrupted", "SIGUSR1"),
         (Interrupted(15), "interrupted", "SIGTERM"),
-        (
-            DataError("3 of 10 videos are broken: «a».mp4"),
-            "failed",
-            "DataError: 3 of 10 videos are broken: «a».mp4",
-        ),
+        (DataError("3 of 10 videos are broken: «a».mp4"), "failed", "DataError: 3 of 10 videos are broken: «a».mp4"),
         (RuntimeError("out of\nmemory"), "failed", "RuntimeError: out of\nmemory"),
         (KeyboardInterrupt(), "failed", "KeyboardInterrupt: "),
     ],

@@ -33,10 +33,7 @@ def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
 
     monkeypatch.setattr("vidssl.tracking.track_videos.propose", propose)
     run = toy_run("frame_invariance_tracks", "run", f"tracks.tracker={TRACKER}")
-    tracks, method = (
-        RunTracks(run, videos),
-        SimpleNamespace(target_backbone=build_backbone("resnet3d18", width=4)),
-    )
+    tracks, method = (RunTracks(run, videos), SimpleNamespace(target_backbone=build_backbone("resnet3d18", width=4)))
     tracks.make(0, method, torch.device("cpu"), StopRequest())
     files = [tracks_file(tracks.folder(0), n, r) for n, r in zip(videos.names, videos.records, strict=True)]
     assert [len(read_tracks(file)[0].frames) for file in files] == [2, 0]

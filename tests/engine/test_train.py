@@ -70,14 +70,7 @@ def test_fault_19_a_run_that_died_between_checkpoints(toy_run, metrics, monkeypa
         patch.setattr(MomentumMethod, "after_step", die)
         with pytest.raises(KeyboardInterrupt):
             train(toy_run("sce", "died"))
-    assert [line["step"] for line in metrics("died")] == [
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
-    ]  # the checkpoint is that of step 4
+    assert [line["step"] for line in metrics("died")] == [1, 2, 3, 4, 5, 6]  # the checkpoint is that of step 4
     same(state(train(toy_run("sce", "died"))), state(straight))
     assert metrics("died") == metrics("straight")
 
@@ -227,8 +220,7 @@ def test_fault_26_a_checkpoint_from_before_a_setting_was_there_goes_on(toy_run):
 def test_settings_of_where_and_how_fast_may_change(toy_run):
     last = train(toy_run("supervised", "a"), until=1)
     again = train(
-        toy_run("supervised", "a", "data.workers=1", "log_every=3", "checkpoint.every=5", "evaluate.clips=3"),
-        2,
+        toy_run("supervised", "a", "data.workers=1", "log_every=3", "checkpoint.every=5", "evaluate.clips=3"), 2
     )
     assert again == last and torch.load(last, weights_only=True)["step"] == 2
 
@@ -589,8 +581,7 @@ def test_invalid_protocols_of_the_monitor_are_refused(method, told, message, toy
 def test_a_monitor_that_learns_from_the_videos_that_it_tests(toy_run, toy_folder):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/test.csv" for role in LISTS]
     with pytest.raises(
-        DataError,
-        match=r"16 videos of .* are in .* too, the first .*: svm would be tested on training videos",
+        DataError, match=r"16 videos of .* are in .* too, the first .*: svm would be tested on training videos"
     ):
         train(toy_run("sce", "a", "evaluate.every=9", "evaluate.protocols=[{name: svm}]", *lists))
 

@@ -166,19 +166,13 @@ def test_knn_uses_no_more_neighbours_than_asked():
 
 
 def test_chance_is_what_random_features_reach():
-    gallery, query = (
-        features(np.zeros((10, 2)), [0] * 6 + [1] * 3 + [3]),
-        features(np.zeros((4, 2)), [0, 0, 1, 2]),
-    )
+    gallery, query = (features(np.zeros((10, 2)), [0] * 6 + [1] * 3 + [3]), features(np.zeros((4, 2)), [0, 0, 1, 2]))
     assert chance(query, gallery) == pytest.approx((0.6 + 0.6 + 0.3 + 0) / 4)
     assert chance(features(np.zeros((2, 2)), [5, 0]), gallery) == pytest.approx(0.3)  # a class the gallery lacks
     label = torch.from_numpy(generator(7).choice(4, size=400, p=[0.1, 0.2, 0.3, 0.4]))
     hits = []
     for seed in range(30):
-        gallery, query = (
-            features(drawn(400, 5, 2 * seed + 20), label),
-            features(drawn(400, 5, 2 * seed + 21), label),
-        )
+        gallery, query = (features(drawn(400, 5, 2 * seed + 20), label), features(drawn(400, 5, 2 * seed + 21), label))
         hits.append(recall(nearest(query.x, gallery.x, 1), query, gallery, (1,))["R@1"])
     assert abs(np.mean(hits) - chance(query, gallery)) < 4 * np.std(hits) / math.sqrt(30)
 

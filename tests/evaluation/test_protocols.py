@@ -9,12 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.preconditions import check_measurable, own_rows
-from vidssl.evaluation.protocols import (
-    KNN,
-    PROTOCOLS,
-    Retrieval,
-    Uniformity,
-)
+from vidssl.evaluation.protocols import KNN, PROTOCOLS, Retrieval, Uniformity
 from vidssl.evaluation.svm import LinearSVM, LowShot
 from vidssl.randomness import generator
 from vidssl.types import Features
@@ -56,10 +51,7 @@ def test_retrieval(center):
 
 def test_centring_takes_away_a_shift_of_either_set():
     gallery, query = features(90, 0), features(40, 1)
-    moved = (
-        Features(gallery.x + 5, gallery.label, gallery.index),
-        Features(query.x - 5, query.label, query.index),
-    )
+    moved = (Features(gallery.x + 5, gallery.label, gallery.index), Features(query.x - 5, query.label, query.index))
     centred = Retrieval(Retrieval.Config(center=True))
     assert centred(gallery, query, NO_PAIRS) == centred(*moved, NO_PAIRS)
     plain = Retrieval(Retrieval.Config())

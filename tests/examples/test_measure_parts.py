@@ -151,11 +151,7 @@ def test_counts_against_loops():
             there = [int(t[y, x]) for t, k in zip(truths, kept, strict=True) if k[y, x]]
             layout += max((there.count(part) for part in range(parts)), default=0)
     numbers = counts.numbers()
-    assert numbers == {
-        "pixel_accuracy": right / total,
-        "layout": layout / total,
-        "most_frequent": frequent / total,
-    }
+    assert numbers == {"pixel_accuracy": right / total, "layout": layout / total, "most_frequent": frequent / total}
     assert counts.crops == 6 and numbers["most_frequent"] <= numbers["layout"]
 
 

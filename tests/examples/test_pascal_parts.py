@@ -78,9 +78,7 @@ def voc(tmp_path):
     write(tmp_path, "2008_000005", bus)
     write(tmp_path, "2008_000006")  # an image without an object
     split(
-        tmp_path,
-        train=["2008_000001", "2008_000004", "2008_000006"],
-        val=["2008_000002", "2008_000003", "2009_000001"],
+        tmp_path, train=["2008_000001", "2008_000004", "2008_000006"], val=["2008_000002", "2008_000003", "2009_000001"]
     )
     return tmp_path
 
@@ -205,12 +203,7 @@ def test_files_that_are_no_annotation(tmp_path, content, reason):
 
 def test_damaged_files(voc):
     whole = (voc / "parts/2008_000001.mat").read_bytes()
-    for content in (
-        b"",
-        b"no mat file at all",
-        whole[: len(whole) // 2],
-        b"MATLAB 7.3 MAT-file" + bytes(200),
-    ):
+    for content in (b"", b"no mat file at all", whole[: len(whole) // 2], b"MATLAB 7.3 MAT-file" + bytes(200)):
         (voc / "parts/2008_000001.mat").write_bytes(content)
         with pytest.raises(DataError, match="or damaged"):
             list(read_annotation(voc / "parts/2008_000001.mat"))
@@ -223,16 +216,7 @@ def test_damaged_files(voc):
 
 def test_the_script(voc, monkeypatch, capsys):
     script = str(Path(__file__).parents[2] / "examples" / "part_segmentation" / "prepare_pascal_parts.py")
-    given = [
-        str(voc / "VOC2010"),
-        str(voc / "parts"),
-        "--out",
-        str(voc / "out"),
-        "--size",
-        "48",
-        "--min-side",
-        "20",
-    ]
+    given = [str(voc / "VOC2010"), str(voc / "parts"), "--out", str(voc / "out"), "--size", "48", "--min-side", "20"]
     monkeypatch.setattr(sys, "argv", [script, *given])
     runpy.run_path(script, run_name="__main__")
     said = capsys.readouterr().out

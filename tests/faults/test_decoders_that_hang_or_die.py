@@ -66,11 +66,7 @@ def records(digits):
 @pytest.fixture
 def run(digits, tmp_path):
     def go(name, *overrides, until=None):
-        told = [
-            f"data.train={digits}/motion/train.csv",
-            "data.moving_digits=null",
-            f"output={tmp_path / name}",
-        ]
+        told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={tmp_path / name}"]
         told += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
         return torch.load(train(load_run(TOY, told), until), weights_only=True)
 

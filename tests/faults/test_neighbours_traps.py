@@ -92,11 +92,7 @@ def test_queue_and_pointer_are_in_the_checkpoint_and_come_back(toy):
     after = state(run, 4)
     assert after["queue.pointer"] == (48 + 16) % 50
     changed = (after["queue.keys"] != before["queue.keys"]).any(dim=1)
-    assert changed.nonzero().flatten().tolist() == [
-        *range(14),
-        48,
-        49,
-    ]  # all others came back, none was dropped
+    assert changed.nonzero().flatten().tolist() == [*range(14), 48, 49]  # all others came back, none was dropped
 
 
 # The target ---------------------------------------------------------------------------------------------------

@@ -32,12 +32,7 @@ def batch(boxes=True, size=4):
     views = tuple(torch.randn(size, 3, 1, SIDE, SIDE, generator=source).double() for _ in range(2))
     low = torch.rand(size, 2, 2, generator=source) * 12
     regions = torch.cat([low, low + 8 + torch.rand(size, 2, 2, generator=source) * 12], dim=2)
-    return Batch(
-        views,
-        torch.zeros(size, dtype=torch.int64),
-        torch.arange(size),
-        boxes=regions if boxes else None,
-    )
+    return Batch(views, torch.zeros(size, dtype=torch.int64), torch.arange(size), boxes=regions if boxes else None)
 
 
 def frames_and_patches(backbone, head, clips, boxes):

@@ -84,12 +84,9 @@ def pool(sampling, query, label, labels, rows):
     cosine = {n: float(sum(a * b for a, b in zip(query, rows[n], strict=True))) for n in allowed}
     nearest = sorted(allowed, key=lambda n: -cosine[n])
     tenth = math.ceil(len(allowed) / 10)
-    return {
-        "hard": nearest[:30],
-        "semihard": nearest[:tenth],
-        "random": nearest,
-        "semieasy": nearest[-tenth:],
-    }[sampling]
+    return {"hard": nearest[:30], "semihard": nearest[:tenth], "random": nearest, "semieasy": nearest[-tenth:]}[
+        sampling
+    ]
 
 
 @pytest.mark.parametrize("block", [1, 2**23])  # one query at a time, and all at once

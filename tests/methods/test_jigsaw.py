@@ -36,8 +36,7 @@ def numbered(batch, frames, side):
 
 
 @pytest.mark.parametrize(
-    ("side", "grid", "patch"),
-    [(32, 3, 8), (24, 2, 9), (12, 4, 2), (9, 3, 2), (3, 3, 1), (112, 3, 28), (255, 3, 64)],
+    ("side", "grid", "patch"), [(32, 3, 8), (24, 2, 9), (12, 4, 2), (9, 3, 2), (3, 3, 1), (112, 3, 28), (255, 3, 64)]
 )
 def test_each_patch_lies_in_its_cell_and_each_cell_has_one(side, grid, patch):
     clips = numbered(2, 2, side)

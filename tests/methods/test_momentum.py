@@ -173,10 +173,7 @@ def test_coefficient_follows_its_schedule():
 
 def test_temperature_follows_its_schedule():
     data = batch()
-    method, cold = (
-        make("moco", temperature=Schedule(start=0.2, end=0.05)),
-        make("moco", temperature=constant(0.05)),
-    )
+    method, cold = (make("moco", temperature=Schedule(start=0.2, end=0.05)), make("moco", temperature=constant(0.05)))
     assert abs(method(data)["loss"] - cold(data)["loss"]) > 1e-2
     method.progress = 1.0
     torch.testing.assert_close(method(data)["loss"], cold(data)["loss"])

@@ -17,11 +17,7 @@ from vidssl.schedule import Schedule, constant
             Schedule(start=0.1, end=0.2, shape="linear"),
             "0.15 is not below temperature 0.15 at 50.0% of the run",
         ),
-        (
-            constant(0.1),
-            Schedule(start=0.04, end=0.1),
-            "0.1 is not below temperature 0.1 at 100.0% of the run",
-        ),
+        (constant(0.1), Schedule(start=0.04, end=0.1), "0.1 is not below temperature 0.1 at 100.0% of the run"),
     ],
 )
 def test_a_target_that_is_not_sharper_is_refused(tau, tau_m, shown):

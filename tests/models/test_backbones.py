@@ -75,13 +75,7 @@ def bottleneck(blocks, inner, stride, temporal):
 
 ONE, TWO = (1, 1, 1), (1, 2, 2)
 TABLE_23 = {
-    "resnet3d18": [
-        *stem(),
-        *basic(64, ONE, 1, False),
-        *basic(128, TWO, 1),
-        *basic(256, TWO, 3),
-        *basic(512, TWO, 3),
-    ],
+    "resnet3d18": [*stem(), *basic(64, ONE, 1, False), *basic(128, TWO, 1), *basic(256, TWO, 3), *basic(512, TWO, 3)],
     "resnet3d50": [
         *stem(),
         *bottleneck(3, 64, ONE, 1),

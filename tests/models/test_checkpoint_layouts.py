@@ -185,11 +185,7 @@ def test_width_is_that_of_the_stem(width, tmp_path):
     ("name", "settings", "text"),
     [
         ("C2D", {"stage_conv_a_kernel_size": (1, 1, 1)}, "0 weights missing, 0 unknown, 9 of another shape"),
-        (
-            "I3D",
-            {"stem_conv_kernel_size": (5, 7, 7)},
-            "1 of another shape (net.blocks.0.conv.weight: (8, 3, 5,",
-        ),
+        ("I3D", {"stem_conv_kernel_size": (5, 7, 7)}, "1 of another shape (net.blocks.0.conv.weight: (8, 3, 5,"),
         ("R101", {"model_depth": 101}, "0 weights missing, 306 unknown (net.blocks.3.res_blocks.6.branch2"),
     ],
 )
@@ -320,12 +316,7 @@ def test_lightning_checkpoint_of_eztorch(arch, zipped, slow, slow18, objects, tm
         "momentum_projector.layers.0.weight": torch.rand(4, 4),
         "queue.queue": torch.rand(4, 16),
     }
-    content = {
-        "epoch": 1,
-        "state_dict": state,
-        "optimizer_states": [{"state": {0: torch.ones(1)}}],
-        **objects,
-    }
+    content = {"epoch": 1, "state_dict": state, "optimizer_states": [{"state": {0: torch.ones(1)}}], **objects}
     path = save_and_forget(tmp_path / "last.ckpt", content, _use_new_zipfile_serialization=zipped)
     backbone = load_backbone(path)
     assert type(backbone) is BACKBONES[arch] and "omegaconf_like" not in sys.modules
@@ -470,12 +461,7 @@ def test_moco_gives_the_query_encoder(resnet, tmp_path):
         **renamed(network.state_dict(), "module.encoder_q.", lambda k: k.replace("fc.", "fc.2.")),
         "module.encoder_q.fc.0.weight": torch.rand(4, 4),
     }
-    content = {
-        "epoch": 200,
-        "arch": name,
-        "state_dict": state,
-        "optimizer": {"state": {0: {"momentum_buffer": 1}}},
-    }
+    content = {"epoch": 200, "arch": name, "state_dict": state, "optimizer": {"state": {0: {"momentum_buffer": 1}}}}
     path = save(tmp_path / "moco_v2.pth.tar", content, _use_new_zipfile_serialization=False)
     backbone = build_backbone(name).eval()
     matched = load_initial(backbone, InitialWeights(file=str(path)))
@@ -524,11 +510,7 @@ def test_keys_rename_prefixes(slow, tmp_path):
     message = refused(load_backbone, path)
     assert "no known layout has these weight names (net.student.deep.first.conv.weight; " in message
     assert "init.keys={OLD: NEW}" in message
-    keys = {
-        "net.student.deep.": "",
-        "net.student.deep.first.": "s1.pathway0_stem.",
-        "net.student.deep.second.": "s2.",
-    }
+    keys = {"net.student.deep.": "", "net.student.deep.first.": "s1.pathway0_stem.", "net.student.deep.second.": "s2."}
     for renames in (keys, dict(reversed(keys.items()))):
         same(features(load_backbone(path, "resnet3d50", keys=renames)), features(slow))
     backbone = build_backbone("resnet3d50", width=8)
@@ -707,11 +689,7 @@ class Run(Settings):
     [
         ("a.pyth", {"file": "a.pyth"}, "a.pyth"),
         ({"file": "a.pyth"}, {"file": "a.pyth"}, "a.pyth"),
-        (
-            {"file": "a", "partial": True},
-            {"file": "a", "partial": True},
-            {"file": "a", "partial": True, "keys": {}},
-        ),
+        ({"file": "a", "partial": True}, {"file": "a", "partial": True}, {"file": "a", "partial": True, "keys": {}}),
         (
             {"file": "a", "keys": {"x.": ""}},
             {"file": "a", "keys": {"x.": ""}},

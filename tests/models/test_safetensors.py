@@ -14,15 +14,7 @@ from vidssl.models.weights import read_anything
 
 
 def test_all_types_are_read(tmp_path):
-    kinds = (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.uint8,
-        torch.bool,
-    )
+    kinds = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
     tensors = {str(kind): torch.tensor([[0, 1], [3, 2]]).to(kind) for kind in kinds}
     tensors |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 4)}
     save_file(tensors, tmp_path / "x.safetensors", metadata={"format": "pt"})

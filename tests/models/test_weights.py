@@ -118,10 +118,7 @@ CHANGES = {
         lambda c: c["config"]["backbone"].update(width=4),
         "; …); build the backbone with the config that it was trained with",
     ),
-    "other": (
-        lambda c: c["config"].update(backbone={"name": "r3d_18"}),
-        " unknown (",
-    ),
+    "other": (lambda c: c["config"].update(backbone={"name": "r3d_18"}), " unknown ("),
 }
 
 
@@ -191,18 +188,9 @@ class Malicious:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        (
-            "torch",
-            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
-        ),
-        (
-            "old torch",
-            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
-        ),
-        (
-            "pickle",
-            r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author",
-        ),
+        ("torch", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
+        ("old torch", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
+        ("pickle", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
     ],
 )
 def test_fault_25_a_malicious_checkpoint_runs_nothing(how, text, tmp_path):
@@ -451,10 +439,7 @@ def test_fault_26_a_whole_method_comes_back(trained, method):
 BAD = {
     "missing": (lambda s: s.pop("_extra_state"), r"1 weights missing \(_extra_state\)"),
     "unknown": (lambda s: s.update({f"n{i}": 1 for i in range(5)}), r"5 unknown \(n0; n1; n2; …\)"),
-    "extra of a part": (
-        lambda s: s.update({"backbone._extra_state": 1}),
-        r"1 unknown \(backbone._extra_state\)",
-    ),
+    "extra of a part": (lambda s: s.update({"backbone._extra_state": 1}), r"1 unknown \(backbone._extra_state\)"),
     "queue": (
         lambda s: s.update({"queue.keys": torch.ones(7, 16)}),
         r"1 of another shape \(queue.keys: \(7, 16\), here \(50, 16\)\)",
@@ -479,10 +464,7 @@ def test_fault_26_a_method_that_does_not_fit_is_left_alone(change, trained, meth
 
 
 def test_fault_26_extra_state_of_parts():
-    module, other = (
-        torch.nn.Sequential(WithExtra(), WithExtra()),
-        torch.nn.Sequential(WithExtra(), WithExtra()),
-    )
+    module, other = (torch.nn.Sequential(WithExtra(), WithExtra()), torch.nn.Sequential(WithExtra(), WithExtra()))
     other[0].number, other[1].number = 3, 4
     load_state(module, other.state_dict(), "test")
     assert same(module.state_dict(), other.state_dict()) and module[1].number == 4

@@ -108,10 +108,7 @@ def test_a_list_of_chunks(videos, tmp_path, number_of):
         first, part = resolve_span(video.meta, record)
         assert number_of(video.frames(range(first, first + part.num_frames))) == list(range(2, 22))
     assert (made.videos, made.chunks, made.short, made.fewer) == (4, 10, ("short.mp4",), 0)
-    assert str(made).splitlines() == [
-        "4 videos, 10 chunks",
-        "1 videos are shorter than a chunk: 'short.mp4'",
-    ]
+    assert str(made).splitlines() == ["4 videos, 10 chunks", "1 videos are shorter than a chunk: 'short.mp4'"]
 
 
 def test_chunks_of_chunks_and_short_ones_dropped(videos, tmp_path):

@@ -53,8 +53,7 @@ def test_folder_of_classes(actions, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("pattern", "groups"),
-    [(r"person\d+", 9), (r"person(\d)", 1), (r"person\d(\d)_", 9), (r"^\w+/", 2), (None, 36)],
+    ("pattern", "groups"), [(r"person\d+", 9), (r"person(\d)", 1), (r"person\d(\d)_", 9), (r"^\w+/", 2), (None, 36)]
 )
 def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     if groups == 1:
@@ -68,8 +67,7 @@ def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "count"),
-    [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)],
+    ("fraction", "count"), [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)]
 )
 def test_fraction_is_rounded_to_groups(actions, tmp_path, fraction, count):
     made = prepare_folder(actions, tmp_path / "lists", test=fraction, group=r"person\d+")
@@ -361,8 +359,7 @@ def test_folders_beside_splits_are_refused(tmp_path):
         top = other.split("/")[0]
         for unlabeled in (False, True):
             with pytest.raises(
-                DataError,
-                match=rf"has the splits train, val and other .* beside them \('{top}'\): .* as .*root/train",
+                DataError, match=rf"has the splits train, val and other .* beside them \('{top}'\): .* as .*root/train"
             ):
                 prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
         labels = labels_csv(tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label")
@@ -393,8 +390,7 @@ def test_labels_of_folders_that_are_not_videos(tmp_path, images):
 
 def test_folders_that_are_not_classes(tmp_path):
     root = touch(
-        tmp_path / "root",
-        *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab"),
+        tmp_path / "root", *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab")
     )
     made = prepare_folder(root, tmp_path / "dated")
     assert "hint: 3 of 3 classes look like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(made)
@@ -544,25 +540,13 @@ def test_kept_classes_must_exist(actions, tmp_path):
 @pytest.mark.parametrize(
     ("header", "row", "message"),
     [
-        (
-            "path,label",
-            "run/person00_a.mp4,run",
-            r"labels\.csv:1: header 'path,label' lacks camera",
-        ),
-        (
-            "path,label,camera",
-            "run/person00_a.mp4,run",
-            r"labels\.csv:2: a row needs path, label, camera",
-        ),
+        ("path,label", "run/person00_a.mp4,run", r"labels\.csv:1: header 'path,label' lacks camera"),
+        ("path,label,camera", "run/person00_a.mp4,run", r"labels\.csv:2: a row needs path, label, camera"),
         ("path,label,camera", "run/a,b.mp4,run,1", r"labels\.csv:2: a row needs"),
         ("path,label,camera", "../x.mp4,run,1", r"labels\.csv:2: '\.\./x\.mp4' leaves"),
         ("path,label,camera", "/etc/x.mp4,run,1", r"labels\.csv:2: '/etc/x\.mp4' leaves"),
         ("path,label,camera", "run/no.mp4,run,1", r"1 of 1 files in .* \('run/no\.mp4'\): restore"),
-        (
-            "path,label,camera",
-            "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1",
-            r":3: .* is listed twice",
-        ),
+        ("path,label,camera", "run/person00_a.mp4,run,1\n./run/person00_a.mp4,run,1", r":3: .* is listed twice"),
     ],
 )
 def test_malformed_labels(actions, tmp_path, header, row, message):

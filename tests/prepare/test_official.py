@@ -69,10 +69,7 @@ def ucf(tmp_path):
                     clip = f"{name}/v_{file}_g{group + split:02d}_c01.avi"
                     lines.append(f"{clip} {number}" if side == "train" else clip)
             write(tmp_path / f"ucfTrainTestlist/{side}list0{split}.txt", "\r\n".join(lines) + "  \r\n\r\n")
-    write(
-        tmp_path / "ucfTrainTestlist/classInd.txt",
-        "".join(f"{n} {name} \r\n" for n, name in enumerate(UCF, 1)),
-    )
+    write(tmp_path / "ucfTrainTestlist/classInd.txt", "".join(f"{n} {name} \r\n" for n, name in enumerate(UCF, 1)))
     names = {name: name for name in UCF} | {"HandstandPushups": "HandStandPushups"}
     clips = [f"{c}/v_{names[c]}_g{g:02d}_c01.avi" for c in UCF for g in (2, 3, 4, 9, 10, 11)]
     return touch(tmp_path / "UCF-101", *clips), tmp_path / "ucfTrainTestlist"
@@ -98,13 +95,7 @@ def test_ucf101(ucf, tmp_path):
     assert all(Path(record.path).is_file() for record in found.records)
     assert not {name for name, _ in rows(tmp_path / "lists", "train1")} & set(found.names)
     counts = report.lists["train1"]
-    assert (counts.listed, counts.found, counts.duplicates, counts.missing, counts.case_mismatches) == (
-        6,
-        6,
-        0,
-        (),
-        (),
-    )
+    assert (counts.listed, counts.found, counts.duplicates, counts.missing, counts.case_mismatches) == (6, 6, 0, (), ())
     assert "train1: 6 listed, 6 found, 0 missing, 0 in different case" in str(report)
     assert str(report).endswith("3 classes")
 
@@ -124,10 +115,7 @@ def test_case_mismatches_are_found_and_reported(ucf, tmp_path):
     old, new = (root / "HandstandPushups" / f"v_Hand{s}Pushups_g09_c01.avi" for s in ("Stand", "stand"))
     old.rename(new)  # as in repacked copies
     report = prepare_ucf101(root, tmp_path / "lists", splits)
-    pair = (
-        "HandstandPushups/v_HandStandPushups_g09_c01.avi",
-        "HandstandPushups/v_HandstandPushups_g09_c01.avi",
-    )
+    pair = ("HandstandPushups/v_HandStandPushups_g09_c01.avi", "HandstandPushups/v_HandstandPushups_g09_c01.avi")
     assert report.lists["train1"].case_mismatches == (pair,)
     assert report.lists["train2"].case_mismatches == ()
     assert (pair[1], "HandstandPushups") in rows(tmp_path / "lists", "train1")
@@ -221,10 +209,7 @@ def test_missing_files_are_counted_up_to_the_limit(ucf, tmp_path):
         ({"classInd.txt": "1\n"}, "'1' is not '1 <Class>'"),
         ({"testlist02.txt": None}, r"cannot read list .*testlist02.txt"),
         ({"trainlist01.txt": None, "trainlist02.txt": None}, r"cannot read list .*trainlist01.txt"),
-        (
-            {"testlist01.txt": "Bowling/v_Bowling_g01_c01.avi\n"},
-            "testlist01.txt:1: class 'Bowling' is not among the 3",
-        ),
+        ({"testlist01.txt": "Bowling/v_Bowling_g01_c01.avi\n"}, "testlist01.txt:1: class 'Bowling' is not among the 3"),
         ({"testlist01.txt": "v_Archery_g02_c01.avi\n"}, "is not '<Class>/<file>'"),
         ({"testlist01.txt": "\n \n"}, "test1: the list has no rows"),
         ({"testlist01.txt": b"Archery/v_\xe9.avi\n"}, "not UTF-8"),
@@ -259,15 +244,7 @@ def test_duplicate_rows_are_dropped_and_counted(ucf, tmp_path):
     with (splits / "trainlist01.txt").open("a") as file:
         file.write("Archery/v_Archery_g09_c01.avi 2\nArchery/v_Archery_g09_c01.avi 2\n")
     report = prepare_ucf101(root, tmp_path / "lists", splits)
-    assert (
-        report.lists["train1"].listed,
-        report.lists["train1"].found,
-        report.lists["train1"].duplicates,
-    ) == (
-        8,
-        6,
-        2,
-    )
+    assert (report.lists["train1"].listed, report.lists["train1"].found, report.lists["train1"].duplicates) == (8, 6, 2)
     assert "2 duplicates" in str(report) and len(rows(tmp_path / "lists", "train1")) == 6
 
 
@@ -524,15 +501,7 @@ def test_kinetics_untrimmed(kinetics, tmp_path):
     touch(root, "gone.mp4")  # not gone_gone_1
     train = write(
         tmp_path / "whole.csv",
-        "\n".join(
-            [
-                HEADER,
-                "abseiling,-_abc_12345,0,10,train",
-                "zumba,-_abc_12345,10.5,20,train",
-                TRAIN[0],
-                TRAIN[4],
-            ]
-        ),
+        "\n".join([HEADER, "abseiling,-_abc_12345,0,10,train", "zumba,-_abc_12345,10.5,20,train", TRAIN[0], TRAIN[4]]),
     )
     report = prepare_kinetics(root, tmp_path / "lists", train, untrimmed=True, max_missing=0.5)
     found = read_list(tmp_path / "lists/train.csv")
@@ -540,10 +509,7 @@ def test_kinetics_untrimmed(kinetics, tmp_path):
         (0.0, 10.0, "abseiling"),
         (10.5, 20.0, "zumba"),
     ]
-    assert report.lists["train"].missing == (
-        "--QUuC4vJs.mp4",
-        "gone_gone_1.mp4",
-    )  # a clip is not the whole video
+    assert report.lists["train"].missing == ("--QUuC4vJs.mp4", "gone_gone_1.mp4")  # a clip is not the whole video
     message = refusal(prepare_kinetics, root, tmp_path / "trimmed", train, max_missing=0.5)
     assert "both match the file 'train/abseiling/-_abc_12345.mkv'" in message
 
@@ -579,19 +545,13 @@ def test_some_classes_of_kinetics(kinetics, tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (
-            "youtube_id,time_start,time_end,split\naaaaaaaaaaa,1,11,test\n",
-            "lacks label; .*the test list has no labels",
-        ),
+        ("youtube_id,time_start,time_end,split\naaaaaaaaaaa,1,11,test\n", "lacks label; .*the test list has no labels"),
         ("path label\na.mp4 0\n", "header 'path label' lacks label and youtube_id"),
         ("", "header '' lacks"),
         (f"{HEADER}\nyoga,ttttttttttt,7,17,validate\n", ":2: class 'yoga' is not among the 4 of"),
         (f"{HEADER}\n,ttttttttttt,7,17,validate\n", ":2: a row needs"),
         (f"{HEADER}\nzumba,ttttttttttt,7\n", ":2: a row needs"),
-        (
-            f"{HEADER}\nzumba, fast,ttttttttttt,7,17,validate\n",
-            ":2: a row needs .*; quote names with commas",
-        ),
+        (f"{HEADER}\nzumba, fast,ttttttttttt,7,17,validate\n", ":2: a row needs .*; quote names with commas"),
         (f"{HEADER}\nzumba,ttttttttttt,17,7,validate\n", ":2: '17' to '7' is not a span"),
         (f"{HEADER}\nzumba,ttttttttttt,now,7,validate\n", "is not a span"),
         (f"{HEADER}\nzumba,ttttttttttt,7,inf,validate\n", "is not a span"),
@@ -627,24 +587,10 @@ def test_a_label_with_a_line_break(kinetics, tmp_path):
 
 @pytest.fixture
 def ssv2(tmp_path):
-    labels = {
-        "Putting something on something": "1",
-        "Holding something": "0",
-        "Moving part of something": "2",
-    }
+    labels = {"Putting something on something": "1", "Holding something": "0", "Moving part of something": "2"}
     train = [
-        {
-            "id": "78687",
-            "label": "holding potato",
-            "template": "Holding [something]",
-            "placeholders": ["potato"],
-        },
-        {
-            "id": "42326",
-            "label": "moving lid of jar",
-            "template": "Moving [part] of [something]",
-            "placeholders": [],
-        },
+        {"id": "78687", "label": "holding potato", "template": "Holding [something]", "placeholders": ["potato"]},
+        {"id": "42326", "label": "moving lid of jar", "template": "Moving [part] of [something]", "placeholders": []},
     ]
     test = [{"id": 74225, "template": "Putting [something] on [something]", "label": "", "placeholders": []}]
     paths = [
@@ -673,11 +619,7 @@ def test_ssv2(ssv2, tmp_path):
 @pytest.mark.parametrize(
     ("which", "content", "reason"),
     [
-        (
-            "test",
-            [{"id": "74225"}],
-            "item 1: video 74225 has no template, so no class; the official test list",
-        ),
+        ("test", [{"id": "74225"}], "item 1: video 74225 has no template, so no class; the official test list"),
         ("test", [{"template": "Holding [something]"}], "item 1: .* has no id"),
         ("test", [{"id": "", "template": "Holding [something]"}], "has no id"),
         ("test", ["78687"], "has no id"),
@@ -687,11 +629,7 @@ def test_ssv2(ssv2, tmp_path):
             [{"id": "1", "template": "Waving [something]"}],
             "item 1: class 'Waving something' is not among the 3",
         ),
-        (
-            "test",
-            [{"id": "78687", "template": "Holding [something]"}],
-            "'78687.webm' is also in the training list",
-        ),
+        ("test", [{"id": "78687", "template": "Holding [something]"}], "'78687.webm' is also in the training list"),
         ("test", [{"id": "1\n2", "template": "Holding [something]"}], r"'1\\n2.webm'"),
         ("labels", {"Holding something": "1"}, "numbers of the 1 classes are not 0 to 0"),
         ("labels", {"Holding something": "0", "Moving part of something": "0"}, "are not 0 to 1"),
@@ -795,14 +733,7 @@ def test_a_name_that_is_not_utf8(trackingnet, tmp_path):
 
 @pytest.fixture
 def root(tmp_path):
-    names = [
-        "a/one.mp4",
-        "b/two.avi",
-        "my clips/three four.mp4",
-        "x/f 12/img_1.jpg",
-        "y/f/img_1.jpg",
-        "y/f/img_2.jpg",
-    ]
+    names = ["a/one.mp4", "b/two.avi", "my clips/three four.mp4", "x/f 12/img_1.jpg", "y/f/img_1.jpg", "y/f/img_2.jpg"]
     return touch(tmp_path / "videos", *names)
 
 
@@ -878,10 +809,7 @@ def test_classes_of_other_projects(root, tmp_path):
     out = tmp_path / "lists"
     for name, text in {"train": "a/one.mp4 1\n", "test": "b/two.avi 0\n"}.items():
         prepare_list(write(tmp_path / "list.txt", text), "slowfast", root, out, name=name, classes=names)
-    assert (rows(out, "train"), rows(out, "test")) == (
-        [("a/one.mp4", "walk, slowly")],
-        [("b/two.avi", "run")],
-    )
+    assert (rows(out, "train"), rows(out, "test")) == ([("a/one.mp4", "walk, slowly")], [("b/two.avi", "run")])
     videos = write(tmp_path / "list.txt", "a/one.mp4 2\n")
     message = refusal(prepare_list, videos, "slowfast", root, out, classes=names)
     assert f"{videos}:1: label 2 is out of range; {names} has 2 classes, from 0" in message

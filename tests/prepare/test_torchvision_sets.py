@@ -144,10 +144,7 @@ def test_the_unlabelled_images_of_stl10(tmp_path):
     for name, (part, labels) in {**expected, "unlabeled": (slice(5, 9), [-1] * 4)}.items():
         decoded, found = pixels_of(tmp_path / "lists", name)
         assert np.array_equal(decoded, pixels[part]) and found == labels
-    assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == [
-        "path",
-        "unlabeled/000000.png",
-    ]
+    assert (tmp_path / "lists" / "unlabeled.csv").read_text().splitlines()[:2] == ["path", "unlabeled/000000.png"]
     assert read_list(tmp_path / "lists" / "train.csv").classes[9] == "truck"
 
 

@@ -36,12 +36,7 @@ def test_the_object_is_among_the_boxes_in_pixels_of_the_frame():
     for height, width in ((96, 128), (180, 240)):  # searched smaller and larger than they are
         found = propose(draw_image(height, width), Search(short_side=120))
         truth = np.array(
-            [
-                width / 2 - width // 8,
-                height / 2 - height // 4,
-                width / 2 + width // 8,
-                height / 2 + height // 4,
-            ]
+            [width / 2 - width // 8, height / 2 - height // 4, width / 2 + width // 8, height / 2 + height // 4]
         )
         assert np.abs(found - truth).max(axis=1).min() <= 3
         assert found.dtype == np.float32 and found.min() >= 0 and (found <= [width, height, width, height]).all()

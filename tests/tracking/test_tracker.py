@@ -234,13 +234,7 @@ def test_one_frame_has_no_tracks(things, variant):
 def test_every_nth_frame_keeps_the_numbers_of_frames(things):
     frames, boxes, _ = things
     tracks = track_video(
-        Colours(),
-        frames[::2],
-        boxes[::2],
-        config(variant="sum", stride=2, max_step=None),
-        CPU,
-        [0.45],
-        [0.225],
+        Colours(), frames[::2], boxes[::2], config(variant="sum", stride=2, max_step=None), CPU, [0.45], [0.225]
     )
     assert set(zip(tracks.frames[::2].tolist(), tracks.frames[1::2].tolist(), strict=True)) == {
         (0, 8),

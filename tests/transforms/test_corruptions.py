@@ -74,9 +74,7 @@ def test_an_amount_means_the_same_at_every_size(name, frames):
     images = frames.transpose(0, 2, 3, 1)
     large = np.stack([cv2.resize(image, (96, 96), interpolation=cv2.INTER_CUBIC) for image in images])
     for small, big in zip(
-        CORRUPTIONS[name].versions(frames),
-        CORRUPTIONS[name].versions(large.transpose(0, 3, 1, 2)),
-        strict=True,
+        CORRUPTIONS[name].versions(frames), CORRUPTIONS[name].versions(large.transpose(0, 3, 1, 2)), strict=True
     ):
         shrunk = [cv2.resize(b, (48, 48), interpolation=cv2.INTER_AREA) for b in big.transpose(0, 2, 3, 1)]
         assert np.abs(np.stack(shrunk).transpose(0, 3, 1, 2) - small.astype(float)).mean() < 4

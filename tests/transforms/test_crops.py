@@ -110,13 +110,7 @@ def test_crop_resize_matches_torchvision(box: Box) -> None:
     ours = crop_resize(frames, box, 140, 140)
     check(ours, (2, 3, 140, 140))
     theirs = F.resized_crop(
-        torch.from_numpy(np.ascontiguousarray(frames)),
-        box.y,
-        box.x,
-        box.h,
-        box.w,
-        [140, 140],
-        antialias=False,
+        torch.from_numpy(np.ascontiguousarray(frames)), box.y, box.x, box.h, box.w, [140, 140], antialias=False
     )
     assert np.abs(ours.astype(int) - theirs.numpy()).max() <= 1
 
@@ -141,12 +135,7 @@ def test_random_resized_crop_is_one_box_for_all_frames() -> None:
 
 @pytest.mark.parametrize(
     ("height", "width", "size", "expected"),
-    [
-        (256, 340, 128, (128, 170)),
-        (341, 200, 100, (170, 100)),
-        (50, 50, 64, (64, 64)),
-        (30, 41, 60, (60, 82)),
-    ],
+    [(256, 340, 128, (128, 170)), (341, 200, 100, (170, 100)), (50, 50, 64, (64, 64)), (30, 41, 60, (60, 82))],
 )
 def test_short_side(height: int, width: int, size: int, expected: tuple[int, int]) -> None:
     check(short_side(noise(2, height, width), size), (2, 3, *expected))

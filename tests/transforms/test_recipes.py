@@ -57,12 +57,7 @@ def test_configs_at_half_strength_are_table_1_of_the_paper() -> None:
 def test_defaults_of_the_paper_and_its_code() -> None:
     for name in VIEWS:
         config = RECIPES[name].Config()
-        assert (config.size, config.color, config.area, config.ratio) == (
-            224,
-            1.0,
-            (0.2, 0.766),
-            (3 / 4, 4 / 3),
-        )
+        assert (config.size, config.color, config.area, config.ratio) == (224, 1.0, (0.2, 0.766), (3 / 4, 4 / 3))
         assert (config.blur_kernel, config.sigma, config.difference) == (23, (0.1, 2.0), 0.0)
         assert RECIPES[name](RECIPES[name].Config(difference=0.2)).difference == 0.2
     finetune = RECIPES["train_crop"].Config(color=0.5)
@@ -155,10 +150,7 @@ def test_a_view_is_the_operations_one_after_the_other() -> None:
 
 def test_infomin_is_strong_with_other_crops_and_randaugment() -> None:
     ours, strong = RECIPES["infomin"].Config().model_dump(), RECIPES["strong"].Config().model_dump()
-    assert {key: value for key, value in ours.items() if value != strong[key]} == {
-        "area": (0.2, 1.0),
-        "operations": 2,
-    }
+    assert {key: value for key, value in ours.items() if value != strong[key]} == {"area": (0.2, 1.0), "operations": 2}
     assert (ours["magnitude"], ours["geometry"], strong["operations"]) == (10, True, 0)
     plain = {"jitter_probability": 0.0, "gray_probability": 0.0, "blur_probability": 0.0}
     config = recipes.InfoMin.Config(size=24, flip_probability=1.0, **plain)
@@ -185,10 +177,7 @@ def test_randaugment_is_optional_and_draws_nothing_when_off() -> None:
 def test_test_crops_use_their_short_side() -> None:
     frames = clip()  # 40 x 52
     expected = crops.uniform_crops(frames, 30, 3, 36)
-    for name, settings, views in (
-        ("uniform_crops", {"crops": 3}, expected),
-        ("center_crop", {}, expected[1:2]),
-    ):
+    for name, settings, views in (("uniform_crops", {"crops": 3}, expected), ("center_crop", {}, expected[1:2])):
         recipe = RECIPES[name](RECIPES[name].Config(size=30, short_side=36, **settings))
         for view, other in zip(recipe(frames, generator(0)), views, strict=True):
             assert np.array_equal(view.frames, other.frames) and view.window == other.window

@@ -132,12 +132,7 @@ def test_a_mask_fits_its_view(name):
 def test_a_rotated_or_sheared_view_has_no_window():
     """Whatever is drawn: one that is only moved, or stays, has none either."""
     frames = smooth(40, 52)
-    for operations, geometry, there in [
-        (0, True, True),
-        (1, True, False),
-        (2, False, True),
-        (2, True, False),
-    ]:
+    for operations, geometry, there in [(0, True, True), (1, True, False), (2, False, True), (2, True, False)]:
         config = RECIPES["infomin"].Config(size=SIZE, operations=operations, geometry=geometry)
         for key in range(8):
             (view,) = RECIPES["infomin"](config)(frames, generator(16, key))

@@ -78,10 +78,7 @@ def test_refused_folders(tmp_path):
     (whole / "1.jpg").write_bytes((whole / "1.jpg").read_bytes()[:40])
     write(tmp_path / "sizes", ["0.jpg"])
     cv2.imwrite(str(tmp_path / "sizes" / "1.jpg"), np.zeros((16, 16, 3), np.uint8))
-    for folder, reason in (
-        (whole, r"1\.jpg: not an image, or damaged"),
-        (tmp_path / "sizes", "several sizes"),
-    ):
+    for folder, reason in ((whole, r"1\.jpg: not an image, or damaged"), (tmp_path / "sizes", "several sizes")):
         with open_video(folder, fps=25) as video:
             video.frames([0])
             with pytest.raises(DecodeError, match=reason):
@@ -91,10 +88,7 @@ def test_refused_folders(tmp_path):
 def test_8_every_image_is_checked_against_the_limit(tmp_path):
     folder = write(tmp_path / "bomb", ["0.png"])
     cv2.imwrite(str(folder / "1.png"), np.zeros((64, 100, 3), np.uint8))
-    with (
-        open_video(folder, fps=25, max_pixels=32 * 64) as video,
-        pytest.raises(DecodeError, match="100x64 is more"),
-    ):
+    with open_video(folder, fps=25, max_pixels=32 * 64) as video, pytest.raises(DecodeError, match="100x64 is more"):
         video.frames([1])
     header = bytearray((folder / "0.png").read_bytes())
     header[16:24] = (40_000).to_bytes(4, "big") * 2  # its size

@@ -28,12 +28,7 @@ def test_frames_come_by_their_numbers(name):
     random = generator(11)
     with open_video(FILES / name) as video:
         assert video.meta.num_frames == COUNT and video.meta.fps == 25
-        for asked in (
-            range(COUNT),
-            range(COUNT)[::-1],
-            range(1, COUNT, 7),
-            random.integers(COUNT, size=40).tolist(),
-        ):
+        for asked in (range(COUNT), range(COUNT)[::-1], range(1, COUNT, 7), random.integers(COUNT, size=40).tolist()):
             assert numbers(video.frames(asked)) == [*asked]
         assert numbers(np.stack([frame.transpose(2, 0, 1) for frame in video.iter_frames()])) == [*range(COUNT)]
     for i in range(COUNT):  # each alone, as a clip that begins anywhere

@@ -23,12 +23,7 @@ REAL = Path(__file__).parents[3] / "shared" / "data"
 FILES = Path(__file__).with_name("files")  # of our own: in every clone
 GOOD = sorted(FILES.glob("*.avi")) + sorted(
     path
-    for pattern in (
-        "containers/*",
-        "ucf101_clips/*",
-        "weizmann/bend/person00*_a.mp4",
-        "surveillance/fight/fi001.mp4",
-    )
+    for pattern in ("containers/*", "ucf101_clips/*", "weizmann/bend/person00*_a.mp4", "surveillance/fight/fi001.mp4")
     for path in REAL.glob(pattern)
     if path.name != "corrupted.mp4"
 )
@@ -184,10 +179,7 @@ def test_b_frames_in_avi_are_in_presentation_order(real):
 
 
 OPEN = {"crf": "12", "x264-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=3:keyint=6:min-keyint=1"}
-HEVC = {
-    "crf": "12",
-    "x265-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=3:keyint=6:min-keyint=1:log-level=none",
-}
+HEVC = {"crf": "12", "x265-params": "open-gop=1:scenecut=0:b-adapt=0:bframes=3:keyint=6:min-keyint=1:log-level=none"}
 ALT_REF = {"auto-alt-ref": "1", "lag-in-frames": "12", "b": "400k", "arnr-maxframes": "5"}
 
 
@@ -292,11 +284,7 @@ def packed(source, path):
 def test_b_frames_packed_into_other_packets(tmp_path, write_video, numbered, number_of, noise):
     grain = generator(2).integers(-noise, noise + 1, (23, 32, 64, 1))
     plain = write_video(
-        tmp_path / "plain.avi",
-        (numbered(23) + grain).clip(0, 255).astype(np.uint8),
-        codec="mpeg4",
-        gop=7,
-        b_frames=2,
+        tmp_path / "plain.avi", (numbered(23) + grain).clip(0, 255).astype(np.uint8), codec="mpeg4", gop=7, b_frames=2
     )
     path = packed(plain, tmp_path / "packed.avi")
     with av.open(str(path)) as container:

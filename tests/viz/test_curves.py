@@ -36,12 +36,7 @@ def test_all_panels_are_one_png():
 
 
 def test_panels_without_data_are_left_out():
-    assert titles(TRAINING) == [
-        "Loss",
-        "Similarity of query and key",
-        "Effective rank of the keys",
-        "Learning rate",
-    ]
+    assert titles(TRAINING) == ["Loss", "Similarity of query and key", "Effective rank of the keys", "Learning rate"]
     assert titles([{"step": 1, "loss": 2.0, "knn": 0.3}]) == ["Loss", "Retrieval while training"]
     assert titles([{"step": 1, "loss": 2.0, "lr": None}]) == ["Loss"]
 
@@ -56,21 +51,13 @@ def test_what_is_drawn_is_what_was_logged():
 
 
 def test_steps_written_again_by_a_resumed_run_count_once():
-    metrics = [
-        {"step": 1, "loss": 1.0},
-        {"step": 2, "loss": 2.0},
-        {"step": 3, "loss": 3.0},
-        {"step": 2, "loss": 9.0},
-    ]
+    metrics = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 3.0}, {"step": 2, "loss": 9.0}]
     (axes,) = curves_figure(metrics).axes
     assert axes.lines[0].get_xydata().tolist() == [[1, 1], [2, 9], [3, 3]]
 
 
 def test_a_missing_spread_or_a_nan_is_a_hole_not_an_error():
-    metrics = [
-        {"step": 1, "negative_similarity": 0.1, "negative_spread": 0.1},
-        {"step": 2, "negative_similarity": 0.2},
-    ]
+    metrics = [{"step": 1, "negative_similarity": 0.1, "negative_spread": 0.1}, {"step": 2, "negative_similarity": 0.2}]
     assert training_curves([*metrics, {"step": 3, "loss": math.nan}])
 
 

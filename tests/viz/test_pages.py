@@ -169,13 +169,7 @@ def test_hits_and_misses_are_marked_by_colour_and_by_sign(tmp_path):
     assert marks == ["hit", "miss", "hit", "neutral"]
     signs = [a["aria-label"] for _, a in tree.elements if a.get("class") == "mark" and "aria-label" in a]
     assert signs == ["same class", "another class", "same class"]
-    assert [text for text in tree.texts if text in ("✓", "✗")] == [
-        "✓",
-        "✗",
-        "✓",
-        "✗",
-        "✓",
-    ]  # the first two: legend
+    assert [text for text in tree.texts if text in ("✓", "✗")] == ["✓", "✗", "✓", "✗", "✓"]  # the first two: legend
     assert "class 2" in tree.texts and "0.900" in tree.texts
 
 
@@ -199,15 +193,7 @@ def test_only_the_nearest_video_makes_a_row_a_miss(tmp_path):
 
 
 def test_the_table_and_the_note(tmp_path):
-    results = {
-        "R@10": 0.9,
-        "R@1": 0.1234,
-        "knn": 1.0,
-        "chance": 0.0101,
-        "num_queries": 3783,
-        "centered": True,
-        "x": 3,
-    }
+    results = {"R@10": 0.9, "R@1": 0.1234, "knn": 1.0, "chance": 0.0101, "num_queries": 3783, "centered": True, "x": 3}
     page, tree = retrieval(
         tmp_path / "p.html",
         [QueryRow("a", "a", 0, ())],
@@ -250,14 +236,8 @@ def report(path: Path, **options) -> tuple[str, Tree]:
 
 def test_the_report_compares_runs_for_each_label_set(tmp_path):
     runs = {
-        "random": {
-            "motion": {"R@1": 0.2, "R@5": 0.5, "knn": 0.25, "chance": 0.125},
-            "digit": {"R@1": 0.15001},
-        },
-        "trained": {
-            "motion": {"R@1": 0.9, "R@5": 0.45, "knn": 0.25, "chance": 0.125},
-            "digit": {"R@1": 0.15},
-        },
+        "random": {"motion": {"R@1": 0.2, "R@5": 0.5, "knn": 0.25, "chance": 0.125}, "digit": {"R@1": 0.15001}},
+        "trained": {"motion": {"R@1": 0.9, "R@5": 0.45, "knn": 0.25, "chance": 0.125}, "digit": {"R@1": 0.15}},
     }
     page, tree = report(tmp_path / "index.html", runs=runs)
     assert_self_contained(page)

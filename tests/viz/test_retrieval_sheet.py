@@ -15,10 +15,7 @@ def near(image, color):
 
 def test_hits_are_framed_green_and_misses_red():
     def drawn(*verdicts):
-        shots = [
-            Shot(clip((128, 128, 128)), "query $x^"),
-            *(Shot(clip((128, 128, 128)), "hit", v) for v in verdicts),
-        ]
+        shots = [Shot(clip((128, 128, 128)), "query $x^"), *(Shot(clip((128, 128, 128)), "hit", v) for v in verdicts)]
         png = np.frombuffer(retrieval_sheet([shots, shots[:1]], title="Nearest"), np.uint8)
         return cv2.imdecode(png, cv2.IMREAD_COLOR)[..., ::-1]
 

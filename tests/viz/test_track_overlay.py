@@ -25,10 +25,7 @@ def test_a_box_is_drawn_where_it_is_and_small_frames_are_enlarged():
     first, second = draw_tracks(frames, [7, 8], tracks)
     assert first.shape == (9 * 41 // 2 * 2, 9 * 60, 3)  # 9 x 41 is odd
     drawn = is_colour(first, 0)
-    rows, columns = (
-        np.flatnonzero(drawn[:, 90:270].sum(axis=1) > 150),
-        np.flatnonzero(drawn.sum(axis=0) > 150),
-    )
+    rows, columns = (np.flatnonzero(drawn[:, 90:270].sum(axis=1) > 150), np.flatnonzero(drawn.sum(axis=0) > 150))
     assert abs(rows.max() - 9 * 32) <= 4 and abs(columns.min() - 90) <= 4 and abs(columns.max() - 270) <= 4
     assert (first[9 * 22, 9 * 20] == 128).all()  # the inside stays to be seen
     assert (second == 128).all()

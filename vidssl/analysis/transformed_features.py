@@ -88,11 +88,7 @@ class Trajectories:
         return sum(len(TRANSFORMATIONS[name].amounts) for name in self.names)
 
     def dataset(
-        self,
-        videos: VideoList,
-        reading: DecodeSettings,
-        boxes: Mapping[str, Boxes] | None = None,
-        skip: bool = False,
+        self, videos: VideoList, reading: DecodeSettings, boxes: Mapping[str, Boxes] | None = None, skip: bool = False
     ) -> ClipDataset:
         """Build the dataset whose samples hold, clip by clip, the clip and its versions."""
         corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]

@@ -14,13 +14,7 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.feature_folder import (
-    DamagedFolderError,
-    FeatureFolder,
-    check_name,
-    read_folder,
-    write_folder,
-)
+from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, check_name, read_folder, write_folder
 from vidssl.evaluation.features import extract
 
 _log = logging.getLogger(__name__)
@@ -71,12 +65,7 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
 
 
 def extract_to(
-    subject: Subject,
-    videos: VideoList,
-    data: Tree,
-    path: Path,
-    part: tuple[int, int] = (0, 1),
-    title: str = "features",
+    subject: Subject, videos: VideoList, data: Tree, path: Path, part: tuple[int, int] = (0, 1), title: str = "features"
 ) -> Extracted:
     """Do what `extract_features` does, in processes that have joined already.
 

@@ -74,12 +74,7 @@ def measure_invariance(
 
 
 def measure_invariance_splits(
-    options: LoadOptions,
-    checkpoints: Sequence[str],
-    videos: Path,
-    out: Path,
-    measure: Measure,
-    splits: Sequence[int],
+    options: LoadOptions, checkpoints: Sequence[str], videos: Path, out: Path, measure: Measure, splits: Sequence[int]
 ) -> dict[str, Results]:
     """Run `measure_invariance` per split or seed; its number replaces `{split}` in checkpoints, settings and the list.
 
@@ -101,11 +96,7 @@ def measure_invariance_splits(
 
     def network(name: str, checkpoint: str) -> Results:
         def one(split: int, folder: Path) -> Results:
-            inputs = (
-                options_of(checkpoint, split),
-                [fill_split(split, checkpoint)],
-                Path(fill_split(split, videos)),
-            )
+            inputs = (options_of(checkpoint, split), [fill_split(split, checkpoint)], Path(fill_split(split, videos)))
             return next(iter(measure_invariance(*inputs, folder, measure).values()))
 
         return over_splits(splits, out if len(names) == 1 else out / name, one)

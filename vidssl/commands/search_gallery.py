@@ -219,12 +219,7 @@ def _run(
 
 
 def _open_gallery(
-    subject: Subject,
-    options: LoadOptions,
-    listed: VideoList | None,
-    index: Path | None,
-    query: Path,
-    query_data: Tree,
+    subject: Subject, options: LoadOptions, listed: VideoList | None, index: Path | None, query: Path, query_data: Tree
 ) -> _Gallery:
     """Load the gallery's features from the index, which is created if it does not exist, or extract them.
 

@@ -71,12 +71,7 @@ def shrink(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
         "--short-side", type=at_least(2), default=128, help="pixels; smaller videos keep theirs (default 128)"
     )
     parser.add_argument(
-        "--quality",
-        type=int,
-        choices=range(52),
-        metavar="CRF",
-        default=18,
-        help="from 0, lossless, to 51 (default 18)",
+        "--quality", type=int, choices=range(52), metavar="CRF", default=18, help="from 0, lossless, to 51 (default 18)"
     )
     parsed = parse(parser, arguments)
     settings = ShrinkSettings(parsed.short_side, parsed.quality, parsed.fps)

@@ -19,12 +19,7 @@ _PAIRS_PER_SECOND = 4.0
 
 
 def draw_overlays(
-    listed: VideoList,
-    out: Path,
-    decoding: DecodeSettings,
-    shard: tuple[int, int],
-    count: int,
-    left_out: Container[str],
+    listed: VideoList, out: Path, decoding: DecodeSettings, shard: tuple[int, int], count: int, left_out: Container[str]
 ) -> None:
     """Draw the tracks of the first `count` videos of a shard, `out/tracks/<name>.npz`, to `out/overlays/<name>.mp4`."""
     records = {tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)}

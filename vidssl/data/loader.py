@@ -23,11 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def train_loader(
-    dataset: ClipDataset,
-    sampler: StepSampler,
-    workers: int,
-    timeout: float | None = None,
-    prefetch: int = 2,
+    dataset: ClipDataset, sampler: StepSampler, workers: int, timeout: float | None = None, prefetch: int = 2
 ) -> "Loader":
     """Make the loader of a run; its whole state is the step that the sampler starts from.
 
@@ -90,14 +86,7 @@ class Loader:
         # No local variable refers to a batch, so that the consumer can free its memory.
         yield from map(
             self._counted,
-            ordered(
-                self._make,
-                keys(),
-                self.workers,
-                timeout=self.timeout,
-                ahead=self.prefetch,
-                on_failure=on_failure,
-            ),
+            ordered(self._make, keys(), self.workers, timeout=self.timeout, ahead=self.prefetch, on_failure=on_failure),
         )
 
     def _make(self, keys: list[Key], guard: ItemGuard) -> "_Stacked":

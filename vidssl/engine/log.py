@@ -37,9 +37,7 @@ class RunLog:
         Raises:
             TrainingError: The folder cannot be written.
         """
-        from torch.utils.tensorboard import (
-            SummaryWriter,  # slow to import, and needed by the main process only
-        )
+        from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by the main process only
 
         try:
             text = self._path.read_text(errors="replace") if self._path.exists() else ""

@@ -25,13 +25,7 @@ class Neighbours:
 
 
 def nearest(
-    query: Tensor,
-    gallery: Tensor,
-    k: int,
-    exclude: Tensor | None = None,
-    chunk: int = 4096,
-    *,
-    center: bool = False,
+    query: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None, chunk: int = 4096, *, center: bool = False
 ) -> Neighbours:
     """Return the k gallery rows of highest cosine similarity; equal similarities are ordered by gallery row.
 

@@ -72,10 +72,7 @@ class InBatchMethod(Method):
         """Compute the scalars of a step from all its embeddings (B, views, d) on this process and their groups (B,)."""
         group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
-            every, every_group = (
-                distributed.gather_with_grad(embedding.flatten(0, 1)),
-                distributed.gather(group),
-            )
+            every, every_group = (distributed.gather_with_grad(embedding.flatten(0, 1)), distributed.gather(group))
             own = slice(distributed.rank() * len(group), (distributed.rank() + 1) * len(group))
             loss = losses.nt_xent(every, every_group, self.config.temperature.at(self.progress), own)
             scalars = {"loss": loss}

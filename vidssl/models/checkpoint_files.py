@@ -118,10 +118,7 @@ class _PlainDict:
 
 def read_without_objects(path: Path) -> Any:
     """Load a file with a replacement for each class and function, so that none is imported; None where that fails."""
-    for replacement in (
-        _Empty,
-        _PlainDict,
-    ):  # only an error of torch reveals that an object is filled as a dictionary
+    for replacement in (_Empty, _PlainDict):  # only an error of torch reveals that an object is filled as a dictionary
         names: set[str] = set()
         with suppress(Exception):  # in a pickle of torch before 1.6 errors name one at a time
             names |= set(torch.serialization.get_unsafe_globals_in_checkpoint(path))

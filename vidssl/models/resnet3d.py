@@ -41,11 +41,7 @@ class ResNet3D(Backbone):
         super().__init__()
         width, expansion = config.width, 1 if self.basic else 4  # output channels of a block, in inner ones
         stem = create_res_basic_stem(
-            in_channels=3,
-            out_channels=width,
-            conv_kernel_size=(1, 7, 7),
-            conv_padding=(0, 3, 3),
-            pool=_FramePool,
+            in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3), pool=_FramePool
         )
         stages, channels = [], width
         for n, (depth, kernel) in enumerate(zip(self.depths, self.kernels, strict=True)):

@@ -9,17 +9,7 @@ from vidssl.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone
 
 # torchvision.models.list_models(module=torchvision.models.video), without the slow import.
-NETWORKS = (
-    "mc3_18",
-    "mvit_v1_b",
-    "mvit_v2_s",
-    "r2plus1d_18",
-    "r3d_18",
-    "s3d",
-    "swin3d_b",
-    "swin3d_s",
-    "swin3d_t",
-)
+NETWORKS = ("mc3_18", "mvit_v1_b", "mvit_v2_s", "r2plus1d_18", "r3d_18", "s3d", "swin3d_b", "swin3d_s", "swin3d_t")
 
 
 class TorchvisionVideo(Backbone):

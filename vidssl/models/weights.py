@@ -13,14 +13,7 @@ from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import UntrustedError as UntrustedError  # also for importers of this module
 from vidssl.models.checkpoint_files import read_file, read_without_objects
 from vidssl.models.checkpoint_layouts import FoundNetwork, find_networks, flatten
-from vidssl.models.checkpoint_match import (
-    Match,
-    choose_match,
-    compare,
-    differences,
-    match_backbones,
-    shapes_of,
-)
+from vidssl.models.checkpoint_match import Match, choose_match, compare, differences, match_backbones, shapes_of
 
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 _EXTRA = "_extra_state"  # torch's key in a state_dict

@@ -11,14 +11,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders, folders_of_possible_frames
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, check_name, index_files, preview
-from vidssl.prepare.splits import (
-    SPLITS,
-    FolderVideo,
-    is_split,
-    lists_of_splits,
-    split_by_group,
-    splits_of,
-)
+from vidssl.prepare.splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 
 _DATE = re.compile(r"\d{4}[-_.]?\d{2}[-_.]?\d{2}|\d{4}[-_.]\d{2}|\d{1,2}[-_.]\d{1,2}[-_.]\d{4}")

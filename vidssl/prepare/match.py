@@ -132,12 +132,7 @@ def write_matched_lists(
 
 
 def _match(
-    name: str,
-    videos: Sequence[ListedVideo],
-    index: FileIndex,
-    classes: Sequence[str],
-    find: Finder,
-    max_missing: float,
+    name: str, videos: Sequence[ListedVideo], index: FileIndex, classes: Sequence[str], find: Finder, max_missing: float
 ) -> tuple[list[tuple[ListedVideo, str]], Counts]:
     """The rows of a list whose files exist, with the files, and the counts."""
     if not videos:

@@ -196,9 +196,7 @@ def _tasks(
             tasks.append(task)
     if stale:
         _log.warning(
-            "%d files of tracks are made again: the first, %s, was made with another %s",
-            len(stale),
-            *stale[0],
+            "%d files of tracks are made again: the first, %s, was made with another %s", len(stale), *stale[0]
         )
     return tasks, len(mine) - len(tasks)
 

@@ -5,15 +5,7 @@ also holds its window in the source frames. An operation treats all frames of a 
 and draws random numbers only from the generator passed to it.
 """
 
-from vidssl.transforms.crops import (
-    Box,
-    View,
-    Window,
-    center_crop,
-    crop_resize,
-    random_box,
-    random_resized_crop,
-)
+from vidssl.transforms.crops import Box, View, Window, center_crop, crop_resize, random_box, random_resized_crop
 from vidssl.transforms.motion import difference_pairs, rgb_difference
 from vidssl.transforms.recipes import RECIPES, Recipe
 

@@ -75,11 +75,7 @@ class View(NamedTuple):
 
 
 def random_box(
-    height: int,
-    width: int,
-    area: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: np.random.Generator,
+    height: int, width: int, area: tuple[float, float], ratio: tuple[float, float], generator: np.random.Generator
 ) -> Box:
     """Draw a box of a frame of `height` x `width` pixels as torchvision's `RandomResizedCrop` does.
 
@@ -114,11 +110,7 @@ def crop_resize(frames: Frames, box: Box, height: int, width: int) -> Frames:
 
 
 def random_resized_crop(
-    frames: Frames,
-    size: int,
-    area: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: np.random.Generator,
+    frames: Frames, size: int, area: tuple[float, float], ratio: tuple[float, float], generator: np.random.Generator
 ) -> View:
     """Crop one random box (`random_box`) of frames (T, C, H, W) and resize it to (T, C, size, size)."""
     box = random_box(frames.shape[2], frames.shape[3], area, ratio, generator)

@@ -54,12 +54,7 @@ def open_container(path: Path, max_pixels: int) -> Any:
 
 def _open(path: Path, max_pixels: int, **more: str) -> Any:
     # "file:" keeps FFmpeg from parsing a protocol out of the name, the whitelists from opening what the file refers to.
-    options = {
-        "protocol_whitelist": "file",
-        "format_whitelist": _FORMATS,
-        "max_pixels": str(max_pixels),
-        **more,
-    }
+    options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS, "max_pixels": str(max_pixels), **more}
     try:
         container = av.open(f"file:{path}", options=options)
     except av.ArgumentError:

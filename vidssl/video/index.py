@@ -156,10 +156,7 @@ def _mpeg4_type(packet: Any) -> int:
 
 _VOP = b"\0\0\1\xb6"  # start code of a frame
 _EMPTY_VOP = 19  # bytes; FFmpeg treats packets up to this size as empty frames
-_FRAME_TYPES: dict[tuple[str, str], Callable[[Any], int]] = {
-    ("", "vp8"): _vp8_type,
-    ("avi", "mpeg4"): _mpeg4_type,
-}
+_FRAME_TYPES: dict[tuple[str, str], Callable[[Any], int]] = {("", "vp8"): _vp8_type, ("avi", "mpeg4"): _mpeg4_type}
 
 
 def _order_by_pts(pts: NDArray[np.int64], types: NDArray[np.uint8], _: Any) -> NDArray[np.int32] | None:

@@ -256,10 +256,6 @@ def _write(path: Path, page: str) -> None:
 
 
 _ENVIRONMENT = Environment(
-    loader=PackageLoader("vidssl.viz"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=PackageLoader("vidssl.viz"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 _ENVIRONMENT.filters.update(percent=_percent, points=_points, short=_short)

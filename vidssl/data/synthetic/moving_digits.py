@@ -33,16 +33,7 @@ from vidssl.data.synthetic.digit_rendering import (
     part_mask,
     rotation,
 )
-from vidssl.data.synthetic.factors import (
-    COLOURS,
-    MOTIONS,
-    TEXTURE_EDGE,
-    TEXTURES,
-    Factors,
-    camera,
-    draw_factors,
-    track,
-)
+from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
 from vidssl.data.video_list import Row, write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress

@@ -89,9 +89,6 @@ def test_what_merge_goes_with(few, said, tmp_path):
     assert status == 2 and "--out" in line
 
 
-# One process in some ten aborts when it ends ("terminate called without an active exception"), and torchrun then stops
-# the others. The cause is not known yet; each command alone is not affected.
-@pytest.mark.xfail(strict=False, reason="a process may abort at its end under torchrun")
 @pytest.mark.long
 def test_fault_28_several_processes_are_one(few, said, tmp_path, digits):
     """As torchrun starts them: one file, one line, and the same features as of one process."""

@@ -61,9 +61,6 @@ def test_mistakes(said, digits, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-# One process in some ten aborts when it ends ("terminate called without an active exception"), and torchrun then stops
-# the others. The cause is not known yet; each command alone is not affected.
-@pytest.mark.xfail(strict=False, reason="a process may abort at its end under torchrun")
 @pytest.mark.long
 def test_fault_28_several_processes_make_and_use_one_index(said, digits, tmp_path):
     """As torchrun starts them: the same file, the same results, said once."""

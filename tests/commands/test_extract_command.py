@@ -79,12 +79,12 @@ def test_what_merge_goes_with(few, said, tmp_path):
         line, status = said("--merge", "--out", tmp_path / "x", *told)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
     line, status = said("--out", tmp_path / "x", *few[1:])
-    assert status == 2 and "data.moving_digits=null is a setting; a video list is required" in line
+    assert status == 2 and "cannot read list data.moving_digits=null" in line
     for told in (few[1:5], [few[0], *few[6:]], []):
         line, status = said("--out", tmp_path / "x", *told)
         assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
     line, status = said("--merge", "--out", tmp_path / "x")
-    assert status == 2 and "has no parts" in line
+    assert status == 2 and "found n = none" in line
     line, status = said("--merge")
     assert status == 2 and "--out" in line
 

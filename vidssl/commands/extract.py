@@ -200,8 +200,8 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
     if len(counts) != 1:
-        found = f"of {' and of '.join(map(str, sorted(counts)))}: delete the wrong ones" if counts else "missing"
-        raise DataError(f"the parts of {out} are {found}")
+        found = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one --shard i/n, found n = {found}: extract all, delete others")
     (count,) = counts
     missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
     if missing:

@@ -223,16 +223,6 @@ def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
 
 
-def test_results_of_an_earlier_version_are_replaced(options, digits, tmp_path, caplog):
-    """They do not say of which files they are."""
-    first = measure(options, digits / "motion/test.csv", tmp_path)
-    old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
-    (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
-    with caplog.at_level("INFO"):
-        assert measure(options, digits / "motion/test.csv", tmp_path) == first
-    assert "an earlier version wrote it and did not record the files" in caplog.text
-
-
 def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
     """The tables of before would call the classes otherwise."""
     asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]

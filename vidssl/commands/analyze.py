@@ -55,17 +55,8 @@ def measure_invariance(
     """Measure how invariant networks are; write `results.json` and the chart `invariance.png`.
 
     Several networks have their `results.json` in folders of their own in `out`. Existing results of the same request
-    are returned.
-
-    Args:
-        options: The clips: by default one per video, always the central square. Its `checkpoint` is ignored.
-        checkpoints: The networks. The config of `options` is for those that have none.
-        videos: The list.
-        out: Folder for the results; created.
-        measure: What is measured.
-
-    Returns:
-        The content of each network's `results.json`, by its name in the chart; on every process.
+    are returned, by the name of the network in the chart. One clip per video is the default, and always its central
+    square. The config of `options` is for networks that have none; its `checkpoint` is ignored.
 
     Raises:
         ConfigError: A transformation is unknown, `top_k` exceeds the number of units, or `crops` is not 1.

@@ -37,11 +37,8 @@ def run(parsed: argparse.Namespace) -> None:
 def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path) -> Found:
     """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; return the results.
 
-    Args:
-        folder: Where the results are.
-        runs: Names of the runs, the baseline first.
-        metrics: The metrics.jsonl of the training, for the curves.
-        videos: A list; the page plays the first video of each class.
+    The baseline is the first of `runs`. The curves are those of `metrics`, the metrics.jsonl of the training. The page
+    plays the first video of each class in the list `videos`.
 
     Raises:
         DataError: A file is missing.
@@ -84,7 +81,7 @@ def _read(folder: Path, runs: Sequence[str]) -> Found:
         if not paths or {*found[run]} != {*found[runs[0]]}:
             raise DataError(f"{folder / run} lacks results of all label sets, */results.json: run the retrievals first")
         for path, results in zip(paths, found[run].values(), strict=True):
-            if lacking := [name for name in _NUMBERS if name not in results]:
-                raise DataError(f"{path} lacks {', '.join(lacking)}; use lists with labels")
+            if not {*_NUMBERS} <= {*results}:
+                raise DataError(f"{path} lacks one of {', '.join(_NUMBERS)}; use lists with labels")
     order = sorted(found[runs[0]], key=lambda labels: -found[runs[-1]][labels]["R@1"])
     return {run: {labels: of_run[labels] for labels in order} for run, of_run in found.items()}

@@ -57,13 +57,8 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
     """Write the features of a list, or of a part of it, into a folder (`vidssl.evaluation.feature_folder`).
 
     A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
-    incomplete one is extracted again.
-
-    Args:
-        options: The network and its clips.
-        videos: The list.
-        out: The folder.
-        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list, into the folder `out.i-of-n`, for `merge`.
+    incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
+    into the folder `out.i-of-n`, for `merge`.
 
     Raises:
         ConfigError: The shard is not one.

@@ -80,18 +80,9 @@ def measure_network(
 ) -> Results:
     """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
 
-    Results of the same request that exist already are returned.
-
-    Args:
-        options: The network and its clips.
-        videos: The list that is tested.
-        out: Folder for the results.
-        train: The list of training videos, for protocols that need a gallery.
-        protocols: Plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`.
-        check: As of `extract`.
-
-    Returns:
-        The content of `results.json`, on every process.
+    Results of the same request that exist already are returned. Protocols that need a gallery take it from the list
+    `train`. `protocols` is plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`. `check` is
+    that of `extract`.
 
     Raises:
         ConfigError: A protocol is unknown or lacks what it needs.

@@ -38,14 +38,8 @@ def track_videos(
 ) -> Tracked:
     """Write the tracks of each video of a list, `out/tracks/<name>.npz`; files of an equal earlier run are kept.
 
-    Args:
-        options: The network. Its clips, crops, size and batch size are not used: whole frames are.
-        videos: The list.
-        out: Folder for the files.
-        config: How regions are found and tracked.
-        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list.
-        overlays: Number of videos, from the first, to draw with their tracks: `out/overlays/<name>.mp4`.
-        timeout: Seconds per frame.
+    With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are tracked. The tracks of the first `overlays`
+    videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame.
 
     Raises:
         ConfigError: The shard does not exist, the network cannot encode regions, or OpenCV has no selective search.

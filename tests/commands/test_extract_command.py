@@ -75,7 +75,7 @@ def test_shards_that_there_are_not(few, said, tmp_path, shard):
 
 
 def test_what_merge_goes_with(few, said, tmp_path):
-    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["--allow-missing"]):
+    for told in (few, ["--shard", "0/2"], ["--checkpoint", "random"]):
         line, status = said("--merge", "--out", tmp_path / "x", *told)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
     line, status = said("--out", tmp_path / "x", *few[1:])

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.analysis.scores import Measure
-from vidssl.commands.analyze import measure_invariance, measure_invariance_splits, summary
+from vidssl.commands.analyze import measure_invariance, measure_parsed, summary
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -232,6 +233,12 @@ def test_several_processes(run_world, options, digits, tmp_path):
     assert found[0] == found[1]
     for name in ("invariance_occlusion", "invariance_unchanged", "invariance_shuffled"):
         assert found[0][name] == pytest.approx(alone[name], abs=0.2)
+
+
+def measure_invariance_splits(options, checkpoints, videos, out, measure, splits):
+    """As `vidssl analyze invariance --splits` does."""
+    told = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
 
 
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,7 +22,7 @@ from vidssl.commands.retrieval import retrieve
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.commands.test import measure_network as measure
-from vidssl.commands.test import measure_splits, summary
+from vidssl.commands.test import measure_parsed, summary
 from vidssl.commands.train import train_splits
 from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
@@ -384,6 +385,13 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
 
 
 # Splits -------------------------------------------------------------------------------------------------------
+
+
+def measure_splits(options, videos, out, splits, train=None, protocols=()):
+    """As `vidssl test --splits` does."""
+    words = [f"{name}={value}" if name != "name" else value for told in protocols for name, value in told.items()]
+    told = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
 
 
 def test_mean_and_spread(tmp_path):

@@ -41,13 +41,8 @@ def main(command: str | None = None) -> None:
 def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None:
     """Run a command with its arguments; errors are raised.
 
-    The module of the command, with torch and all that the job needs, is imported after parsing, so that `--help` and a
-    mistyped option are answered at once.
-
-    Args:
-        command: A name of `COMMANDS`.
-        arguments: Its words.
-        prog: Name of the program in its help; the script's if None.
+    Its module, with torch and all that the job needs, is imported after parsing, so that `--help` and a mistyped option
+    are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
     parser = argparse.ArgumentParser(prog=prog, description=inspect.getdoc(COMMANDS[command]))
     COMMANDS[command](parser)

@@ -17,15 +17,7 @@ from vidssl.analysis.transformed_features import (
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import (
-    Results,
-    check_splits,
-    existing_results,
-    fill_split,
-    format_count,
-    format_table,
-    over_splits,
-)
+from vidssl.commands.results import Results, existing_results, for_splits, format_count, format_table
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
@@ -40,13 +32,26 @@ COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
 
 def run(parsed: argparse.Namespace) -> None:
     """Measure the invariance of networks, and print the scores."""
-    measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
-    request = network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure
-    if parsed.splits is None:
-        found = measure_invariance(*request)
-    else:
-        found = measure_invariance_splits(*request, parsed.splits)
+    found = measure_parsed(parsed)
     print_results(parsed, found, summary(found), parsed.out / "invariance.png")
+
+
+def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
+    """Measure networks as the arguments describe, for one split or several."""
+    measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
+    if parsed.splits is None:
+        return measure_invariance(network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure)
+
+    def one_network(parsed: argparse.Namespace) -> Results:
+        found = measure_invariance(network_options(parsed), [parsed.checkpoint], parsed.input, parsed.out, measure)
+        return next(iter(found.values()))
+
+    found = {}
+    for name, checkpoint, folder in _networks(parsed.checkpoint, parsed.out):
+        own = {"checkpoint": checkpoint, "out": folder, "shared_config": len(parsed.checkpoint) > 1}
+        found[name] = for_splits(argparse.Namespace(**{**vars(parsed), **own}), one_network)
+    distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
+    return found
 
 
 def measure_invariance(
@@ -57,15 +62,11 @@ def measure_invariance(
     Several networks have their `results.json` in folders of their own in `out`. Existing results of the same request
     are returned, by the name of the network in the chart. One clip per video is the default, and always its central
     square. The config of `options` is for networks that have none; its `checkpoint` is ignored.
-
-    Raises:
-        ConfigError: A transformation is unknown, `top_k` exceeds the number of units, or `crops` is not 1.
-        DataError: The list has no labels or one class, or it, a video or the boxes cannot be used.
     """
     check_folder(out)
     if options.crops not in (None, 1):
         raise ConfigError(f"--crops {options.crops}: only the central square is measured; leave --crops out")
-    folders = _folders(checkpoints, out)
+    networks = _networks(checkpoints, out)
     with distributed.joined(choose_device(options.device)):
         listed = read_list(videos, options.root, options.allow_external)
         labels = {record.label for record in listed.records}
@@ -78,51 +79,20 @@ def measure_invariance(
         data = distributed.on_main(lambda: identify(listed))
         shared = options.shared_config or len(checkpoints) > 1
         central = replace(options, clips=options.clips or 1, crops=1, shared_config=shared)
-        subjects = [load_subject(replace(central, checkpoint=path)) for path in checkpoints]
-        for path, subject in zip(checkpoints, subjects, strict=True):
+        subjects = {path: load_subject(replace(central, checkpoint=path)) for path in checkpoints}
+        for path, subject in subjects.items():
             if measure.top_k > subject.backbone.dim:
                 raise ConfigError(f"--top-k {measure.top_k} is more than the {subject.backbone.dim} units of {path}")
         found = {
-            name: _measure(subject, listed, data, boxes, measure, folder, name)
-            for (name, folder), subject in zip(folders.items(), subjects, strict=True)
+            name: _measure(subjects[path], listed, data, boxes, measure, folder, name)
+            for name, path, folder in networks
         }
         distributed.on_main(lambda: write_whole(out / "invariance.png", chart(found)))
     return found
 
 
-def measure_invariance_splits(
-    options: LoadOptions, checkpoints: Sequence[str], videos: Path, out: Path, measure: Measure, splits: Sequence[int]
-) -> dict[str, Results]:
-    """Run `measure_invariance` per split or seed; its number replaces `{split}` in checkpoints, settings and the list.
-
-    Writes the results of a split to `NAME/splitN`, their mean and spread to `NAME/results.json`, and the chart of the
-    means.
-
-    Raises:
-        ConfigError: All splits would be the same, or as for `measure_invariance`.
-    """
-    check_splits(*checkpoints, videos, *options.overrides)
-    options = replace(options, shared_config=len(checkpoints) > 1)
-
-    def over_network(checkpoint: str, out: Path) -> Results:
-        def one(split: int, folder: Path) -> Results:
-            paths = [fill_split(split, checkpoint)], Path(fill_split(split, videos)), folder
-            return next(iter(measure_invariance(options.of_split(split), *paths, measure).values()))
-
-        return over_splits(splits, out, one)
-
-    folders = _folders(checkpoints, out)
-    with distributed.joined(choose_device(options.device)):
-        found = {
-            name: over_network(checkpoint, folder)
-            for (name, folder), checkpoint in zip(folders.items(), checkpoints, strict=True)
-        }
-        distributed.on_main(lambda: write_whole(out / "invariance.png", chart(found)))
-    return found
-
-
-def _folders(checkpoints: Sequence[str], out: Path) -> dict[str, Path]:
-    """Name networks by the ends of their paths that differ, `output/a/checkpoints/last.pt` is a; with their folders."""
+def _networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Path]]:
+    """Names, checkpoints and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
     ignored = ("checkpoints", "last", "..", "/", "split{split}")
     parts = [
         [part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path] for path in checkpoints
@@ -130,7 +100,8 @@ def _folders(checkpoints: Sequence[str], out: Path) -> dict[str, Path]:
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):
-            return {name: out / name if len(names) > 1 else out for name in names}
+            folders = [out / name if len(names) > 1 else out for name in names]
+            return list(zip(names, checkpoints, folders, strict=True))
     raise ConfigError(f"--checkpoint names a network twice: {', '.join(checkpoints)}")
 
 
@@ -169,16 +140,11 @@ def _measure(
             trajectories,
             test,
             subject.device,
-            mean=test.mean,
-            std=test.std,
             boxes=boxes,
-            batch_size=test.batch_size,
             half=test.precision == "bfloat16",
-            workers=test.workers,
-            prefetch=test.prefetch,
-            timeout=test.timeout,
             skip=test.allow_missing,
             title=title,
+            **test.model_dump(include={"mean", "std", "batch_size", "workers", "prefetch", "timeout"}),
         )
 
         def score() -> Results:
@@ -201,9 +167,6 @@ def _measure(
             return results
 
         return distributed.on_main(score)
-
-
-# Printing and drawing ---------------------------------------------------------------------------------------
 
 
 def chart(found: Mapping[str, Results]) -> bytes:

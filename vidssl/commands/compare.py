@@ -39,9 +39,6 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
 
     The baseline is the first of `runs`. The curves are those of `metrics`, the metrics.jsonl of the training. The page
     plays the first video of each class in the list `videos`.
-
-    Raises:
-        DataError: A file is missing.
     """
     found = _read(folder, runs)
     try:

@@ -41,9 +41,8 @@ class Extracted:
 
 def run(parsed: argparse.Namespace) -> None:
     """Extract features, or merge parts."""
-    network = {name: value for name, value in vars(network_options(parsed)).items() if value not in (None, False, [])}
     if parsed.merge:
-        if parsed.input or parsed.shard or network != {"device": "auto"}:
+        if [parsed.input, parsed.checkpoint, parsed.shard] != [None] * 3:
             raise ConfigError("--merge needs --out only: the parts record how they were made")
         found = merge(parsed.out)
     elif parsed.input is None or parsed.checkpoint is None:
@@ -59,10 +58,6 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
     A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
     incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
     into the folder `out.i-of-n`, for `merge`.
-
-    Raises:
-        ConfigError: The shard is not one.
-        DataError: A video cannot be used, the folder cannot be written, or it holds something else.
     """
     part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
@@ -80,10 +75,6 @@ def extract_to(
     """Do what `extract_features` does, in processes that have joined already.
 
     `data` describes the files of the list (`identify`); `part` (i, n) are the videos i, i + n, i + 2n, … of it.
-
-    Raises:
-        ConfigError: The processes have different requests.
-        DataError: As of `extract_features`, or the folder was extracted with other classes.
     """
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part)
     if any(other != request for other in distributed.gather_objects(request)):
@@ -106,16 +97,9 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     """Open the features of a whole list that were extracted with these weights and clips, to search in them.
 
     The array is memory-mapped and its checksum is not compared: that would read all of it.
-
-    Raises:
-        DataError: The folder is missing, damaged, a part, or of other weights or clips.
     """
-    try:
-        index = read_folder(path, "choose another --index, or extract one with --gallery", verify=False)
-    except DamagedFolderError as error:
-        raise DataError(f"{error}: delete it, and extract it again with --gallery") from None
-    except OSError as error:
-        raise DataError(f"cannot read index {path}: {error.strerror}; extract it with --gallery") from None
+    remedy, again = "choose another --index, or extract one with --gallery", "extract it with --gallery"
+    index = _open(path, remedy, again, verify=False)
     wanted = {**index.request, **subject.request(shard=(0, 1))}  # of any list
     wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
     _check_request(index, wanted, "search with the same network and clips, or choose another --index")
@@ -123,11 +107,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
 
 
 def merge(out: Path) -> Extracted:
-    """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept.
-
-    Raises:
-        DataError: Parts are missing, damaged or of different requests, or `out` holds something else.
-    """
+    """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept."""
     parts = _read_parts(out)
     request = {**parts[0].request, "shard": [0, 1]}
     done = _find(out, request, parts[0].classes)
@@ -138,11 +118,7 @@ def merge(out: Path) -> Extracted:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """Parse `i/n`, the i-th of n parts of a list, from 0.
-
-    Raises:
-        ConfigError: There is no such part.
-    """
+    """Parse `i/n`, the i-th of n parts of a list, from 0."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
@@ -204,13 +180,17 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
         raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with --shard {named}")
     parts: list[FeatureFolder] = []
     for n in range(count):
-        path, again = _part(out, n, count), f"extract with --shard {n}/{count}"
-        try:
-            part = read_folder(path, f"delete it, and {again}")
-        except DamagedFolderError as error:
-            raise DataError(f"{error}: {again}") from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        parts.append(part)
-        _check_request(part, {**parts[0].request, "shard": [n, count]}, f"delete it, and {again}")
+        remedy = f"extract with --shard {n}/{count}"
+        parts.append(_open(_part(out, n, count), f"delete it, and {remedy}", remedy))
+        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"delete it, and {remedy}")
     return parts
+
+
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+    """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
+    try:
+        return read_folder(path, remedy, verify)
+    except DamagedFolderError as error:
+        raise DataError(f"{error}: {again}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

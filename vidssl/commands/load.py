@@ -4,14 +4,13 @@ import argparse
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 import vidssl
-from vidssl.commands.results import fill_split
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint as checkpoints
@@ -60,11 +59,6 @@ class LoadOptions:
     allow_missing: bool = False
     trust_checkpoint: bool = False  # also load files that can run code
     shared_config: bool = False  # `cfg` is for several networks: checkpoints of vidssl, which have their own, ignore it
-
-    def of_split(self, split: int) -> "LoadOptions":
-        """Put the number of a split for `{split}` in the checkpoint and the settings."""
-        overrides = [fill_split(split, text) for text in self.overrides]
-        return replace(self, checkpoint=fill_split(split, self.checkpoint), overrides=overrides)
 
 
 def network_options(parsed: argparse.Namespace) -> LoadOptions:

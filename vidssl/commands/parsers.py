@@ -16,7 +16,6 @@ from vidssl.commands.arguments import (
     add_network_options,
     add_output_options,
     add_splits,
-    add_timeout,
     at_least,
 )
 
@@ -84,7 +83,7 @@ def track(parser: ArgumentParser) -> None:
     option("--overlay", type=at_least(1), nargs="?", default=0, const=sys.maxsize, metavar="N", help=text)
     text = "settings of the tracker, as size=128 search.short_side=96; docs/tracking.md lists them"
     option("--tracker", nargs="+", default=[], metavar="KEY=VALUE", help=text)
-    add_timeout(parser)
+    option("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
 
 
 def analyze(parser: ArgumentParser) -> None:

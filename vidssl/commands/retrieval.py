@@ -68,14 +68,6 @@ def retrieve(
         drop_duplicates: Ignore gallery items whose feature is bit-identical to the query's (duplicate files).
         page_queries: Number of queries on the page, evenly spaced over the list.
         page_hits: Number of their neighbours on the page, for a list.
-
-    Returns:
-        The content of `results.json`: recalls, kNN accuracy and chance, if both lists have labels; for one video its
-        `neighbours`, nearest first.
-
-    Raises:
-        ConfigError: There is neither a gallery nor an index, or one video is to be centred.
-        DataError: A list, a video or the index cannot be used, or the lists differ in classes or kind of files.
     """
     check_folder(out)
     one_video = query.is_dir() or query.suffix.lower() != ".csv"
@@ -128,9 +120,6 @@ def _list_of(video: Path) -> VideoList:
     return VideoList(video, video.parent, (video.name,), (record,), ())
 
 
-# The gallery ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class _Gallery:
     features: Features
@@ -142,10 +131,7 @@ def _load_gallery(
 ) -> list[_Gallery]:
     """Load the gallery's features from the index, which is created if it does not exist, or extract them.
 
-    Without `listed` the gallery is all of the index. `query_data` describes the files of the query.
-
-    Returns:
-        The gallery on the main process, which alone searches; an empty list on the others.
+    Without `listed` the gallery is all of the index. Other processes than the main one, which searches, may get none.
     """
     data: Tree = {}
     if listed is not None:
@@ -172,17 +158,10 @@ def _load_gallery(
     return found
 
 
-# Searching --------------------------------------------------------------------------------------------------
-
-
 def _search_all(
     gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
 ) -> tuple[VideoList, Neighbours, Results]:
-    """Search with plain and with centred features.
-
-    Returns:
-        All videos of the gallery, the neighbours of the features that are reported first, and all numbers.
-    """
+    """Search plain and centred; return the gallery, the neighbours of the features reported first, and all numbers."""
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
     exclude, duplicates = own_rows(videos, query_videos), _duplicates(query.x, g.x, videos, query_videos)
@@ -254,9 +233,6 @@ def _search_one(
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
     return videos, Neighbours(torch.arange(len(rows))[None], similarity), results
-
-
-# Printing ---------------------------------------------------------------------------------------------------
 
 
 def table(results: Results) -> str:

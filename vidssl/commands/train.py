@@ -34,10 +34,6 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
     Returns:
         The results, as of `over_splits`, and the file that they are in.
-
-    Raises:
-        VidsslError: As training and `test` raise them.
-        Interrupted: A signal requested to stop. A training run is saved; an interrupted test starts again next time.
     """
     runs = {split: load_run(cfg, overrides, split) for split in splits}
     first = runs[splits[0]]

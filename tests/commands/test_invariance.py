@@ -13,7 +13,7 @@ from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.analysis.scores import Measure
-from vidssl.commands.analyze import measure_invariance, measure_parsed, summary
+from vidssl.commands.analyze import measure_parsed, summary
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -27,6 +27,12 @@ from vidssl.video.reader import open_video
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
 FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
+
+
+def measure_invariance(options, checkpoints, videos, out, measure, splits=None):
+    """As `vidssl analyze invariance` does."""
+    told = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=splits and [*splits]))
 
 
 @pytest.fixture
@@ -235,16 +241,10 @@ def test_several_processes(run_world, options, digits, tmp_path):
         assert found[0][name] == pytest.approx(alone[name], abs=0.2)
 
 
-def measure_invariance_splits(options, checkpoints, videos, out, measure, splits):
-    """As `vidssl analyze invariance --splits` does."""
-    told = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
-    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
-
-
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     told = replace(options, overrides=(*TOLD, "seed={split}"))
     path = digits / "motion/test.csv"
-    found = measure_invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    found = measure_invariance(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
     alone = [
         measure_invariance(replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW)[
             "random"
@@ -261,7 +261,7 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     assert "mean ± standard deviation of 2 splits" in lines[0]
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
     with pytest.raises(ConfigError, match="all splits would be the same"):
-        measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+        measure_invariance(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
@@ -271,7 +271,7 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = measure_invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
+    found = measure_invariance(told, several, path, tmp_path / "out", FEW, (3, 4))
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
     alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)

@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path, PurePath
 
 from vidssl import distributed
-from vidssl.analysis.object_occlusion import Boxes, read_boxes
+from vidssl.analysis.object_occlusion import read_boxes
 from vidssl.analysis.scores import Measure, score_features
 from vidssl.analysis.transformed_features import (
     TRANSFORMATIONS,
@@ -16,11 +16,10 @@ from vidssl.analysis.transformed_features import (
 )
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import print_results
-from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
+from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
 from vidssl.commands.results import Results, existing_results, for_splits, format_count, format_table
-from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import read_list
 from vidssl.engine.checkpoint import file_hash
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
@@ -37,57 +36,21 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
-    """Measure networks as the arguments describe, for one split or several."""
-    measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
-    if parsed.splits is None:
-        return measure_invariance(network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure)
+    """Measure networks as the arguments describe: `results.json` of each, by its name, and the chart `invariance.png`.
 
-    def one_network(parsed: argparse.Namespace) -> Results:
-        found = measure_invariance(network_options(parsed), [parsed.checkpoint], parsed.input, parsed.out, measure)
-        return next(iter(found.values()))
-
-    found = {}
-    for name, checkpoint, folder in _networks(parsed.checkpoint, parsed.out):
-        own = {"checkpoint": checkpoint, "out": folder, "shared_config": len(parsed.checkpoint) > 1}
-        found[name] = for_splits(argparse.Namespace(**{**vars(parsed), **own}), one_network)
-    distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
-    return found
-
-
-def measure_invariance(
-    options: LoadOptions, checkpoints: Sequence[str], videos: Path, out: Path, measure: Measure
-) -> dict[str, Results]:
-    """Measure how invariant networks are; write `results.json` and the chart `invariance.png`.
-
-    Several networks have their `results.json` in folders of their own in `out`. Existing results of the same request
-    are returned, by the name of the network in the chart. One clip per video is the default, and always its central
-    square. The config of `options` is for networks that have none; its `checkpoint` is ignored.
+    Several networks have folders of their own, and share the config: those that have one ignore it.
     """
-    check_folder(out)
-    if options.crops not in (None, 1):
-        raise ConfigError(f"--crops {options.crops}: only the central square is measured; leave --crops out")
-    networks = _networks(checkpoints, out)
-    with distributed.joined(choose_device(options.device)):
-        listed = read_list(videos, options.root, options.allow_external)
-        labels = {record.label for record in listed.records}
-        if measure.variant == "class" and (-1 in labels or len(labels) < 2):
-            raise DataError(
-                f"--variant class needs a label for each video and two classes or more, {videos} lacks them: use "
-                "another list, or --variant goodfellow"
-            )
-        boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
-        data = distributed.on_main(lambda: identify(listed))
-        shared = options.shared_config or len(checkpoints) > 1
-        central = replace(options, clips=options.clips or 1, crops=1, shared_config=shared)
-        subjects = {path: load_subject(replace(central, checkpoint=path)) for path in checkpoints}
-        for path, subject in subjects.items():
-            if measure.top_k > subject.backbone.dim:
-                raise ConfigError(f"--top-k {measure.top_k} is more than the {subject.backbone.dim} units of {path}")
-        found = {
-            name: _measure(subjects[path], listed, data, boxes, measure, folder, name)
-            for name, path, folder in networks
-        }
-        distributed.on_main(lambda: write_whole(out / "invariance.png", chart(found)))
+    check_folder(parsed.out)
+    if parsed.crops not in (None, 1):
+        raise ConfigError(f"--crops {parsed.crops}: only the central square is measured; leave --crops out")
+    measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
+    own = {"clips": parsed.clips or 1, "crops": 1, "shared_config": len(parsed.checkpoint) > 1}
+    found = {}
+    with distributed.joined(choose_device(parsed.device)):
+        for name, checkpoint, out in _networks(parsed.checkpoint, parsed.out):
+            one = argparse.Namespace(**{**vars(parsed), **own, "checkpoint": checkpoint, "out": out})
+            found[name] = for_splits(one, lambda one: _measure(network_options(one), one.input, measure, one.out))
+        distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
     return found
 
 
@@ -105,17 +68,20 @@ def _networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Pat
     raise ConfigError(f"--checkpoint names a network twice: {', '.join(checkpoints)}")
 
 
-def _measure(
-    subject: Subject,
-    listed: VideoList,
-    data: Tree,
-    boxes: Mapping[str, Boxes] | None,
-    measure: Measure,
-    out: Path,
-    title: str,
-) -> Results:
+def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:
     """Measure one network, unless its results exist."""
-    test = subject.test
+    listed = read_list(videos, options.root, options.allow_external)
+    labels = {record.label for record in listed.records}
+    if measure.variant == "class" and (-1 in labels or len(labels) < 2):
+        raise DataError(
+            f"--variant class needs a label for each video and two classes or more, {videos} lacks them: use another "
+            "list, or --variant goodfellow"
+        )
+    boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
+    subject = load_subject(options)
+    test, units = subject.test, subject.backbone.dim
+    if measure.top_k > units:
+        raise ConfigError(f"--top-k {measure.top_k} is more than the {units} units of {options.checkpoint}")
     names, left_out = choose_transformations(measure.transformations, test.clip.frames, boxes is not None)
     request = subject.request(
         invariance={
@@ -126,7 +92,7 @@ def _measure(
         },
         list=listed.fingerprint,
         classes=class_hash(listed),
-        data=data,
+        data=distributed.on_main(lambda: identify(listed)),
         boxes=None if measure.boxes is None else file_hash(measure.boxes),
     )
     with only_run_in(out):
@@ -143,7 +109,7 @@ def _measure(
             boxes=boxes,
             half=test.precision == "bfloat16",
             skip=test.allow_missing,
-            title=title,
+            title=options.checkpoint,
             **test.model_dump(include={"mean", "std", "batch_size", "workers", "prefetch", "timeout"}),
         )
 

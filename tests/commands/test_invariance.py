@@ -208,7 +208,7 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"--variant class needs a label for each video .*--variant goodfellow"):
+    with pytest.raises(DataError, match=r"--variant class needs labels of two classes or more.*--variant goodfellow"):
         measure_invariance(rooted, ["random"], unlabelled, out, FEW)
     with pytest.raises(DataError, match="two classes or more"):
         measure_invariance(rooted, ["random"], alike, out, FEW)
@@ -218,7 +218,7 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
         measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
         measure_invariance(options, ["random", "random"], path, out, FEW)
-    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE are for --checkpoint random"):
+    with pytest.raises(ConfigError, match="brings its own config: leave out --cfg"):
         measure_invariance(options, [str(checkpoint)], path, out, FEW)
     with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
         measure_invariance(options, ["random"], path, out, Measure(("instance",)))

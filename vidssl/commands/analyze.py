@@ -73,10 +73,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
     listed = read_list(videos, options.root, options.allow_external)
     labels = {record.label for record in listed.records}
     if measure.variant == "class" and (-1 in labels or len(labels) < 2):
-        raise DataError(
-            f"--variant class needs a label for each video and two classes or more, {videos} lacks them: use another "
-            "list, or --variant goodfellow"
-        )
+        raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")
     boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
     subject = load_subject(options)
     test, units = subject.test, subject.backbone.dim
@@ -112,54 +109,47 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
             title=options.checkpoint,
             **test.model_dump(include={"mean", "std", "batch_size", "workers", "prefetch", "timeout"}),
         )
-
-        def score() -> Results:
-            numbers, details, without = score_features(features, trajectories, listed, measure)
-            results = {
-                **numbers,
-                "details": details,
-                "left_out": {**left_out, **without},
-                "num_videos": len({*features.index.tolist()}),
-                "num_samples": len(features.x),
-                "num_units": features.x.shape[1],
-                "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
-                "list": str(listed.path),
-                "boxes": None if measure.boxes is None else str(measure.boxes),
-                "measure": request["invariance"],
-                **subject.describe(),
-                "request": request,
-            }
-            write_json(out / "results.json", results)
-            return results
-
-        return distributed.on_main(score)
+        scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
+        numbers, details, without = scores
+        results = {
+            **numbers,
+            "details": details,
+            "left_out": {**left_out, **without},
+            "num_videos": len({*features.index.tolist()}),
+            "num_samples": len(features.x),
+            "num_units": features.x.shape[1],
+            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "list": str(listed.path),
+            "boxes": None if measure.boxes is None else str(measure.boxes),
+            "measure": request["invariance"],
+            **subject.describe(),
+            "request": request,
+        }
+        distributed.on_main(lambda: write_json(out / "results.json", results))
+    return results
 
 
 def chart(found: Mapping[str, Results]) -> bytes:
     """Draw the scores of networks, one colour each, as PNG."""
     names = _measured(found)
     first = next(iter(found.values()))
-    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
+    means = {label: results.get("mean", results) for label, results in found.items()}
+    best = (
+        f"{first['measure']['top_k']} best units of {'each class' if first['measure']['variant'] == 'class' else 'all'}"
+    )
     return grouped_bars(
         names,
-        {label: [_means(results).get(f"invariance_{name}") for name in names] for label, results in found.items()},
-        title=f"Invariance of the {top} best units of {'each class' if variant == 'class' else 'all'}: "
-        f"{first['num_samples']} clips",
+        {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
+        title=f"Invariance of the {best}: {first['num_samples']} clips",
         unit="invariance score",
-        levels={"1: ignores\nthe clip": 1.0, "perfect": _means(first)["invariance_ceiling"]},
+        levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
         apart=COMPARED,
     )
 
 
-def _means(results: Results) -> Results:
-    """The numbers by name; for several splits their means."""
-    means: Results = results.get("mean", results)
-    return means
-
-
 def _measured(found: Mapping[str, Results]) -> list[str]:
     """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
-    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in _means(r)] for r in found.values()]
+    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in found.values()]
     names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
     return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
 
@@ -170,15 +160,13 @@ def summary(found: Mapping[str, Results]) -> str:
     splits = list(first.get("splits", {}).values())
     videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
     clips = "" if splits else f", {first['num_samples']} clips"
-    rows = [["", *found]]
-    rows += [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
-    lines = [
+    head = (
         f"{videos}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units; 1: a unit that ignores "
-        f"the clip, {_means(first)['invariance_ceiling']:.4g}: perfect"
-        + f"; mean ± standard deviation of {len(splits)} splits"
-        * (len(splits) > 1),
-        *format_table(rows, "<" + ">" * len(found)),
-    ]
+        f"the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+    )
+    head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
+    rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
+    lines = [head, *format_table([["", *found], *rows], "<" + ">" * len(found))]
     for label, results in found.items():
         of = f" of {label}" if len(found) > 1 else ""
         lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
@@ -188,7 +176,7 @@ def summary(found: Mapping[str, Results]) -> str:
 
 
 def _cell(results: Results, name: str) -> str:
-    mean, spread = _means(results).get(name), results.get("spread", {}).get(name)
+    mean, spread = results.get("mean", results).get(name), results.get("spread", {}).get(name)
     if mean is None:
         return "–"
     return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"

@@ -15,9 +15,8 @@ from vidssl.viz import preview, training_curves, write_compare_page
 
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
-    "similar features. Its features are compared here with those of the same network before training. For each query "
-    "video of the test list, the most similar videos of the training list are searched; R@k is the fraction of queries "
-    "with a video of their own class among the k most similar. Labels are used for counting only."
+    "similar features. They are compared here with those of the network before training. R@k is the fraction of test "
+    "videos with a video of their own class among the k most similar training videos; labels are for counting only."
 )
 _NUMBERS = ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance")  # columns of the table
 

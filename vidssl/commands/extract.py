@@ -78,10 +78,7 @@ def extract_to(
     """
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part)
     if any(other != request for other in distributed.gather_objects(request)):
-        raise ConfigError(
-            "processes that are started together must have the same arguments; to extract different parts, start "
-            "separate commands with --shard"
-        )
+        raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
         features = extract(subject.backbone, videos, subject.test, subject.device, title, part)
@@ -152,8 +149,8 @@ def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | No
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; choose another --out") from None
+    place = path if path.is_dir() else path.parent
     try:
-        place = path if path.is_dir() else path.parent
         place.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:

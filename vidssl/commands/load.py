@@ -104,23 +104,14 @@ class Subject:
 
 
 def load_subject(options: LoadOptions) -> Subject:
-    """Load the network and the settings of its clips.
-
-    Raises:
-        ConfigError: `random` or third-party weights without a config, or a config with a checkpoint of vidssl.
-        CheckpointError: The checkpoint is missing, damaged or does not fit.
-        TrainingError: A GPU is requested and there is none.
-    """
+    """Load the network and the settings of its clips."""
     device = choose_device(options.device)
     path = Path(options.checkpoint)
     content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
         return _load_by_config(options, device)
     if not options.shared_config and (options.cfg is not None or options.overrides):
-        raise ConfigError(
-            "--cfg and KEY=VALUE are for --checkpoint random or third-party weights: a checkpoint of vidssl brings "
-            "its own config"
-        )
+        raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
     run = bind_run(content["config"], f"config of {path}")
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
@@ -143,11 +134,7 @@ def load_subject(options: LoadOptions) -> Subject:
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
-    """Build the method of a run around its backbone, with the weights of a checkpoint.
-
-    Raises:
-        CheckpointError: The weights do not fit.
-    """
+    """Build the method of a run around its backbone, with the weights of a checkpoint."""
     method: Method = build(METHODS, run.method, backbone)
     load_state(method, content["method"], source)
     return method

@@ -21,10 +21,7 @@ _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 # What each split has its own of, beside numbers.
-_PER_SPLIT = (
-    *("num_videos", "num_train", "missing", "missing_train"),
-    *("list", "train_list", "checkpoint", "details"),
-)
+_PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
 
 
 def existing_results(out: Path, request: Tree) -> Results | None:
@@ -85,9 +82,8 @@ def _fill(value: Any, split: int) -> Any:
 def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
     """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
-    Returns:
-        The content of `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation,
-        n - 1; empty for a single split), and the rest from the results of the first split.
+    It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
+    split), and the rest from the results of the first split.
     """
     found = {split: one(split, out / f"split{split}") for split in splits}
     own = {

@@ -55,19 +55,12 @@ def retrieve(
 ) -> Results:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
-    A query that is also in the gallery does not find itself, nor a span of its file that overlaps it (`own_rows`).
-
-    Args:
-        options: The network and its clips.
-        gallery: The list to search; None: all of `index`.
-        query: The list of queries, or one video, image or folder of images: everything but a `.csv` file.
-        out: Folder for the results.
-        index: Folder of the gallery's features, as of `extract_features`; created if it does not exist.
-        center: Report centred features first (see `nearest`), the others under `uncentered`.
-        k: Number of neighbours that vote in kNN, or of results for one video.
-        drop_duplicates: Ignore gallery items whose feature is bit-identical to the query's (duplicate files).
-        page_queries: Number of queries on the page, evenly spaced over the list.
-        page_hits: Number of their neighbours on the page, for a list.
+    A query does not find itself, nor a span of its file that overlaps it (`own_rows`). `query` is a list, or one video,
+    image or folder of images: everything but a `.csv` file. Without the list `gallery` all of `index` is searched: the
+    folder of the gallery's features, as of `extract_features`, created if it does not exist. `center` reports centred
+    features first (see `nearest`), the others under `uncentered`. `k` neighbours vote in kNN, or are the results for
+    one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
+    `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each.
     """
     check_folder(out)
     one_video = query.is_dir() or query.suffix.lower() != ".csv"
@@ -249,17 +242,17 @@ def table(results: Results) -> str:
     if "chance" not in results:
         return "the lists have no labels: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
+
+    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
+        return [f"{100 * numbers[name]:.1f}" for name in names]
+
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
     cells = [
         ["percent", *names, "knn", "chance"],
-        ["plain", *_percent(plain[name] for name in names), *_percent(results[n] for n in ("knn", "chance"))],
-        ["centred", *_percent(centred[name] for name in names), "", ""],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "chance"))],
+        ["centred", *percent(centred, names), "", ""],
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2))])
-
-
-def _percent(values: Iterable[float]) -> list[str]:
-    return [f"{100 * value:.1f}" for value in values]

@@ -93,8 +93,8 @@ def measure_network(
             existing = distributed.on_main(lambda: existing_results(out, request))
             if existing is not None:
                 return existing
-            network = subject.backbone, chosen, gallery, query, subject.test, subject.device
-            found = measure(*network, subject.classify, subject.classes, check)
+            network = subject.backbone, chosen, gallery, query, subject.test, subject.device, subject.classify
+            found = measure(*network, subject.classes, check)
             results = {
                 **found.numbers,
                 "protocols": request["protocols"],

@@ -32,8 +32,7 @@ def run(parsed: argparse.Namespace) -> None:
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
     """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
 
-    Returns:
-        The results, as of `over_splits`, and the file that they are in.
+    Returns the results, as of `over_splits`, and the file that they are in.
     """
     runs = {split: load_run(cfg, overrides, split) for split in splits}
     first = runs[splits[0]]

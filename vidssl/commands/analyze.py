@@ -134,13 +134,12 @@ def chart(found: Mapping[str, Results]) -> bytes:
     names = _measured(found)
     first = next(iter(found.values()))
     means = {label: results.get("mean", results) for label, results in found.items()}
-    best = (
-        f"{first['measure']['top_k']} best units of {'each class' if first['measure']['variant'] == 'class' else 'all'}"
-    )
+    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
     return grouped_bars(
         names,
         {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
-        title=f"Invariance of the {best}: {first['num_samples']} clips",
+        title=f"Invariance of the {top} best units {'of each class' if variant == 'class' else 'of all'}: "
+        f"{first['num_samples']} clips",
         unit="invariance score",
         levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
         apart=COMPARED,

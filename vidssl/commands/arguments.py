@@ -52,6 +52,14 @@ def config_file(text: str) -> Path:
     return known[found[0]]
 
 
+def _split(text: str) -> int | str:
+    if "=" in text:  # a setting after the last number; `parse` moves it
+        return text
+    if not re.fullmatch("[0-9]{1,4}", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number: write --splits 1 2 3, after the other arguments")
+    return int(text)
+
+
 # Groups of options ------------------------------------------------------------------------------------------
 
 
@@ -76,7 +84,7 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: 
 def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Add `--splits`."""
     text = f"{purpose} once per split, as 1 2 3; the number replaces {{split}} in paths and settings"
-    parser.add_argument("--splits", nargs="+", metavar="N", help=text)
+    parser.add_argument("--splits", type=_split, nargs="+", metavar="N", help=text)
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -139,15 +147,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     parsed = parser.parse_intermixed_args(arguments)
     for name in ("splits", "transformations"):  # options that take all words that follow, settings too
         if words := getattr(parsed, name, None):
-            parsed.overrides += [word for word in words if "=" in word]
-            values = [word for word in words if "=" not in word]
+            parsed.overrides += [word for word in words if "=" in str(word)]
+            values = [word for word in words if "=" not in str(word)]
             if not values or len({*values}) < len(values):
-                parser.error(f"--{name} needs different values, got {' '.join(values) or 'none'}")
+                parser.error(f"--{name} needs different values, got {' '.join(map(str, values)) or 'none'}")
             setattr(parsed, name, values)
-    if splits := getattr(parsed, "splits", None):
-        if not all(re.fullmatch("[0-9]{1,4}", split) for split in splits):
-            parser.error(f"argument --splits: {' '.join(splits)} are not numbers: write --splits 1 2 3")
-        parsed.splits = [int(split) for split in splits]
     if getattr(parsed, "quiet", False):
         logging.getLogger("vidssl").setLevel(logging.WARNING)  # hides progress bars too
     return parsed

@@ -53,7 +53,7 @@ def _selective_search() -> str:
 
 _VERSIONS = {
     "training on a GPU": _gpu,
-    "decoding with pyav": lambda: f"av {av.__version__}",
+    "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {decord_package().__version__}",
     "decoding with torchcodec": _torchcodec,
     "selective search": _selective_search,

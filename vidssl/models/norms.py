@@ -16,10 +16,9 @@ _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm with the mean and variance over the batches of all processes, on any device.
+    """Batch norm of (N, C, …) with mean and variance over the batches of all processes, on any device.
 
-    Input is (N, C, …); gradients flow through the statistics to all processes. torch's own is faster, but works on
-    CUDA only.
+    Gradients flow through the statistics to all processes. torch's own is faster, but works on CUDA only.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:

@@ -13,8 +13,7 @@ from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import Method
-from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.methods.memory_bank import MemoryBank, OnlineKMeans
 from vidssl.randomness import RngStream
 from vidssl.schedule import Schedule, Temperature
@@ -46,9 +45,8 @@ class Inter(Settings):
 class InterBranch(Branch):
     """Attracts an embedding to that of another video of its cluster, and repels it from those of other clusters.
 
-    The first clusters are those of a global k-means after the first epoch, when the bank is complete; before, the
-    branch adds nothing to the loss. `temperature` is that of the host, None if it has no negatives. `bank` is that of
-    the host; without one the branch keeps its own, of the mean of the newest keys of each video.
+    Before the first global k-means, after one epoch, it adds nothing to the loss. `temperature` is that of the host,
+    None if it has no negatives, and `bank` its bank; without one the branch has one of the newest keys of each video.
     """
 
     bank: MemoryBank
@@ -57,10 +55,7 @@ class InterBranch(Branch):
         super().__init__()
         given = [f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None]
         if temperature is None and given:
-            raise ConfigError(
-                f"{' and '.join(given)} cannot be set: the method has no negatives, and so its inter branch has none; "
-                "remove them"
-            )
+            raise ConfigError(f"{' and '.join(given)} cannot be set: the method has no negatives; remove them")
         self.config = config
         self.sampling = None if temperature is None else config.sampling or "semihard"
         self.margin = -0.5 if config.margin is None else config.margin
@@ -116,7 +111,7 @@ class InterBranch(Branch):
             self.clusters.update(self.bank, index, before)
 
     def get_extra_state(self) -> dict[str, int]:
-        """Save the counts of records and of global k-means."""
+        """Save the counts of written records and of global k-means."""
         return {"taken": self._written, "fits": self._fits}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
-from vidssl.methods.base import Method
-from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.models.heads import Head, mlp
 from vidssl.randomness import RngStream, generator
 from vidssl.types import Batch
@@ -35,9 +34,8 @@ class Jigsaw(Settings):
 class JigsawBranch(Branch):
     """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys.
 
-    All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not reveal which
-    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is
-    the size of the backbone's output, `out` that of the embedding.
+    (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is the size of the
+    backbone's output, `out` that of the embedding.
     """
 
     def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
@@ -52,8 +50,8 @@ class JigsawBranch(Branch):
         """Weight the loss with that of the cut views as queries."""
         views = [*encoded.queries] if self.own_view is None else [self.own_view]
         queries = {view: self.embed(host, batch, view) for view in views}
-        own = host.compare(Encoded(queries, encoded.keys, encoded.negatives))
-        return {"loss": (1 - self.config.weight) * loss + self.config.weight * own}
+        own, weight = host.compare(Encoded(queries, encoded.keys, encoded.negatives)), self.config.weight
+        return {"loss": (1 - weight) * loss + weight * own}
 
     def embed(self, host: Method, batch: Batch, view: int) -> Tensor:
         """Embed one view, cut and shuffled, as unit rows (B, d)."""
@@ -65,7 +63,10 @@ class JigsawBranch(Branch):
 
 
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
-    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
+    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells.
+
+    So edges do not reveal which cells are neighbours. All frames of a clip are cut alike.
+    """
     cell = clips.shape[-1] // grid
     side = round(_SIDE * cell)
     if side < 1:

@@ -20,14 +20,10 @@ class MemoryBank(nn.Module):
 
     Rows are collected during a step's micro-batches and written together when it ends:
     v̂ ← (1 - ω) v̂ + ω v, normalised (InterCLR, Eq. 2). The first row of a record is stored as it is.
-
-    Attributes:
-        rows: (M, d); a random unit vector for records that were not seen yet.
-        seen: (M,) bool.
     """
 
-    rows: Tensor
-    seen: Tensor
+    rows: Tensor  # (M, d); a random unit vector for records that were not seen yet
+    seen: Tensor  # (M,) bool
 
     def __init__(self, dim: int, omega: float) -> None:
         super().__init__()
@@ -44,21 +40,15 @@ class MemoryBank(nn.Module):
         self.seen = torch.zeros(num_records, dtype=torch.bool)
 
     def hold(self, index: Tensor, rows: Tensor) -> None:
-        """Collect rows (N, d) of the records `index` (N,) of this process for the end of the step.
-
-        The gather starts here, and overlaps with the backward pass; `write` waits for it.
-        """
+        """Collect rows (N, d) of the records `index` (N,); the gather overlaps with the backward pass."""
         self._held.append((distributed.gather_later(index), distributed.gather_later(rows.detach())))
 
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
-        """Write the collected rows of all processes; without any nothing happens.
+        """Write the collected rows of all processes; return the records (B,) and the rows (B, d) that they had before.
 
         A step can contain a record twice: at the border of two epochs, or in place of a broken video. The last one of
         the global batch is written.
-
-        Returns:
-            The records (B,), each once, and the rows (B, d) that they had before.
         """
         if not self._held:
             return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
@@ -82,16 +72,11 @@ class OnlineKMeans(nn.Module):
 
     Centroids are the means of their members. A cluster that loses its last member takes the farthest member of the
     largest cluster.
-
-    Attributes:
-        labels: (M,) the cluster of each record, -1 if it has none yet.
-        sums: (k, d) float64, sums of the members' rows.
-        counts: (k,) members.
     """
 
-    labels: Tensor
-    sums: Tensor
-    counts: Tensor
+    labels: Tensor  # (M,) the cluster of each record, -1 if it has none yet
+    sums: Tensor  # (k, d) float64, of the members' rows
+    counts: Tensor  # (k,) of the members
 
     def __init__(self, clusters: int, dim: int, iterations: int) -> None:
         super().__init__()
@@ -101,7 +86,7 @@ class OnlineKMeans(nn.Module):
         self.register_buffer("counts", torch.zeros(clusters, dtype=torch.int64))
 
     def allocate(self, num_records: int) -> None:
-        """Allocate the labels of a list; raise a ConfigError if it has fewer records than there are clusters."""
+        """Allocate the labels of a list."""
         self._check(num_records, "of the list")
         self.labels = torch.full((num_records,), -1)
 
@@ -155,10 +140,7 @@ class OnlineKMeans(nn.Module):
 
     @torch.no_grad()
     def update(self, bank: MemoryBank, index: Tensor, before: Tensor) -> None:
-        """Move written records to their nearest cluster, then centroids to the means of their members.
-
-        The records `index` (B,) and their rows `before` (B, d) are those that `bank.write` returned.
-        """
+        """Move the records that `bank.write` returned to their nearest cluster, then centroids to their means."""
         old, rows = self.labels[index], bank.rows[index]
         new = self.nearest(rows)
         had = old >= 0

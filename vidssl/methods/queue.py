@@ -14,14 +14,10 @@ class KeyQueue(nn.Module):
 
     Keys are collected during a step's micro-batches and written together when it ends. Any batch fits any queue:
     writing wraps around. A queue of size 0 ignores keys.
-
-    Attributes:
-        keys: (K, d).
-        pointer: (), where the next key goes.
     """
 
-    keys: Tensor
-    pointer: Tensor
+    keys: Tensor  # (K, d)
+    pointer: Tensor  # (), where the next key goes
 
     def __init__(self, size: int, dim: int) -> None:
         super().__init__()
@@ -30,10 +26,7 @@ class KeyQueue(nn.Module):
         self._held: list[Callable[[], Tensor]] = []  # functions that wait for the keys of one micro-batch
 
     def hold(self, keys: Tensor) -> None:
-        """Collect keys (N, …, d) of N samples of this process for the end of the step.
-
-        The gather starts here, and overlaps with the backward pass; `enqueue` waits for it.
-        """
+        """Collect keys (N, …, d) of N samples of this process; the gather overlaps with the backward pass."""
         if len(self.keys):
             self._held.append(distributed.gather_later(keys.detach()))
 

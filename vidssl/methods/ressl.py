@@ -9,8 +9,6 @@ from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
 from vidssl.schedule import Temperature, constant
 
-_CHECKED = 1000  # points of the run at which the temperatures are compared
-
 
 @METHODS.register("ressl")
 class ReSSL(MomentumMethod):
@@ -28,13 +26,11 @@ class ReSSL(MomentumMethod):
 
         @model_validator(mode="after")
         def _target_is_sharper(self) -> "ReSSL.Config":
-            for step in range(_CHECKED + 1):
-                progress = step / _CHECKED
+            for progress in (point / 1000 for point in range(1001)):
                 tau, tau_m = self.temperature.at(progress), self.target_temperature.at(progress)
                 if tau_m >= tau:
                     raise ValueError(
-                        f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run: "
-                        "lower it, so that the target is sharper than the query"
+                        f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run"
                     )
             return self
 
@@ -42,6 +38,5 @@ class ReSSL(MomentumMethod):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Eq. (6): cross-entropy of the two distributions over the queue; the positive is excluded."""
-        temperature = self.config.temperature.at(self.progress)
-        target_temperature = self.config.target_temperature.at(self.progress)
-        return losses.ressl(query, key, self.queue.keys, temperature, target_temperature)
+        tau, tau_m = (t.at(self.progress) for t in (self.config.temperature, self.config.target_temperature))
+        return losses.ressl(query, key, self.queue.keys, tau, tau_m)

@@ -28,12 +28,7 @@ class SCE(MomentumMethod):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Eq. (10) with the queue as the other instances."""
-        return losses.sce(
-            query,
-            key,
-            self.queue.keys,
-            self.config.temperature.at(self.progress),
-            self.config.target_temperature.at(self.progress),
-            self.config.coefficient.at(self.progress),
-            self.config.positive_slot,
-        )
+        config, progress = self.config, self.progress
+        tau, tau_m = config.temperature.at(progress), config.target_temperature.at(progress)
+        coefficient = config.coefficient.at(progress)
+        return losses.sce(query, key, self.queue.keys, tau, tau_m, coefficient, config.positive_slot)

@@ -1,7 +1,5 @@
 """Supervised contrastive learning (Khosla et al., 2020)."""
 
-from typing import ClassVar
-
 from torch import Tensor
 
 from vidssl.methods.base import METHODS
@@ -22,8 +20,8 @@ class SupCon(InBatchMethod):
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
 
-    needs_labels: ClassVar[bool] = True
-    fewest_views: ClassVar[int] = 1
+    needs_labels = True
+    fewest_views = 1
 
     def group(self, batch: Batch) -> Tensor:
         """Group by class."""

@@ -1,7 +1,5 @@
 """Supervised training: from scratch, finetuning, and the linear probe."""
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -22,7 +20,7 @@ class Supervised(Method):
     the backbone then stays in eval mode, its batch norms included.
     """
 
-    classifies: ClassVar[bool] = True
+    classifies = True
 
     class Config(Settings):
         """Settings of the classifier."""

@@ -16,13 +16,10 @@ from vidssl.types import Batch
 
 @METHODS.register("frame_invariance")
 class FrameInvariance(MomentumMethod):
-    """MoCo v2 whose positives are distant frames of a video, and regions tracked from one to the other (Algorithm 1).
-
-    The frames come from the sampler (`pair`, `tracked_pair`), the regions from the run's `tracks`.
-    """
+    """MoCo v2 whose positives are distant frames of a video, and regions tracked through it (Algorithm 1)."""
 
     class Config(QueueConfig):
-        """Settings of the method: those of MoCo v2 on images."""
+        """Settings; defaults are those of MoCo v2 on images. The sampler picks the frames, `tracks` has the regions."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: UnitInterval = constant(0.999)

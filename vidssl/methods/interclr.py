@@ -20,15 +20,10 @@ from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch
 
 _BLOCK = 2**23  # similarities in memory at a time
-_POOL = 10  # one tenth of all negatives are candidates (section 4.2)
 
 
 class Inter(Settings):
-    """Settings of the branch; defaults are those of the paper on ImageNet (supplement A).
-
-    Fields that are None take the method's value. BYOL has no negatives, and with it the branch has none: `sampling`,
-    `margin` and `temperature` are refused there.
-    """
+    """Settings; defaults are those of the paper on ImageNet (supplement A). With BYOL the branch has no negatives."""
 
     clusters: int = Field(default=10000, ge=2)  # 10 times the number of classes
     intra_weight: float = Field(default=0.75, ge=0, le=1)  # lambda, of the method's own loss
@@ -38,8 +33,7 @@ class Inter(Settings):
     margin: float | None = None  # m, of the cosine; None: -0.5
     temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
-    # The offline variant: labels change only by a global k-means, repeated after this number of epochs.
-    refresh: float | None = Field(default=None, gt=0)
+    refresh: float | None = Field(default=None, gt=0)  # epochs between global k-means; None: one, and online updates
 
 
 class InterBranch(Branch):
@@ -86,7 +80,7 @@ class InterBranch(Branch):
             for view, query in encoded.queries.items():
                 positives, picks = self.draw(host, query.detach(), batch.index, view)
                 positive, rows = self.bank.rows[positives], self.bank.rows
-                if picks is None or self.temperature is None:
+                if self.temperature is None:
                     terms.append(losses.squared_distance(query, positive))
                 else:
                     tau = self.temperature.at(host.progress)
@@ -102,7 +96,6 @@ class InterBranch(Branch):
         self._written += len(index)
         if self._written < records:
             return  # the first epoch
-        # Global k-means that are due by now: one after the first epoch, and one more for each `refresh` epochs since.
         due = 1 if refresh is None else 1 + int((self._written - records) / (refresh * records))
         if self._fits < due:
             self._fits = due
@@ -156,7 +149,7 @@ class InterBranch(Branch):
         if self.sampling == "hard":
             sizes = others.clamp(max=self.config.negatives)
         else:
-            sizes = (others + _POOL - 1) // _POOL
+            sizes = (others + 9) // 10  # a tenth (section 4.2)
         pool = torch.topk(similarity, int(sizes.max()), largest=not far).indices
         # By record, not by similarity, whose last bits depend on the batch size; entries beyond a row's own size last.
         beyond = torch.arange(pool.shape[1], device=pool.device) >= sizes.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""PIRL's JigSaw branch: a view cut into shuffled patches is still the same video.
+"""PIRL's JigSaw branch (Misra & van der Maaten, 2020): a view cut into shuffled patches is still the same video.
 
 Shapes: B clips (B, C, T, S, S), P side of a patch, d embedding dimension.
 """
@@ -26,19 +26,14 @@ class Jigsaw(Settings):
 
     grid: int = Field(default=3, ge=2)  # cells per side
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
-    # Of each patch, before they are joined: PIRL's linear layer, or InfoMin's MLP with one hidden layer.
-    head: Literal["linear", "mlp"] = "linear"
+    head: Literal["linear", "mlp"] = "linear"  # of each patch, before they are joined: PIRL's, or InfoMin's
     view: int | None = Field(default=None, ge=0)  # a view that is only cut; None: every query view is also cut
 
 
 class JigsawBranch(Branch):
-    """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys.
+    """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys."""
 
-    (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is the size of the
-    backbone's output, `out` that of the embedding.
-    """
-
-    def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
+    def __init__(self, config: Jigsaw, dim: int, out: int) -> None:  # of the backbone's output and the embedding
         super().__init__()
         self.config = config
         self.own_view = config.view

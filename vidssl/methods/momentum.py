@@ -19,7 +19,6 @@ from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Encoded, Method
 from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
-from vidssl.methods.queue import KeyQueue
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
@@ -34,6 +33,40 @@ def _unique(views: tuple[int, ...]) -> tuple[int, ...]:
 
 
 KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_unique)]
+
+
+class KeyQueue(nn.Module):
+    """The last K keys of all processes: unit rows, equal on every process, saved with the weights.
+
+    Keys are collected during a step's micro-batches and written together when it ends; writing wraps around.
+    """
+
+    keys: Tensor  # (K, d)
+    pointer: Tensor  # (), where the next key goes
+
+    def __init__(self, size: int, dim: int) -> None:  # of size 0 it ignores keys
+        super().__init__()
+        self.register_buffer("keys", unit(torch.randn(size, dim)))
+        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
+        self._held: list[Callable[[], Tensor]] = []  # wait for the keys of one micro-batch
+
+    def hold(self, keys: Tensor) -> None:
+        """Collect keys (N, …, d) of N samples of this process; the gather overlaps with the backward pass."""
+        if len(self.keys):
+            self._held.append(distributed.gather_later(keys.detach()))
+
+    @torch.no_grad()
+    def enqueue(self) -> None:
+        """Replace the oldest keys by the collected ones of all processes, in the order of the step's global batch."""
+        if not self._held:
+            return
+        held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
+        self._held = []
+        keys = held.flatten(0, -2)[-len(self.keys) :]
+        places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
+        # A new tensor, not a write in place: the graph of this step may still hold the old one.
+        self.keys = self.keys.index_copy(0, places, keys)
+        self.pointer = (self.pointer + len(keys)) % len(self.keys)
 
 
 class MomentumMethod(Method):
@@ -54,10 +87,10 @@ class MomentumMethod(Method):
         super().__init__(backbone)
         self.config = config
         self.projector = mlp(backbone.dim, config.projector)
-        out = config.projector.out
-        if config.predictor is not None and config.predictor.out != out:
-            raise ConfigError(f"predictor.out {config.predictor.out} is not projector.out {out}: make them equal")
-        self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
+        out, predictor = config.projector.out, config.predictor
+        if predictor is not None and predictor.out != out:
+            raise ConfigError(f"predictor.out {predictor.out} is not projector.out {out}: make them equal")
+        self.predictor = nn.Identity() if predictor is None else mlp(out, predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
         self.queue = KeyQueue(getattr(config, "queue", 0), out)
         self.temperature: Schedule | None = getattr(config, "temperature", None)
@@ -123,11 +156,8 @@ class MomentumMethod(Method):
         return {v: embedded[v] for v in views}
 
     def _embed_key(self, batch: Batch, view: int) -> list[Tensor]:
-        """Embed a view by the target network, as `_embed_queries` does."""
-
-        def encoder(*inputs: Tensor) -> Tensor:
+        def encoder(*inputs: Tensor) -> Tensor:  # one tensor (N, 1 or 2, d), as rows may be exchanged
             features = self.encode_view(self.target_backbone, *inputs)
-            # One tensor (N, 1 or 2, d), as rows may be exchanged.
             return torch.stack([self.target[1](x) for x in features], dim=1)
 
         with torch.inference_mode():
@@ -148,9 +178,9 @@ class MomentumMethod(Method):
     def after_step(self, progress: float) -> None:
         """Move the target towards the online network (SCE, Eq. 2), then write the step's keys to the queue."""
         super().after_step(progress)
-        online = [*self.backbone.parameters(), *self.projector.parameters()]
+        online: list[Tensor] = [*self.backbone.parameters(), *self.projector.parameters()]
         with torch.no_grad():  # buffers stay: the target's batch norms have the statistics of its own activations
-            torch._foreach_lerp_([*self.target.parameters()], online, 1.0 - self.config.momentum.at(progress))
+            torch._foreach_lerp_(list(self.target.parameters()), online, 1.0 - self.config.momentum.at(progress))
         self.queue.enqueue()
 
 
@@ -162,15 +192,11 @@ class QueueConfig(MomentumMethod.Config):
 
 
 def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:
-    """Clips of a view, and their boxes if the run has tracks."""
     return (batch.views[view],) if batch.boxes is None else (batch.views[view], batch.boxes[:, view])
 
 
 def shuffled(encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Encode inputs (N, …) in batches that are shuffled over all processes, and return this process's own rows.
-
-    Batch norms of one process then carry no information on which rows belong together (MoCo, section 3.3).
-    """
+    """Encode inputs (N, …) in batches that are shuffled over all processes (MoCo, section 3.3); return the own rows."""
     if distributed.world() == 1:
         return encoder(*inputs)
     rows = len(inputs[0])

@@ -24,18 +24,13 @@ from vidssl.randomness import RngStream
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
-_BANK = -1  # number of the one key that all views are compared with
-
 
 @METHODS.register("npid")
 class NPID(Method):
-    """Contrast a video with its own row in the memory bank, and with rows of others. One view is enough.
-
-    Defaults are those of NPIDv2 (Xie et al., 2021, supplement A). With `jigsaw` it is PIRL.
-    """
+    """Contrast a video with its own row in the memory bank, and with rows of others; with `jigsaw` it is PIRL."""
 
     class Config(Settings):
-        """Settings of NPID."""
+        """Settings; defaults are those of NPIDv2 (Xie et al., 2021, supplement A)."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         negatives: int = Field(default=16384, ge=1)  # K
@@ -68,17 +63,20 @@ class NPID(Method):
         index, views = batch.index, self.shared_views(len(batch.views))
         check_batch_norm(len(index), self.projector)
         queries = {v: unit(self.projector(self.backbone(batch.views[v]))) for v in views}
-        encoded = Encoded(queries, {_BANK: self.bank.rows[index]}, self.draw(index))
+        key = self.bank.rows[index]
+        encoded = Encoded(queries, {-1: key}, self.draw(index))
         scalars = self.compare_with_branches(batch, encoded)
         if self.watched:
-            scalars |= self._statistics(encoded)
+            every = torch.cat([*queries.values()]).detach()
+            scalars |= key_statistics(every, key.repeat(len(queries), 1), self.bank.rows, key)
+            scalars["i_nce"] = log(self.config.negatives + 1) - self.compare(encoded, margin=0.0).detach()
         self.bank.hold(index, unit(torch.stack([*queries.values()]).mean(dim=0)))
         return scalars
 
     def compare(self, encoded: Encoded, margin: float | None = None) -> Tensor:
         """MarginNCE with negatives of the bank (Eq. 5), the mean over all views; default: the margin of the config."""
         margin = self.config.margin if margin is None else margin
-        tau, rows, key = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys[_BANK]
+        tau, rows, (key,) = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys.values()
         with full_precision(rows.device):
             queries, picks = encoded.queries.values(), encoded.negatives
             return torch.stack([losses.margin_nce(q, key, rows, tau, margin, picks) for q in queries]).mean()
@@ -88,12 +86,6 @@ class NPID(Method):
         random = self.uniform(len(index), self.config.negatives, RngStream.NPID, 0, index.device)
         picks = (random * (len(self.bank.rows) - 1)).long()
         return picks + (picks >= index.unsqueeze(1))  # the video itself is skipped
-
-    @torch.no_grad()
-    def _statistics(self, encoded: Encoded) -> dict[str, Tensor]:
-        key, queries = encoded.keys[_BANK], [*encoded.queries.values()]
-        scalars = key_statistics(torch.cat(queries), key.repeat(len(queries), 1), self.bank.rows, key)
-        return {**scalars, "i_nce": log(self.config.negatives + 1) - self.compare(encoded, margin=0.0)}
 
     def after_step(self, progress: float) -> None:
         """Write the step's embeddings to the bank, unless InterCLR's branch, which shares it, has written them."""

@@ -12,13 +12,10 @@ from vidssl.schedule import Temperature, constant
 
 @METHODS.register("ressl")
 class ReSSL(MomentumMethod):
-    """Match the relations of a strong view to the queue with those of a weak view of the same video (SCE, Eq. 6).
-
-    The first view is the query, strong; the second the key, weak.
-    """
+    """Match the relations of a strong view to the queue with those of a weak view of the same video (SCE, Eq. 6)."""
 
     class Config(QueueConfig):
-        """Settings of ReSSL."""
+        """Settings; the first view is the query, strong, and the second the key, weak."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
         target_temperature: Temperature = constant(0.05)  # tau_m

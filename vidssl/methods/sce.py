@@ -11,13 +11,10 @@ from vidssl.schedule import Temperature, UnitInterval, constant
 
 @METHODS.register("sce")
 class SCE(MomentumMethod):
-    """Contrast with soft targets: the key is the positive, its relations to the queue weight the negatives (Eq. 10).
-
-    Defaults are the paper's best on video: Tables 17 and 24, section D.3.
-    """
+    """Contrast with soft targets: the key is the positive, its relations to the queue weight the negatives (Eq. 10)."""
 
     class Config(QueueConfig):
-        """Settings of SCE."""
+        """Settings; defaults are the paper's best on video: Tables 17 and 24, section D.3."""
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")
         target_temperature: Temperature = constant(0.05)  # tau_m

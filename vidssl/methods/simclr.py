@@ -12,10 +12,7 @@ from vidssl.types import Batch
 
 @METHODS.register("simclr")
 class SimCLR(InBatchMethod):
-    """Contrast within the batch: the other views of a video are the positives, all other clips the negatives (Eq. 1).
-
-    There are two views or more; each is an anchor.
-    """
+    """Contrast within the batch: other views of a video are the positives, all other clips the negatives (Eq. 1)."""
 
     class Config(InBatchMethod.Config):
         """Settings of the large-scale study on video, with the batch norms of the paper's released code."""
@@ -28,6 +25,6 @@ class SimCLR(InBatchMethod):
         """NT-Xent; `i_nce`, in nats, is a lower bound of the mutual information of two views (Tian et al., 2020)."""
         scalars = super().contrast(embedding, group)
         if self.watched:
-            others = distributed.world() * embedding.shape[0] * embedding.shape[1] - 1
+            others = distributed.world() * embedding[..., 0].numel() - 1
             scalars["i_nce"] = math.log(others) - scalars["loss"].detach()
         return scalars

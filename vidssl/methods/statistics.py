@@ -10,8 +10,6 @@ from torch import Tensor
 
 from vidssl import distributed, losses
 
-_NEGATIVES = 4096  # negatives that statistics are computed on
-
 
 @torch.no_grad()
 def key_statistics(
@@ -19,14 +17,13 @@ def key_statistics(
 ) -> dict[str, Tensor]:
     """Measure whether the keys of different videos differ, over all processes.
 
-    `positive_similarity` is the mean of query · key (N, d); `negative_similarity` and `negative_spread` are mean and
-    standard deviation of key · negative, over the first 4,096 of `negatives` (K, d) or, without any, the other keys of
-    the batch; with fewer than two pairs they are 0. `key_rank` is the effective rank of one key of each video (V, d),
-    and `key_rank_limit` its maximum, min(V, d). With a temperature there is also InfoNCE's bound `i_nce`, in nats.
+    The negatives of each key (N, d) are the first 4,096 of `negatives` (K, d) or, without any, the other keys of the
+    batch. `key_rank` is the effective rank of one key of each video (V, d), `key_rank_limit` its maximum, min(V, d).
+    With a temperature there is also InfoNCE's bound `i_nce`, in nats.
     """
     with losses.full_precision(query.device):
         query, key, one_each = (distributed.gather(rows) for rows in (query, key, one_each))
-        similarity = key @ (negatives[:_NEGATIVES] if len(negatives) else key).T
+        similarity = key @ (negatives[:4096] if len(negatives) else key).T
         if not len(negatives):
             similarity = similarity[~torch.eye(len(key), dtype=torch.bool, device=key.device)]
         if similarity.numel() < 2:

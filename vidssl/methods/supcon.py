@@ -10,10 +10,7 @@ from vidssl.types import Batch
 
 @METHODS.register("supcon")
 class SupCon(InBatchMethod):
-    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2).
-
-    One view is enough. A clip that is alone of its class in the batch is only a negative then.
-    """
+    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2)."""
 
     class Config(InBatchMethod.Config):
         """Settings of SupCon: the head of the paper's released code."""
@@ -21,7 +18,7 @@ class SupCon(InBatchMethod):
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
 
     needs_labels = True
-    fewest_views = 1
+    fewest_views = 1  # a clip that is alone of its class in the batch is only a negative
 
     def group(self, batch: Batch) -> Tensor:
         """Group by class."""

@@ -14,11 +14,7 @@ from vidssl.types import Batch
 
 @METHODS.register("supervised")
 class Supervised(Method):
-    """A linear classifier on the backbone, trained by cross-entropy (SCE, section D.3).
-
-    With the weights of a pretrained backbone (`init` of the run) it is finetuning, and with `freeze` the linear probe:
-    the backbone then stays in eval mode, its batch norms included.
-    """
+    """A linear classifier on the backbone (SCE, section D.3); with `init` of the run it is finetuning."""
 
     classifies = True
 
@@ -27,7 +23,7 @@ class Supervised(Method):
 
         classes: int = Field(ge=2)
         dropout: float = Field(default=0.0, ge=0, lt=1)
-        freeze: bool = False
+        freeze: bool = False  # the linear probe: the backbone is not trained, and stays in eval mode
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)

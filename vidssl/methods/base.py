@@ -94,11 +94,9 @@ class Method(nn.Module):
         return torch.Generator(device).manual_seed(int(seed))
 
     def uniform(self, samples: int, count: int, stream: RngStream, view: int, device: torch.device) -> Tensor:
-        """Draw random numbers (samples, count) in [0, 1), float64, for the samples of this micro-batch.
-
-        Every process draws those of the whole step and takes its slice, so that results depend neither on the number
-        of processes nor on that of micro-batches.
-        """
+        """Draw random numbers (samples, count) in [0, 1), float64, for the samples of this micro-batch."""
+        # Every process draws those of the whole step and takes its slice: results depend neither on the number of
+        # processes nor on that of micro-batches.
         n, micro_batches = self.micro_batch
         own = samples * micro_batches  # samples of this process in this step
         first = distributed.rank() * own + n * samples

@@ -39,8 +39,8 @@ class Inter(Settings):
 class InterBranch(Branch):
     """Attracts an embedding to that of another video of its cluster, and repels it from those of other clusters.
 
-    Before the first global k-means, after one epoch, it adds nothing to the loss. `temperature` is that of the host,
-    None if it has no negatives, and `bank` its bank; without one the branch has one of the newest keys of each video.
+    `temperature` and `bank` are those of the host: without one there are no negatives, without the other the branch
+    keeps a bank of the newest keys of each video.
     """
 
     bank: MemoryBank
@@ -73,7 +73,7 @@ class InterBranch(Branch):
         """Weight the loss with MarginNCE, or without negatives the squared distance, of each query (Eq. 6)."""
         if self._owns_bank:
             self.bank.hold(batch.index, unit(torch.stack([*encoded.keys.values()]).mean(dim=0)))
-        if not self._fits:
+        if not self._fits:  # in the first epoch
             return {"loss": loss}
         terms = []
         with full_precision(loss.device):
@@ -95,7 +95,7 @@ class InterBranch(Branch):
         records, refresh = len(self.bank.rows), self.config.refresh
         self._written += len(index)
         if self._written < records:
-            return  # the first epoch
+            return  # in the first epoch
         due = 1 if refresh is None else 1 + int((self._written - records) / (refresh * records))
         if self._fits < due:
             self._fits = due

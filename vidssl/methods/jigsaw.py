@@ -1,7 +1,4 @@
-"""PIRL's JigSaw branch (Misra & van der Maaten, 2020): a view cut into shuffled patches is still the same video.
-
-Shapes: B clips (B, C, T, S, S), P side of a patch, d embedding dimension.
-"""
+"""PIRL's JigSaw branch (Misra & van der Maaten, 2020): a view cut into shuffled patches is still the same video."""
 
 from typing import Literal
 
@@ -58,10 +55,7 @@ class JigsawBranch(Branch):
 
 
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
-    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells.
-
-    So edges do not reveal which cells are neighbours. All frames of a clip are cut alike.
-    """
+    """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
     cell = clips.shape[-1] // grid
     side = round(_SIDE * cell)
     if side < 1:
@@ -70,6 +64,7 @@ def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
     for source in sources:
         order = source.permutation(grid**2)
         corner = cell * np.stack([order // grid, order % grid])
+        # At a random place of its cell, so that edges do not reveal which cells are neighbours.
         corners.append(corner + source.integers(cell - side, endpoint=True, size=corner.shape))
     top, left = torch.from_numpy(np.stack(corners, axis=1)).to(clips.device)  # each (B, grid²)
     along = torch.arange(side, device=clips.device)

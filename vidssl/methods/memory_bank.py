@@ -30,8 +30,7 @@ class MemoryBank(nn.Module):
         self.omega = omega
         self.register_buffer("rows", torch.empty(0, dim))
         self.register_buffer("seen", torch.empty(0, dtype=torch.bool))
-        # Functions that wait for the records and the rows of one micro-batch.
-        self._held: list[tuple[Callable[[], Tensor], Callable[[], Tensor]]] = []
+        self._held: list[tuple[Callable[[], Tensor], ...]] = []  # wait for records and rows of one micro-batch
 
     def allocate(self, num_records: int) -> None:
         """Allocate the rows of a list."""
@@ -45,19 +44,15 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
-        """Write the collected rows of all processes; return the records (B,) and the rows (B, d) that they had before.
-
-        A step can contain a record twice: at the border of two epochs, or in place of a broken video. The last one of
-        the global batch is written.
-        """
+        """Write the collected rows of all processes; return their records (B,) and the rows (B, d) from before."""
         if not self._held:
             return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
-        held, rows = (
-            torch.cat([wait() for wait in parts], dim=1).flatten(0, 1) for parts in zip(*self._held, strict=True)
-        )
+        waits = zip(*self._held, strict=True)
+        held, rows = (torch.cat([wait() for wait in part], dim=1).flatten(0, 1) for part in waits)
         self._held = []
         index, counts = torch.unique(held, return_counts=True)
-        # The last row of each record. scatter_reduce would do, but has no deterministic form on a GPU.
+        # The last row of each record, which can be there twice: at the border of two epochs, or in place of a broken
+        # video. scatter_reduce would do, but has no deterministic form on a GPU.
         rows = rows[torch.argsort(held, stable=True)[counts.cumsum(0) - 1]]
         before = self.rows[index]
         omega = torch.where(self.seen[index], self.omega, 1.0).unsqueeze(1).to(rows.dtype)
@@ -68,11 +63,7 @@ class MemoryBank(nn.Module):
 
 
 class OnlineKMeans(nn.Module):
-    """Clusters of a bank's rows by k-means, updated in each step (InterCLR, section 4.1).
-
-    Centroids are the means of their members. A cluster that loses its last member takes the farthest member of the
-    largest cluster.
-    """
+    """Clusters of a bank's rows by k-means, updated in each step (InterCLR, section 4.1)."""
 
     labels: Tensor  # (M,) the cluster of each record, -1 if it has none yet
     sums: Tensor  # (k, d) float64, of the members' rows
@@ -96,7 +87,7 @@ class OnlineKMeans(nn.Module):
 
     @property
     def centroids(self) -> Tensor:
-        """(k, d) float64."""
+        """Means (k, d) of the members, float64."""
         return self.sums / self.counts.unsqueeze(1)
 
     def nearest(self, rows: Tensor) -> Tensor:
@@ -156,7 +147,7 @@ class OnlineKMeans(nn.Module):
         self.labels[index] = new
         self._fill_empty(bank)
 
-    def _fill_empty(self, bank: MemoryBank) -> None:
+    def _fill_empty(self, bank: MemoryBank) -> None:  # with the farthest member of the largest cluster
         for empty in torch.nonzero(self.counts == 0).flatten().tolist():
             largest = int(self.counts.argmax())
             members = torch.nonzero(self.labels == largest).squeeze(1)

@@ -1,7 +1,4 @@
-"""Statistics that are logged beside the loss, to detect collapse: similarities of pairs and the rank of keys.
-
-Shapes: N queries and keys, K negatives, R rows, V videos, d embedding dimension; all rows have length 1.
-"""
+"""Statistics that are logged beside the loss, to detect collapse: similarities of unit rows and the rank of keys."""
 
 from math import log
 

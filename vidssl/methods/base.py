@@ -28,13 +28,13 @@ class Method(nn.Module):
     class Config(Settings):
         """Settings of the method; each method has its own."""
 
-    needs_labels = False  # for every video of the list
+    needs_labels = False  # whether every video of the list needs one
     classifies = False  # whether it has a classifier: then its config has `classes`, and it implements `classify`
     branches: dict[str, Branch]  # terms that are added to the loss, in this order
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        self.backbone = backbone  # it is trained, saved and evaluated
+        self.backbone = backbone  # is trained, saved and evaluated
         self.branches = nn.ModuleDict()  # type: ignore[assignment]
         self.progress = 0.0  # completed fraction of the run, in [0, 1]; schedules are functions of it
         self.step = 0  # completed optimizer steps
@@ -83,9 +83,7 @@ class Method(nn.Module):
         """List the views that no branch reserves."""
         own = [branch.own_view for branch in self.branches.values() if branch.own_view is not None]
         if own and (max(own) >= count or count == 1):
-            raise ConfigError(
-                f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it beside others"
-            )
+            raise ConfigError(f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it")
         return [view for view in range(count) if view not in own]
 
     def generator(self, stream: RngStream, view: int, device: torch.device) -> torch.Generator:

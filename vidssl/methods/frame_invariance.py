@@ -25,8 +25,7 @@ class FrameInvariance(MomentumMethod):
         momentum: UnitInterval = constant(0.999)
         temperature: Temperature = constant(0.2)
         key_views: KeyViews = (1,)
-        # Weight of the patch pairs in the loss; frame pairs have the rest. The paper: 0.5 with tracks, 0 without.
-        patch_weight: float = Field(default=0.0, ge=0, le=1)
+        patch_weight: float = Field(default=0.0, ge=0, le=1)  # of patch pairs in the loss; the paper: 0.5 with tracks
 
     config: Config
 

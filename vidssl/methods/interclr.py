@@ -141,20 +141,17 @@ class InterBranch(Branch):
 
     def _from_pool(self, query: Tensor, labels: Tensor, random: Tensor) -> Tensor:
         """Draw negatives (N, K) from the nearest, or the farthest, records of other clusters."""
-        clusters, far = self.clusters, self.sampling == "semieasy"
+        clusters, hard, far = self.clusters, self.sampling == "hard", self.sampling == "semieasy"
         others = clusters.counts.sum() - clusters.counts[labels]  # (N,) records of other clusters
         similarity = query @ self.bank.rows.T
         excluded = (clusters.labels == labels.unsqueeze(1)) | (clusters.labels < 0)
         similarity.masked_fill_(excluded, torch.inf if far else -torch.inf)
-        if self.sampling == "hard":
-            sizes = others.clamp(max=self.config.negatives)
-        else:
-            sizes = (others + 9) // 10  # a tenth (section 4.2)
+        sizes = others.clamp(max=self.config.negatives) if hard else (others + 9) // 10  # a tenth (section 4.2)
         pool = torch.topk(similarity, int(sizes.max()), largest=not far).indices
         # By record, not by similarity, whose last bits depend on the batch size; entries beyond a row's own size last.
         beyond = torch.arange(pool.shape[1], device=pool.device) >= sizes.unsqueeze(1)
         pool = pool.masked_fill(beyond, len(clusters.labels)).sort(dim=1).values
-        if self.sampling == "hard":  # all of them, again from the first where they are too few
+        if hard:  # all of them, again from the first where they are too few
             place = torch.arange(self.config.negatives, device=pool.device) % sizes.unsqueeze(1)
         else:
             place = (random * sizes.unsqueeze(1)).long()

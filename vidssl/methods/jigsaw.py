@@ -15,8 +15,6 @@ from vidssl.models.heads import Head, mlp
 from vidssl.randomness import RngStream, generator
 from vidssl.types import Batch
 
-_SIDE = 0.75  # of a patch, in sides of its cell: 64 of 85 pixels in PIRL
-
 
 class Jigsaw(Settings):
     """Settings of the branch."""
@@ -57,7 +55,7 @@ class JigsawBranch(Branch):
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
     """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
     cell = clips.shape[-1] // grid
-    side = round(_SIDE * cell)
+    side = round(0.75 * cell)  # of a patch: 64 of 85 pixels in PIRL
     if side < 1:
         raise ConfigError(f"a view of {clips.shape[-1]} pixels is too small for jigsaw.grid {grid}: lower it")
     corners = []

@@ -68,8 +68,7 @@ class MomentumMethod(Method):
         projector: Head = Head()
         predictor: Head | None = None  # of the online network only
         momentum: UnitInterval = Schedule(start=0.99, end=1.0)  # of the target
-        # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
-        key_views: KeyViews = (0, 1)
+        key_views: KeyViews = (0, 1)  # views that are encoded as keys; (0, 1): symmetric loss, (1,): asymmetric
         jigsaw: Jigsaw | None = None  # PIRL's branch
         inter: Inter | None = None  # InterCLR's branch
 

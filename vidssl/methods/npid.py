@@ -1,7 +1,4 @@
-"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2).
-
-Shapes: N samples of a process, M records of the list (rows of the bank), K negatives of each, d embedding dimension.
-"""
+"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2)."""
 
 from math import log
 

@@ -58,11 +58,7 @@ BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")
 
 
 def build_backbone(name: str, **settings: Any) -> Backbone:
-    """Build an untrained backbone; settings are fields of its `Config`: `build_backbone("resnet3d18", width=64)`.
-
-    Raises:
-        ConfigError: There is no such backbone, or it has no such setting.
-    """
+    """Build an untrained backbone; settings are fields of its `Config`: `build_backbone("resnet3d18", width=64)`."""
     BACKBONES[name]  # raises a ConfigError with the nearest name
     schema = create_model("BackboneChoice", backbone=(choice(BACKBONES), ...))
     config = bind(schema, {"backbone": {"name": name, **settings}}, "build_backbone").backbone  # type: ignore[attr-defined]

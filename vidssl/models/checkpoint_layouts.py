@@ -98,13 +98,17 @@ def find_networks(
     names = _replace_prefixes(weights, keys, source)
     first = next(iter(own_names), "")
     top = "net." if first.startswith("net.") else ""
+    own = Layout("vidssl", re.escape(first.removeprefix(top)))
     found: dict[str, Layout] = {}  # by prefix
-    for layout in (*LAYOUTS, Layout("vidssl", re.escape(first.removeprefix(top)))):
+    for layout in (*LAYOUTS, own):
         for name in names:
             if match := re.fullmatch(rf"((?:.*?\.)??)(?:net\.)?{layout.sign}", name):
                 found.setdefault(match[1], layout)
-    # A network inside another is a part of it. So `keys` choose one of several by removing its whole prefix.
-    found = {p: layout for p, layout in found.items() if not any(p != q and p.startswith(q) for q in found)}
+    # A part of a network may contain the first name of the whole.
+    parts = {p for p in found if found[p] is own and any(p != whole and p.startswith(whole) for whole in found)}
+    found = {prefix: layout for prefix, layout in found.items() if prefix not in parts}
+    chosen = {p for p in found if any(new != old and new.startswith(p) for new, old in names.items())}  # by `keys`
+    found = {prefix: layout for prefix, layout in found.items() if prefix in chosen or not chosen}
     for loaded, ignored in BRANCHES:
         for prefix in list(found):
             twin = ".".join(loaded if part == ignored else part for part in prefix.split("."))

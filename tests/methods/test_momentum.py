@@ -181,14 +181,14 @@ def test_temperature_follows_its_schedule():
     torch.testing.assert_close(method(data)["loss"], cold(data)["loss"])
 
 
-@pytest.mark.parametrize(("views", "key_views"), [(1, (0,)), (2, (0, 2)), (2, (2,)), (2, (1, 1))])
+@pytest.mark.parametrize(("views", "key_views"), [(1, (0,)), (2, (0, 2)), (2, (2,))])
 def test_too_few_views(views, key_views):
     with pytest.raises(ConfigError, match=r"key_views .* do not fit the views \[0.*\]: data.views needs more recipes"):
         make("moco", key_views=key_views)(batch(views))
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("key_views", [(), (-1,)])
+@pytest.mark.parametrize("key_views", [(), (-1,), (1, 1)])
 def test_invalid_key_views(name, key_views):
     with pytest.raises(ValueError, match="key_views"):
         METHODS[name].Config(key_views=key_views)

@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import normalize
 
 from vidssl import distributed
-from vidssl.methods.momentum import KeyQueue
+from vidssl.methods.queue import KeyQueue
 
 CPU = torch.device("cpu")
 DIM = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +117,7 @@ class Encoded:
     queries: dict[int, Tensor]  # of the online network, with gradient
     keys: dict[int, Tensor]  # the positives, without gradient; NPID has one for all views, of its bank: number -1
     negatives: Tensor | None = None  # (N, K) rows of NPID's bank
-    patches: Sequence[Encoded] = ()  # the same for the tracked region in each view; only with patch pairs
+    patches: Encoded | None = None  # the same for the tracked region in each view; only with patch pairs
 
     def pairs(self) -> list[tuple[int, int]]:
         """List all ordered pairs of a query view and another key view."""

@@ -1,17 +1,33 @@
 """Frame temporal invariance, with and without tracks: Purushwalkam and Gupta, *Demystifying Contrastive SSL* (2020)."""
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidssl import losses
 from vidssl.errors import ConfigError
-from vidssl.methods.base import METHODS, Encoded
+from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
 from vidssl.models.regions import region_maps
 from vidssl.schedule import Temperature, UnitInterval, constant
 from vidssl.types import Batch
+
+
+class PatchPairs(Branch):
+    """Compares regions that were tracked from one frame to the other, like the frames themselves (Algorithm 1)."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Weight the loss with that of the patches; log the fraction of videos with a track as `tracked`."""
+        assert encoded.patches is not None and batch.boxes is not None  # or `encode_view` has raised
+        # Without a track the box is the whole view, and the patch pair equals the frame pair.
+        whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
+        tracked = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
+        return {"loss": (1 - self.weight) * loss + self.weight * host.compare(encoded.patches), "tracked": tracked}
 
 
 @METHODS.register("frame_invariance")
@@ -33,22 +49,7 @@ class FrameInvariance(MomentumMethod):
         super().__init__(config, backbone)
         if config.patch_weight:
             backbone.check_regions()
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """With patch pairs also log the fraction of videos with a track, as `tracked`."""
-        scalars = super().forward(batch)
-        if batch.boxes is not None and self.config.patch_weight:
-            # Without a track the box is the whole view, and the patch pair equals the frame pair.
-            whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
-            scalars["tracked"] = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
-        return scalars
-
-    def compare(self, encoded: Encoded) -> Tensor:
-        """Weight the loss of frames with that of the regions tracked from one to the other (Algorithm 1)."""
-        loss, weight = super().compare(encoded), self.config.patch_weight
-        for patches in encoded.patches:
-            loss = (1 - weight) * loss + weight * super().compare(patches)
-        return loss
+            self.branches = nn.ModuleDict({"patches": PatchPairs(config.patch_weight), **self.branches})  # type: ignore[assignment]  # the first
 
     def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Compute features of the clip and, with patch pairs, of the region: RoI pooling of layer 3, then layer 4."""

@@ -1,6 +1,4 @@
-"""SimCLR (Chen et al., 2020) and SupCon (Khosla et al., 2020): the negatives are the other clips of the batch."""
-
-from math import log
+"""Methods whose negatives are the other clips of the batch: SimCLR and SupCon."""
 
 import torch
 from torch import Tensor
@@ -9,7 +7,7 @@ from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import METHODS, Method
+from vidssl.methods.base import Method
 from vidssl.methods.statistics import group_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
@@ -66,36 +64,3 @@ class InBatchMethod(Method):
             if self.watched:
                 scalars |= group_statistics(every.detach(), every_group)
         return scalars
-
-
-@METHODS.register("simclr")
-class SimCLR(InBatchMethod):
-    """Contrast within the batch: other views of a video are the positives, all other clips the negatives (Eq. 1)."""
-
-    def group(self, batch: Batch) -> Tensor:
-        """Group by record: a video that is in the batch twice is not its own negative."""
-        return batch.index
-
-    def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-        """NT-Xent; `i_nce`, in nats, is a lower bound of the mutual information of two views (Tian et al., 2020)."""
-        scalars = super().contrast(embedding, group)
-        if self.watched:
-            scalars["i_nce"] = log(distributed.world() * embedding[..., 0].numel() - 1) - scalars["loss"].detach()
-        return scalars
-
-
-@METHODS.register("supcon")
-class SupCon(InBatchMethod):
-    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2)."""
-
-    class Config(InBatchMethod.Config):
-        """Settings; the head is that of the paper's released code."""
-
-        projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
-
-    needs_labels = True
-    fewest_views = 1  # a clip that is alone of its class in the batch is only a negative
-
-    def group(self, batch: Batch) -> Tensor:
-        """Group by class."""
-        return batch.label

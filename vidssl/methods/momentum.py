@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Annotated, cast
 
 import torch
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
 from vidssl import distributed
@@ -19,44 +19,21 @@ from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Encoded, Method
 from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.queue import KeyQueue
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head, check_batch_norm, mlp
 from vidssl.schedule import Schedule, Temperature, UnitInterval, constant
 from vidssl.types import Batch
 
-KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)]
+
+def _unique(views: tuple[int, ...]) -> tuple[int, ...]:
+    if len({*views}) < len(views):
+        raise ValueError("contains a view twice: each of its keys would enter the queue twice")
+    return views
 
 
-class KeyQueue(nn.Module):
-    """The last K keys of all processes: unit rows, equal on every process, written when a step ends."""
-
-    keys: Tensor  # (K, d)
-    pointer: Tensor  # (), where the next key goes
-
-    def __init__(self, size: int, dim: int) -> None:  # of size 0 it ignores keys
-        super().__init__()
-        self.register_buffer("keys", unit(torch.randn(size, dim)))
-        self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
-        self._held: list[Callable[[], Tensor]] = []  # wait for the keys of one micro-batch
-
-    def hold(self, keys: Tensor) -> None:
-        """Collect keys (N, …, d) of N samples of this process; the gather overlaps with the backward pass."""
-        if len(self.keys):
-            self._held.append(distributed.gather_later(keys.detach()))
-
-    @torch.no_grad()
-    def enqueue(self) -> None:
-        """Replace the oldest keys by the collected ones of all processes, in the order of the step's global batch."""
-        if not self._held:
-            return
-        held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
-        self._held = []
-        keys = held.flatten(0, -2)[-len(self.keys) :]
-        places = (self.pointer + torch.arange(len(keys), device=keys.device)) % len(self.keys)
-        # A new tensor, not a write in place: the graph of this step may still hold the old one.
-        self.keys = self.keys.index_copy(0, places, keys)
-        self.pointer = (self.pointer + len(keys)) % len(self.keys)
+KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1), AfterValidator(_unique)]
 
 
 class MomentumMethod(Method):
@@ -105,7 +82,7 @@ class MomentumMethod(Method):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all ordered pairs of a query view and another key view."""
         key_views, views = self.config.key_views, self.shared_views(len(batch.views))
-        if len(views) < 2 or len({*key_views} & {*views}) < len(key_views):
+        if len(views) < 2 or not {*key_views} <= {*views}:
             raise ConfigError(f"key_views {key_views} do not fit the views {views}: data.views needs more recipes")
         check_batch_norm(len(batch.index), self.projector, self.predictor)
         with torch.no_grad():
@@ -116,7 +93,7 @@ class MomentumMethod(Method):
             Encoded({q: x[n] for q, x in queries.items()}, {k: x[n] for k, x in keys.items()})
             for n in range(len(keys[key_views[0]]))
         ]
-        scalars = self.compare_with_branches(batch, replace(parts[0], patches=parts[1:]))
+        scalars = self.compare_with_branches(batch, replace(parts[0], patches=parts[1] if len(parts) > 1 else None))
         if self.watched:
             scalars |= self._statistics(parts)
         # All keys of a video are neighbours in the queue.

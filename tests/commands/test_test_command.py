@@ -82,7 +82,10 @@ def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, cap
 def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
     told = [digits / "motion/test.csv", "--out", tmp_path / "out"]
     (tmp_path / "text.pt").write_text("no weights")
-    for path, message in ((tmp_path / "none.pt", "No such file"), (tmp_path / "text.pt", "is text; expected")):
+    for path, message in (
+        (tmp_path / "none.pt", "No such file"),
+        (tmp_path / "text.pt", "is not a checkpoint; expected"),
+    ):
         _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *told)
         assert status == 2 and error.count("\n") == 1 and message in error
 

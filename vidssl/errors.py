@@ -1,5 +1,7 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
+from collections.abc import Iterable
+
 
 class VidsslError(Exception):
     """An error that a user can fix; commands print it as one line and exit with status 2."""
@@ -47,3 +49,10 @@ class Interrupted(BaseException):
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
+
+
+def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") -> str:
+    """Join the first items of a long list for a message, and count the rest: `a, b, c and 4 more`."""
+    texts = [str(item) for item in items]
+    more = len(texts) - limit
+    return separator.join(texts[:limit]) + (f" and {more} more" if more > 0 else "")

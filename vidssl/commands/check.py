@@ -117,8 +117,7 @@ def check_list(videos: Path, out: Path, options: CheckOptions) -> Checked:
         DataError: The list cannot be read, the files cannot be written, or `out` is the list's own folder.
         ConfigError: An image folder has no frame rate, and `min_seconds` or a span needs it.
     """
-    from vidssl.data.rows import row_key
-    from vidssl.data.video_list import copy_list, place_of_copy, read_list
+    from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
 
     listed = read_list(videos, options.root, options.allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"

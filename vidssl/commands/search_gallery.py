@@ -17,6 +17,7 @@ from vidssl.commands.extract_features import extract_to, open_index
 from vidssl.commands.load import LoadOptions, Subject, format_count, load_subject
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_results
 from vidssl.config import Tree
+from vidssl.data.column_store import Records
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
@@ -116,7 +117,7 @@ def find(
     except DecodeError as error:
         known = video.is_dir() or video.suffix.lower() in VIDEO_SUFFIXES | IMAGE_SUFFIXES
         raise DataError(f"{error}{'' if known else '; if it is a list, its name must end in .csv'}") from None
-    query = VideoList(video, video.parent, (video.name,), (VideoRecord(str(video)),), ())
+    query = VideoList(video, Records(video.parent, [VideoRecord(video.name)]), ())
 
     def search(subject: Subject, g: _Gallery, q: Features, common: Tree) -> Tree:
         rows, similarity, same = _search(g, q, query, k, drop_duplicates)

@@ -15,8 +15,9 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import train_loader
 from vidssl.data.samplers import SAMPLERS
 from vidssl.data.step_sampler import StepSampler
+from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
-from vidssl.data.video_list import VideoList, choose, read_list
+from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.feed import Feed

@@ -1,16 +1,17 @@
 """Chunks: spans of consecutive frames, far apart, each listed as a video (Purushwalkam & Gupta, 2020)."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.video_list import Row, place_of_copy, read_list, write_lists
+from vidssl.data.video_list import place_of_copy, read_list, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import preview
 from vidssl.progress import progress
+from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
 
@@ -69,7 +70,7 @@ def prepare_chunks(
         raise ConfigError(f"{chunks} chunks of {frames} frames: both must be at least 1")
     listed = read_list(videos, root, allow_external)
     place_of_copy(listed, out, listed.root)
-    rows: list[Row] = []
+    rows: list[VideoRecord] = []
     too_short: list[str] = []
     fewer = 0
     items = list(zip(listed.names, listed.records, strict=True))
@@ -78,7 +79,7 @@ def prepare_chunks(
             whole, (first, part) = video.meta, resolve_span(video.meta, record)
         mask = None if record.mask is None else Path(os.path.relpath(record.mask, listed.root)).as_posix()
         rate = whole.fps if Path(record.path).is_dir() else record.fps
-        row = Row(name, record.label, record.start, record.end, rate, mask)
+        row = VideoRecord(name, record.label, record.start, record.end, rate, mask)
         if part.num_frames < frames:
             too_short.append(name)
             rows += [row] if short == "keep" else []
@@ -87,7 +88,7 @@ def prepare_chunks(
         fewer += len(starts) < chunks
         # Microseconds are short to write and still precise enough to select exactly these frames.
         rows += [
-            row._replace(start=round(start / whole.fps, 6), end=round((start + frames) / whole.fps, 6))
+            replace(row, start=round(start / whole.fps, 6), end=round((start + frames) / whole.fps, 6))
             for start in starts
         ]
     unique = dict.fromkeys(rows)  # keeps the order

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.data.video_list import Row, write_lists
+from vidssl.data.video_list import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders, folders_of_possible_frames
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, check_name, index_files, preview
 from vidssl.prepare.splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
+from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 
 _DATE = re.compile(r"\d{4}[-_.]?\d{2}[-_.]?\d{2}|\d{4}[-_.]\d{2}|\d{1,2}[-_.]\d{1,2}[-_.]\d{4}")
@@ -134,7 +135,7 @@ def prepare_folder(
     _check_other_lists(out, {*lists}, names)
     numbers: dict[str | None, int] = {None: -1, **{name: n for n, name in enumerate(names)}}
     rows = {
-        name: [Row(path, numbers[label], fps=fps if path in frames else None) for path, label, _ in chosen]
+        name: [VideoRecord(path, numbers[label], fps=fps if path in frames else None) for path, label, _ in chosen]
         for name, chosen in lists.items()
     }
     write_lists(out, root, rows, names)

@@ -7,9 +7,10 @@ from typing import NamedTuple, TypedDict
 
 from typing_extensions import Unpack
 
-from vidssl.data.video_list import Row, check_beside, write_lists
+from vidssl.data.video_list import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import FileIndex, FileMatch, check_name, index_files, preview
+from vidssl.types import VideoRecord
 
 
 class ListedVideo(NamedTuple):
@@ -120,12 +121,13 @@ def write_matched_lists(
     for name, videos in lists.items():
         matched[name], counts[name] = _match(name, videos, index, classes, find, max_missing)
     _check_apart(matched)
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[VideoRecord]] = {}
     for name, pairs in matched.items():
         for _, path in pairs:
             check_name(path)
         rows[name] = [
-            Row(path, video.label, *video.span, fps if path in index.image_folders else None) for video, path in pairs
+            VideoRecord(path, video.label, *video.span, fps if path in index.image_folders else None)
+            for video, path in pairs
         ]
     write_lists(out, root, rows, classes)
     return Report(counts, tuple(classes), (*notes, *index.notes))

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vidssl.atomic import check_folder, temporary_for
-from vidssl.data.video_list import Row, check_beside, write_lists
+from vidssl.data.video_list import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import check_name
 from vidssl.progress import progress
 from vidssl.registry import did_you_mean
+from vidssl.types import VideoRecord
 
 
 @dataclass(frozen=True)
@@ -65,13 +66,13 @@ def prepare_torchvision(
     folder = (out / "images" if images is None else images) / name
     # Open all splits first: a missing one fails before hours of writing.
     opened = {split: _open(sets[name], root, chosen, download) for split, chosen in _splits(sets[name]).items()}
-    rows: dict[str, list[Row]] = {split: [] for split in opened}
+    rows: dict[str, list[VideoRecord]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():
         for number, (image, label) in enumerate(_items(f"{name}, {split}", dataset, split == "unlabeled")):
             path = f"{split}/{number:06d}.png" if label < 0 else f"{split}/{label}/{number:06d}.png"
             written += _write(folder / path, _png(image, f"{name}, {split}, image {number}"))
-            rows[split].append(Row(path, label))
+            rows[split].append(VideoRecord(path, label))
     count = 1 + max(row.label for chosen in rows.values() for row in chosen)
     classes = tuple(map(str, getattr(opened["train"], "classes", range(count))))
     if count > len(classes):

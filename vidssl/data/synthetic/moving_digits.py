@@ -34,10 +34,11 @@ from vidssl.data.synthetic.digit_rendering import (
     rotation,
 )
 from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
-from vidssl.data.video_list import Row, write_lists
+from vidssl.data.video_list import write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.types import VideoRecord
 
 DIGITS = tuple("0123456789")
 FORMAT = 1  # version of the rendered set: raise it when the pixels change
@@ -128,7 +129,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
     factors: dict[str, Factors] = {}
     boxes: list[tuple[str | int, ...]] = []
-    crops: dict[str, list[Row]] = {"train": [], "test": []}
+    crops: dict[str, list[VideoRecord]] = {"train": [], "test": []}
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
         (folder / "videos" / split).mkdir(parents=True)
@@ -150,9 +151,9 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             bar.update()
     bar.close()
     for name, classes in {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}.items():
-        rows: dict[str, list[Row]] = {"train": [], "test": []}
+        rows: dict[str, list[VideoRecord]] = {"train": [], "test": []}
         for path, drawn in factors.items():
-            rows[path.split("/")[1]].append(Row(path, classes.index(str(getattr(drawn, name)))))
+            rows[path.split("/")[1]].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
         _write_splits(folder / name, out, rows, classes)
     if settings.masks:
         _write_splits(folder / "parts", out, crops, DIGITS)
@@ -163,7 +164,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     (folder / "settings.json").write_text(json.dumps(_describe(settings), indent=2) + "\n", encoding="utf-8")
 
 
-def _write_splits(folder: Path, root: Path, rows: dict[str, list[Row]], classes: Sequence[str]) -> None:
+def _write_splits(folder: Path, root: Path, rows: dict[str, list[VideoRecord]], classes: Sequence[str]) -> None:
     write_lists(folder, root, {split: found for split, found in rows.items() if found}, classes)
 
 
@@ -234,7 +235,9 @@ def _write_video(path: Path, frames: Pixels, fps: int) -> None:
         container.mux(stream.encode())
 
 
-def _write_crop(folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]) -> Row:
+def _write_crop(
+    folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]
+) -> VideoRecord:
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
     x, y, tilt, scale = track(factors, len(frames))[t]
@@ -243,7 +246,7 @@ def _write_crop(folder: Path, name: str, factors: Factors, glyph: Floats, frames
     here = np.s_[top : top + side, left : left + side]
     for file, pixels in ((f"{name}.png", frames[t][here][..., ::-1]), (f"{name}_parts.png", parts[here])):
         (folder / file).write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
-    return Row(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
+    return VideoRecord(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
 
 
 def square_around(box: Box, size: int) -> tuple[int, int, int]:

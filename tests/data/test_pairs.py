@@ -214,7 +214,7 @@ def test_tracked_pairs_need_tracks_and_two_views():
     with pytest.raises(ConfigError, match=r"vidssl track .*tracks\.folder"):
         draw(sampler, meta(20), 2, 0)
     for views in (1, 3):
-        with pytest.raises(ConfigError, match=f"draws two clips, data.views names {views}"):
+        with pytest.raises(ConfigError, match=f"needs 2 recipes in data.views, got {views}"):
             draw(sampler, meta(20, tracks_of(ENDS)), views, 0)
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import eval_loader, to_device, train_loader
+from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.samplers import Center, Random
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import copy_list, read_list, write_lists
@@ -94,7 +94,7 @@ def test_the_mask_of_a_sample_is_aligned_with_its_first_view(masked):
 
 def test_batches_with_masks_do_not_depend_on_workers(masked):
     def batches(workers):
-        return list(train_loader(masked_set(masked), StepSampler(4, 2, 2, 0, 4, 0), workers))
+        return list(Loader(masked_set(masked), StepSampler(4, 2, 2, 0, 4, 0), workers))
 
     straight = batches(0)
     for workers in (1, 2):

@@ -104,7 +104,7 @@ def test_start_and_end(write):
         ("path,label\na.mp4,\n", 2, "'': labels are whole numbers"),
         ("path,label\na.mp4,one\n", 2, "'one': labels are whole numbers"),
         ("path,label\na.mp4,1.0\n", 2, "'1.0': labels are whole numbers"),
-        ("path,label\na.mp4,1\nb.mp4,2\n", 3, "label 2 is out of range; classes.txt has 2 classes, from 0"),
+        ("path,label\na.mp4,1\nb.mp4,2\n", 3, "label 2 is out of range: classes are 0 to 1, -1 is unknown"),
         ("path,label\na.mp4,-2\n", 2, "label -2 is out of range"),
         ("path,label\na.mp4,0\nb.mp4,1\na.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),
         ("path,label\na.mp4,0\nb.mp4,1\n./a.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),

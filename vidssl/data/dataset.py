@@ -153,11 +153,6 @@ def make_views(
         sampler: Chooses the clips.
         recipes: One for each clip, or one for all clips.
         generators: One source of random numbers for each recipe.
-
-    Raises:
-        ConfigError: The numbers of clips and recipes do not match.
-        DecodeError: A frame cannot be decoded.
-        DataError: The sampler refuses the video, as one that is too short.
     """
     try:
         clips = sampler(meta, generators)
@@ -186,13 +181,10 @@ def make_views(
 
 
 def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
-    """Convert the span of a record from seconds to frames.
+    """Return the first frame of a record's span, and the metadata of the span as if it were a video of its own.
 
     Times are rounded to the nearest frame; a span has at least one. It is clipped to the end of the file, since
     annotations are often whole seconds, slightly longer than the file.
-
-    Returns:
-        The first frame, and the metadata of the span as if it were a video of its own.
 
     Raises:
         DataError: Less than half of the span lies in the file: wrong units, times of another file, or a truncated file.

@@ -17,16 +17,10 @@ _MISSING, _FOLDER = -1, -2  # instead of a size
 
 
 def identify(videos: VideoList) -> Tree:
-    """Describe the files of a list without opening them.
+    """Describe the files of a list, masks included, as plain data, without opening them.
 
-    Each file is inspected once, however many rows name it: its size; for a folder of images the number of files and the
-    sizes of the first and the last. Links are followed. Modification times are ignored: the same files copied again to
-    the same root are the same data.
-
-    Returns:
-        Plain data: `root`, resolved; `files`, their number, masks included; `missing`, how many do not exist; `bytes`,
-        sum of the sizes; `sizes`, hash of the sizes in the order of the list; `fps`, minimum and maximum of that
-        column, None without one; `copies`, settings of shrunk copies, None for originals, a list of several kinds.
+    Each file is inspected once, however many rows name it. Links are followed. Modification times are ignored: the same
+    files copied again to the same root are the same data. docs/evaluation.md lists the keys.
 
     Raises:
         DataError: The settings of shrunk copies cannot be read.
@@ -90,17 +84,10 @@ def _settings_of_copies(folder: str, known: dict[str, str]) -> str:
 
 
 def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: Tree) -> None:
-    """Check that two lists have the same kind of files: originals, or copies of the same settings.
-
-    Args:
-        gallery: The list or index that is searched, for the message.
-        gallery_files: Its files, from `identify`.
-        query: The list or video that is compared with it, for the message.
-        query_files: Its files.
+    """Check that two lists have the same kind of files, from `identify`: originals, or copies of the same settings.
 
     Raises:
-        DataError: They are of several kinds, also where both lists mix the same ones: copies would be compared with
-            originals.
+        DataError: They are of several kinds, also if each list mixes them: copies would be compared with originals.
     """
     if any(files["missing"] == files["files"] for files in (gallery_files, query_files)):
         return  # the error that names the missing files comes later, when they are read

@@ -16,10 +16,11 @@ from torch import Tensor
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
-from vidssl.types import Batch, Sample
+from vidssl.types import Batch
 from vidssl.workers import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
+_Array = NDArray[Any]
 
 
 @dataclass
@@ -65,29 +66,21 @@ class Loader:
         samples = [self.dataset.sample(key, guard) for key in keys]
         whole = [sample for sample in samples if sample.views]
         clips = zip(*(sample.views for sample in whole), strict=True)
+        # All samples of a dataset have boxes, or none; likewise masks.
+        boxes = [sample.boxes for sample in whole if sample.boxes is not None]
+        masks = [sample.mask for sample in whole if sample.mask is not None]
         return (
-            [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # contiguous
+            [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # (B, T, S, S, C), contiguous
             np.array([sample.label for sample in whole], np.int64),
             np.array([sample.index for sample in whole], np.int64),
             tuple(pair for sample in samples for pair in sample.replaced),
-            _stack_all(whole, "boxes"),
-            _stack_all(whole, "mask"),
+            np.stack(boxes) if boxes else None,
+            np.stack(masks) if masks else None,
         )
 
 
-def _stack_all(samples: Sequence[Sample], name: str) -> NDArray[Any] | None:
-    """Stack boxes or masks: all samples of a dataset have them, or none."""
-    found = [getattr(sample, name) for sample in samples if getattr(sample, name) is not None]
-    return np.stack(found) if found else None
-
-
 def _batch(
-    views: Sequence[NDArray[np.uint8]],  # (B, T, S, S, C)
-    label: NDArray[np.int64],
-    index: NDArray[np.int64],
-    replaced: tuple[tuple[str, str], ...],
-    boxes: NDArray[np.float32] | None,
-    mask: NDArray[np.uint8] | None,
+    views: Sequence[_Array], label: _Array, index: _Array, replaced: Any, boxes: _Array | None, mask: _Array | None
 ) -> Batch:
     return Batch(
         tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
@@ -159,10 +152,7 @@ def to_device(
 def normalised(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Convert a uint8 view (B, T, C, S, S) to normalised float (B, C, T, S, S), `channels_last_3d` in memory.
 
-    Args:
-        view: The view.
-        mean: (C,) or (1,), of values in [0, 1].
-        std: Likewise.
+    `mean` and `std` are those of values in [0, 1]: one for each channel, or one for all.
     """
     shift = torch.tensor(mean, device=view.device).view(1, -1, 1, 1, 1)
     scale = torch.tensor(std, device=view.device).view(1, -1, 1, 1, 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,19 +28,15 @@ class Clip:
         return int(self.indices[len(self.indices) // 2])
 
 
-class Sampler(Protocol):
+class Sampler:
     """Chooses the clips of a sample from the metadata of its video."""
-
-    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        """Choose clips; `generators` has one source of random numbers for each view of the sample."""
-        ...
-
-
-class _Configured:
-    """A sampler with settings; subclasses declare their type."""
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        """Choose clips; `generators` has one source of random numbers for each view of the sample."""
+        raise NotImplementedError
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "vidssl.data")
@@ -60,10 +56,9 @@ class ClipSettings(Settings):
 
     @model_validator(mode="after")
     def _one_length(self) -> "ClipSettings":
-        if (self.seconds is None) == (self.sampling_rate is None):
-            raise ValueError("set exactly one of seconds and sampling_rate")
-        if self.target_fps is not None and self.sampling_rate is None:
-            raise ValueError("target_fps is the frame rate that sampling_rate counts in: set both, or seconds alone")
+        given = (self.seconds is not None, self.sampling_rate is not None, self.target_fps is not None)
+        if given not in ((True, False, False), (False, True, False), (False, True, True)):
+            raise ValueError("set exactly one of seconds and sampling_rate; target_fps only with sampling_rate")
         return self
 
     def span(self, fps: float, factor: float = 1.0) -> int:
@@ -92,7 +87,7 @@ class ClipSettings(Settings):
 
 
 @SAMPLERS.register("random")
-class Random(_Configured):
+class Random(Sampler):
     """Clips with independent, uniform starts (SCE, section 4.2.1 and Table 16)."""
 
     class Config(ClipSettings):
@@ -116,7 +111,7 @@ class Random(_Configured):
 
 
 @SAMPLERS.register("uniform")
-class Uniform(_Configured):
+class Uniform(Sampler):
     """Clips at evenly spaced starts, from the first frame of the video to the last; a single clip is centered."""
 
     class Config(ClipSettings):
@@ -146,7 +141,7 @@ class Center(Uniform):
 
 
 @SAMPLERS.register("pair")
-class Pair(_Configured):
+class Pair(Sampler):
     """Clips that lie far apart, one for each view, in random order.
 
     A clip spans L native frames. From the last native frame of one clip to the first of the next there are at least

@@ -22,7 +22,6 @@ from vidssl.types import VideoRecord
 
 _COLUMNS = ("path", "label", "start", "end", "fps", "mask")
 _HEADER = "path[,label][,start][,end][,fps][,mask]"
-_MAX_LABEL = 2**63  # int64, as in tensors
 
 
 @dataclass(frozen=True)
@@ -119,11 +118,7 @@ def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
 
 
 def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in.
-
-    Raises:
-        DataError: The file is missing (with the remedy), or is not CSV in UTF-8.
-    """
+    """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
     # Universal newlines or splitlines would also split at characters that names may contain.
     with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, strict=True)
@@ -136,11 +131,7 @@ def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def read_text(path: Path, remedy: str) -> str:
-    """Read a text file, UTF-8 with or without a byte-order mark.
-
-    Raises:
-        DataError: It cannot be read, with the remedy; or it is not UTF-8.
-    """
+    """Read a text file, UTF-8 with or without a byte-order mark; `remedy` ends the error for a missing file."""
     with _reading(path, remedy):
         return path.read_text(encoding="utf-8-sig")
 
@@ -168,18 +159,15 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         start, end, fps = (float(fields[column]) if fields.get(column) else None for column in ("start", "end", "fps"))
     except ValueError as error:
         raise ValueError(f"{error}: labels are whole numbers, start, end and fps are numbers") from None
-    if not -1 <= label < (num_classes or _MAX_LABEL):
-        known = f"classes.txt has {num_classes} classes, from 0" if num_classes else "labels count from 0"
-        raise ValueError(f"label {label} is out of range; {known}; -1 is unknown")
+    limit = num_classes or 2**63  # int64, as in tensors
+    if not -1 <= label < limit:
+        raise ValueError(f"label {label} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
     if any(number is not None and not 0 <= number < float("inf") for number in (start, end, fps)):
         raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
     return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"))
 
 
-RowKey = tuple[str, float, float | None, float | None, str | None]
-
-
-def row_key(root: Path, record: VideoRecord) -> RowKey:
+def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:
     """Key that is unique in a list: the normalised path, the span, the frame rate and the mask."""
     mask = None if record.mask is None else full_path(root, record.mask)
     return full_path(root, record.path), record.start or 0.0, record.end, record.fps, mask
@@ -188,7 +176,7 @@ def row_key(root: Path, record: VideoRecord) -> RowKey:
 def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64], records: Records) -> None:
     """Check that no row repeats an earlier one; `keys` are hashes, so that a million rows need no dict."""
     _, group, size = np.unique(keys, return_inverse=True, return_counts=True)
-    first: dict[RowKey, int] = {}
+    first: dict[tuple[Any, ...], int] = {}
     for row in np.flatnonzero(size[group] > 1).tolist():
         record = records[row]
         earlier = first.setdefault(row_key(records.root, record), row)
@@ -208,7 +196,7 @@ def write_lists(
         out: Folder for the files; created if missing.
         root: Folder that the paths are relative to.
         lists: The records of each list, or tuples of their fields; columns without a value are left out.
-        classes: Name of class n.
+        classes: Names of the classes.
 
     Raises:
         DataError: They cannot be written; existing files are unchanged.
@@ -230,8 +218,6 @@ def write_lists(
 
 def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     records = [row if isinstance(row, VideoRecord) else VideoRecord(*row) for row in rows]
-    if len({record.mask is None for record in records}) > 1:
-        raise ValueError("some rows have a mask and some have none: a list has masks in all rows or in none")
     default = VideoRecord("")
     columns = [c for c in _COLUMNS if c == "path" or any(getattr(r, c) != getattr(default, c) for r in records)]
     text = io.StringIO(newline="")
@@ -242,19 +228,13 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
 
 
 def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
-    """Write a list again under its name, with `classes.txt` and `root.txt`.
+    """Write a list again, with `classes.txt` and `root.txt`, and return its path.
 
     Args:
         videos: The list.
         out: Folder for the files; created if missing.
         root: Folder that the new names are relative to.
         names: New name of each row; None leaves the row out.
-
-    Returns:
-        The new list.
-
-    Raises:
-        DataError: From `place_of_copy`, or the files cannot be written.
     """
     path = place_of_copy(videos, out, root)
     rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
@@ -266,8 +246,7 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     """Return the path that `copy_list` writes to; call it before long work.
 
     Raises:
-        DataError: The copy would overwrite the list, or join lists with other classes or another root; or the list has
-            masks, which would not be copied.
+        DataError: It is the list itself or beside other lists, or the list has masks, which would not be copied.
     """
     if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
         raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")

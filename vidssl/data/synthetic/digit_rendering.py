@@ -18,15 +18,7 @@ GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas ed
 
 
 def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
-    """Draw a glyph (E, E) on a canvas and return its opacity there (S, S).
-
-    Args:
-        glyph: From `make_glyph`.
-        turn: (2, 2) from pixels of the glyph to pixels of a canvas of twice the size, as `rotation` returns it.
-        x: Center of the glyph, in canvas edges.
-        y: Center of the glyph, in canvas edges.
-        size: Edge of the canvas, pixels.
-    """
+    """Draw a glyph with its center at (x, y) canvas edges, turned by `rotation`; return its opacity (S, S)."""
     double = 2 * size  # drawn at twice the size for smooth edges
     move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
     large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
@@ -34,10 +26,7 @@ def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: 
 
 
 def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
-    """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; arguments as for `opacity`.
-
-    The halves are those of the upright glyph and rotate with it.
-    """
+    """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
     inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
     middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
     rows = np.arange(len(glyph))[:, None]
@@ -69,13 +58,9 @@ def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, lis
         images, labels = load_digits(return_X_y=True)
         images = images.reshape(-1, 8, 8) / 16
     else:
-        names = [name for name in ("train", "t10k") if _idx_file(mnist, f"{name}-images-idx3-ubyte").exists()]
-        parts = [
-            (_read_idx(mnist, f"{name}-images-idx3-ubyte"), _read_idx(mnist, f"{name}-labels-idx1-ubyte"))
-            for name in names or ["t10k"]
-        ]
-        images = np.concatenate([part[0] for part in parts]) / 255
-        labels = np.concatenate([part[1] for part in parts])
+        names = [name for name in ("train", "t10k") if list(mnist.glob(f"{name}-images-idx3-ubyte*"))] or ["t10k"]
+        images = np.concatenate([_read_idx(mnist / f"{name}-images-idx3-ubyte") for name in names]) / 255
+        labels = np.concatenate([_read_idx(mnist / f"{name}-labels-idx1-ubyte") for name in names])
         if images.shape[1:] != (28, 28) or len(images) != len(labels):
             raise DataError(f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)")
     pools: dict[str, list[list[int]]] = {"train": [], "test": []}
@@ -89,15 +74,11 @@ def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, lis
     return images, pools
 
 
-def _idx_file(folder: Path, name: str) -> Path:
-    return folder / name if (folder / name).exists() else folder / f"{name}.gz"
-
-
-def _read_idx(folder: Path, name: str) -> Pixels:
-    """Read an array of the idx format: two zero bytes, type, number of axes, their lengths, values."""
-    path = _idx_file(folder, name)
+def _read_idx(path: Path) -> Pixels:
+    """Read an array of the idx format, raw or .gz: two zero bytes, type, number of axes, their lengths, values."""
     try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        packed = path.with_name(f"{path.name}.gz")
+        content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
         if content[:3] != b"\x00\x00\x08":
             raise ValueError("not an idx file of bytes")
         axes = content[3]

@@ -4,14 +4,12 @@ A digit moves over a large texture on which a camera pans. Motion, digit, colour
 independently, and the textures are shared by all videos: two clips of a video share the moving digit but not its
 background, and a single frame reveals almost nothing about the motion. Tilt and scale have the same distribution in
 videos where they change (`rock`, `pulse`) and where they do not.
-
-This is not the Colorful Moving MNIST of InfoMin (supplement B.4), which has digits of MNIST on a still crop of STL-10,
-one motion at constant speed, reflected at the border, and views of 10 frames and of the 20th.
 """
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -21,18 +19,9 @@ import numpy as np
 from pydantic import Field
 
 from vidssl.atomic import creating_folder
-from vidssl.config import Settings
-from vidssl.data.synthetic.digit_rendering import (
-    PARTS,
-    SEEN,
-    Floats,
-    Pixels,
-    digit_images,
-    make_glyph,
-    opacity,
-    part_mask,
-    rotation,
-)
+from vidssl.config import Settings, differences
+from vidssl.data.synthetic import digit_rendering as digits
+from vidssl.data.synthetic.digit_rendering import Floats, Pixels
 from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
 from vidssl.data.video_list import write_lists
 from vidssl.errors import DataError
@@ -41,6 +30,7 @@ from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 DIGITS = tuple("0123456789")
+LABELS = {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
 FORMAT = 1  # version of the rendered set: raise it when the pixels change
 MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
 
@@ -62,23 +52,10 @@ class MovingDigits(Settings):
 
 
 def ensure(out: Path, settings: MovingDigits) -> bool:
-    """Render the set into a folder, unless it is there already.
-
-    | file | content |
-    |---|---|
-    | `videos/{train,test}/00000.mp4` | the videos |
-    | `{motion,digit,colour}/{train,test}.csv` | the lists, with `classes.txt` and `root.txt` |
-    | `factors.csv` | everything that was drawn for a video |
-    | `boxes.csv` | the box of the digit in each frame, xyxy in pixels, far edges exclusive |
-    | `settings.json` | the settings |
-    | `parts/` (with `masks`) | a square around the digit in the middle frame of each video, `{train,test}/00000.png`, |
-    | | its part masks `00000_parts.png`, part names `parts.txt`, and lists labelled by the digit |
+    """Render the set into a folder, unless it is there already; return whether this call rendered it.
 
     The folder is created atomically, also when several processes call this at once. A set with masks also serves for
-    settings without. `root.txt` holds an absolute path: edit it in a set that was moved.
-
-    Returns:
-        True if this call rendered the set, False if it was there.
+    settings without.
 
     Raises:
         DataError: The folder holds something else, or a set of other settings, or MNIST cannot be read.
@@ -100,19 +77,18 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     try:
-        found = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = dict(json.loads((out / "settings.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         raise DataError(
             f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
         ) from None
-    wanted = _describe(settings)
-    found = found if isinstance(found, dict) else {}
-    if found.get("masks") is True and not settings.masks:
-        del found["masks"]  # the videos are the same
-    if found != wanted:
-        keys = sorted(key for key in {*wanted, *found} if found.get(key) != wanted.get(key))
-        differing = ", ".join(f"{key} is {found.get(key)}, requested {wanted.get(key)}" for key in keys)
-        raise DataError(f"{out} has moving digits of other settings ({differing}): delete it or choose another folder")
+    if not settings.masks:
+        found.pop("masks", None)  # the videos are the same
+    other = [f"{key} is {old}, requested {new}" for key, old, new in differences(found, _describe(settings))]
+    if other:
+        raise DataError(
+            f"{out} has moving digits of other settings ({', '.join(other)}): delete it or choose another folder"
+        )
     return True
 
 
@@ -125,54 +101,39 @@ def _describe(settings: MovingDigits) -> dict[str, object]:
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     """Write the whole set into `folder`, with `out` as the path in its files."""
-    images, pools = digit_images(settings.mnist)
+    images, pools = digits.digit_images(settings.mnist)
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
-    factors: dict[str, Factors] = {}
-    boxes: list[tuple[str | int, ...]] = []
-    crops: dict[str, list[VideoRecord]] = {"train": [], "test": []}
+    factors: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
+    boxes: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
+    lists: dict[str, dict[str, list[VideoRecord]]] = defaultdict(lambda: defaultdict(list))
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
-        (folder / "videos" / split).mkdir(parents=True)
-        if settings.masks:
-            (folder / "parts" / split).mkdir(parents=True)
+        for kind in ("videos", "parts") if settings.masks else ("videos",):
+            (folder / kind / split).mkdir(parents=True)
         for i in range(count):
             path = f"videos/{split}/{i:05d}.mp4"
             # 80 consecutive videos have each pair once: 40 the pairs of equal parity, 40 the others.
             motion, digit = MOTIONS[i % 8], (i + i // 40) % 10
             drawn = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
-            glyph = make_glyph(images[drawn.digit_image])
+            glyph = digits.make_glyph(images[drawn.digit_image])
             frames, found = _render_video(drawn, glyph, textures, settings)
             _write_video(folder / path, frames, settings.fps)
+            for name, classes in LABELS.items():
+                lists[name][split].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
             if settings.masks:
-                name = f"parts/{split}/{i:05d}"
-                crops[split].append(_write_crop(folder, name, drawn, glyph, frames, found))
-            factors[path] = drawn
+                lists["parts"][split].append(_write_crop(folder, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
+            factors.append((path, *astuple(drawn)))
             boxes.extend((path, t, *box) for t, box in enumerate(found))
             bar.update()
     bar.close()
-    for name, classes in {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}.items():
-        rows: dict[str, list[VideoRecord]] = {"train": [], "test": []}
-        for path, drawn in factors.items():
-            rows[path.split("/")[1]].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
-        _write_splits(folder / name, out, rows, classes)
+    for name, splits in lists.items():
+        write_lists(folder / name, out, splits, LABELS.get(name, DIGITS))
     if settings.masks:
-        _write_splits(folder / "parts", out, crops, DIGITS)
-        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
-    header = ["path", *(field.name for field in fields(Factors))]
-    _write_csv(folder / "factors.csv", header, ((path, *astuple(drawn)) for path, drawn in factors.items()))
-    _write_csv(folder / "boxes.csv", ["path", "frame", "x1", "y1", "x2", "y2"], boxes)
+        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in digits.PARTS), encoding="utf-8")
+    for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
+        with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "settings.json").write_text(json.dumps(_describe(settings), indent=2) + "\n", encoding="utf-8")
-
-
-def _write_splits(folder: Path, root: Path, rows: dict[str, list[VideoRecord]], classes: Sequence[str]) -> None:
-    write_lists(folder, root, {split: found for split, found in rows.items() if found}, classes)
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 def _render_video(
@@ -187,15 +148,14 @@ def _render_video(
     for t, ((x, y, tilt, scale), view) in enumerate(positions):
         shift = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        ground = cv2.warpAffine(
-            textures[factors.texture], shift, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP
-        )
-        alpha = opacity(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
+        texture = textures[factors.texture]
+        ground = cv2.warpAffine(texture, shift, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP)
+        alpha = digits.opacity(glyph, digits.rotation(tilt, scale, size, len(glyph)), x, y, size)
         # A dark rim keeps the digit legible where the texture is as bright.
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
         dark = ground * (1 - 0.7 * rim[..., None])
         frames[t] = np.rint(dark + alpha[..., None] * (colour - dark))
-        rows, columns = np.nonzero(alpha.max(axis=1) > SEEN)[0], np.nonzero(alpha.max(axis=0) > SEEN)[0]
+        rows, columns = np.nonzero(alpha.max(axis=1) > digits.SEEN)[0], np.nonzero(alpha.max(axis=0) > digits.SEEN)[0]
         boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
     return frames, boxes
 
@@ -241,7 +201,7 @@ def _write_crop(
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
     x, y, tilt, scale = track(factors, len(frames))[t]
-    parts = part_mask(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
+    parts = digits.part_mask(glyph, digits.rotation(tilt, scale, size, len(glyph)), x, y, size)
     left, top, side = square_around(boxes[t], size)
     here = np.s_[top : top + side, left : left + side]
     for file, pixels in ((f"{name}.png", frames[t][here][..., ::-1]), (f"{name}_parts.png", parts[here])):

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import os
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -223,8 +224,16 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows([getattr(record, column) for column in columns] for record in records)
+    for record in records:
+        _check_name(record.path)
+        writer.writerow([getattr(record, column) for column in columns])
     return text.getvalue()
+
+
+def _check_name(name: str) -> None:
+    """Check that a list or `classes.txt` can hold a name."""
+    if re.search("[\r\n\ud800-\udfff]", name):
+        raise DataError(f"{name!r} holds a line break or is not UTF-8: rename it")
 
 
 def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
@@ -273,5 +282,7 @@ def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
     """The files beside a list and their content."""
+    for name in classes:
+        _check_name(name)
     named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
     return {**named, "root.txt": f"{root.resolve()}\n"}

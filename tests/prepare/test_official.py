@@ -290,7 +290,7 @@ def test_follow_links(ucf, tmp_path):
 
 
 def test_options_out_of_range(ucf, tmp_path):
-    for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}, {"fps": 0}, {"fps": float("inf")}):
+    for options in ({"max_missing": 1.5}, {"max_missing": float("nan")}):
         assert "must be" in refusal(prepare_ucf101, ucf[0], tmp_path / "lists", ucf[1], kind=ConfigError, **options)
 
 

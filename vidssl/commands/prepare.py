@@ -45,7 +45,7 @@ def _add_shared(parser: argparse.ArgumentParser, max_missing: float | None = 0.0
     """Add the options of commands that search a folder; without `--max-missing` if that is None."""
     parser.add_argument("--follow-links", action="store_true", help="follow links to folders and outside")
     default = "" if fps is None else f" (default {fps:g})"
-    parser.add_argument("--fps", type=float, default=fps, help=f"frame rate for folders of images{default}")
+    parser.add_argument("--fps", type=above_zero, default=fps, help=f"frame rate for folders of images{default}")
     if max_missing is not None:
         text = f"fraction of the files of a list that may be missing (default {max_missing:g})"
         parser.add_argument("--max-missing", type=float, default=max_missing, help=text)
@@ -60,7 +60,7 @@ def _add_folder(commands: Any) -> None:
     parser.add_argument("--group", metavar="REGEX", help="group of a path: first capture group, or match")
     parser.add_argument("--labels", type=Path, metavar="CSV", help="file with the columns path,label")
     parser.add_argument("--group-column", metavar="NAME", help="column of --labels that names the group")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random split (default 0)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the random split (default 0)")
     parser.add_argument("--images", action="store_true", help="list each image file as a video of one frame")
     parser.add_argument("--classes", type=Path, metavar="FILE", help="classes to keep, one a line")
     parser.add_argument("--unlabeled", action="store_true", help="folders are not classes: write no labels")

@@ -33,8 +33,8 @@ def prepare_chunks(
     Args:
         videos: The list to read.
         out: Folder for the new list, which has the same file name.
-        chunks: Chunks of each video.
-        frames: Frames of each chunk.
+        chunks: Chunks of each video, of `frames` frames each.
+        frames: Frames of a chunk.
         short: Videos shorter than a chunk: `keep` makes them one chunk, `drop` skips them.
         root: Folder of the videos, instead of the one in root.txt.
         allow_external: Accept paths that leave the root.

@@ -13,11 +13,7 @@ _FLOW = re.compile(r"(optical[_-]?)?flow([_-]?[xyuv])?", re.IGNORECASE)  # name 
 
 
 def find_frame_folders(index: FileIndex) -> list[str]:
-    """Find the folders whose images are the frames of a video: numbered, and without folders of images below.
-
-    Raises:
-        DataError: There are none, or some are optical flow of others.
-    """
+    """Find the folders whose images are the frames of a video: numbered, and without folders of images below."""
     parents = {path[:end] for path in index.image_folders for end, letter in enumerate(path) if letter == "/"}
     numbered = {path for path, folder in index.image_folders.items() if folder.is_video}
     found = sorted(numbered - parents)

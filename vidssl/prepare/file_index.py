@@ -39,7 +39,6 @@ class FileIndex:
     image_folders: dict[str, ImageFolder] = field(default_factory=dict)
     num_files: int = 0  # of any kind, hidden ones too
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
-    repeated: list[str] = field(default_factory=list)  # links to folders that are in the index already
 
     def find(self, name: str, any_case: bool = True) -> FileMatch:
         """Find a path: exact, else with another extension, else (if `any_case`) in different case.
@@ -67,14 +66,8 @@ class FileIndex:
     @property
     def notes(self) -> list[str]:
         """Notes on followed links, for the report."""
-        notes = []
-        if self.repeated:
-            names = quoted(sorted(self.repeated))
-            notes.append(f"skipped {len(self.repeated)} links to folders that are already listed: {names}")
-        if self.outside:
-            allow = "read these lists with --allow-external, in a config data.allow_external=true"
-            notes.append(f"{len(self.outside)} links leave the folder: {allow}")
-        return notes
+        remedy = "read these lists with --allow-external, in a config data.allow_external=true"
+        return [f"{len(self.outside)} links leave the folder: {remedy}"] if self.outside else []
 
     @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
@@ -121,7 +114,6 @@ def index_files(
         if follow_links:
             real = os.path.realpath(root / folder)
             if real in visited:
-                index.repeated.append(folder.rstrip("/"))
                 continue
             visited.add(real)
         try:

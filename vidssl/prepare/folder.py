@@ -10,7 +10,6 @@ from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files, quoted
-from vidssl.prepare.match import check_fps
 from vidssl.prepare.splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
@@ -34,14 +33,9 @@ def prepare_folder(
     """Write the lists of a folder of videos, `classes.txt` and `root.txt`, and return the report.
 
     The options are those of `vidssl prepare folder`; datasets/README.md has all rules.
-
-    Raises:
-        ConfigError: Options are invalid, contradict each other, or do not fit the folder.
-        DataError: No videos, missing files or classes, ambiguous folders, or other lists in `out`.
     """
-    check_fps(fps)
-    if seed < 0 or (test is not None and not 0 <= test < 1):
-        raise ConfigError(f"--test is {test}, --seed is {seed}: they must be in [0, 1) and at least 0")
+    if test is not None and not 0 <= test < 1:
+        raise ConfigError(f"--test is {test}: it must be in [0, 1)")
     grouped_twice = group_column is not None and (labels is None or group is not None)
     if grouped_twice or (unlabeled and (labels is not None or classes is not None)):
         raise ConfigError("--group-column needs --labels, not --group; --unlabeled excludes --labels and --classes")
@@ -52,13 +46,10 @@ def prepare_folder(
         IMAGE_SUFFIXES if images else VIDEO_SUFFIXES,
         follow_links,
     )
-    if labels is None:
-        paths = _video_paths(index, images)
-        splits = splits_of(root, paths, unlabeled)
-        videos = _label_by_folder(index, paths, splits, unlabeled)
-    else:
-        videos = _read_labels(index, labels, group_column)
-        splits = splits_of(root, [video.path for video in videos], unlabeled)
+    videos = _find_videos(index, images) if labels is None else _read_labels(index, labels, group_column)
+    splits = splits_of(root, [video.path for video in videos], unlabeled)
+    if labels is None and not unlabeled:
+        videos = _label_by_folder(index, videos, splits)
     if splits and (test, group, group_column) != (None, None, None):
         raise ConfigError(f"{root} has the splits {', '.join(splits)}: remove --test and groups, or pass one of them")
     if kept is not None:
@@ -69,13 +60,10 @@ def prepare_folder(
     if group is not None:
         videos = _group_by_pattern(videos, group)
     names = sorted({video.label for video in videos if video.label is not None})
-    if splits:
-        lists = lists_of_splits(root, videos, splits)
-    else:
-        fraction = test if test is not None else 0.33 if names else 0.0
-        if images and fraction and group is None and group_column is None:
-            check_not_frames(videos)
-        lists = split_by_group(videos, fraction, seed)
+    fraction = test if test is not None else 0.33 if names else 0.0
+    if images and fraction and not splits and group is None and group_column is None:
+        check_not_frames(videos)
+    lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"--fps is for folders of images, but {root} has none that are listed: remove it")
     _write(index, out, lists, names, fps)
@@ -83,37 +71,39 @@ def prepare_folder(
     return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
 
 
-def _video_paths(index: FileIndex, images: bool) -> Sequence[str]:
-    """The files to list, or the folders of frames if there are no files."""
+def _find_videos(index: FileIndex, images: bool) -> list[FolderVideo]:
+    """The files to list, or the folders of frames if there are no files; without labels."""
     if not index.videos and (images or not index.image_folders):
         kind, known = ("images", IMAGE_SUFFIXES) if images else ("videos", VIDEO_SUFFIXES)
         raise DataError(
             f"no {kind} in {index.root} ({index.num_files} other files); known extensions: {' '.join(sorted(known))}"
         )
-    return index.videos or find_frame_folders(index)
+    return [FolderVideo(path, None, group=path) for path in index.videos or find_frame_folders(index)]
 
 
-def _label_by_folder(
-    index: FileIndex, paths: Sequence[str], splits: Collection[str], unlabeled: bool
-) -> list[FolderVideo]:
+def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Collection[str]) -> list[FolderVideo]:
     """Label each video with its top-level folder, or the top-level folder of its split."""
     level = 1 if splits else 0
-    folders = {path: path.split("/")[:-1] for path in paths}
-    labels = {path: None if unlabeled else next(iter(folders[path][level:]), None) for path in paths}
-    if not (unlabeled or index.videos or any(labels.values())):
+    labelled = []
+    for video in videos:
+        *folders, _ = video.path.split("/")
+        labelled.append(video._replace(label=folders[level] if len(folders) > level else None))
+    loose = [video.path for video in labelled if video.label is None]
+    if len(loose) == len(videos) and not index.videos:
         raise DataError(
-            f"no videos in {index.root}, but images in {len(paths)} folders ({quoted(paths)}): use --images if each "
+            f"no videos in {index.root}, but images in {len(loose)} folders ({quoted(loose)}): use --images if each "
             "folder is a class and each image an example; use --unlabeled, or --labels with a class for each folder, "
             "if each folder is a video"
         )
-    with_classes = {tuple(folders[path][:level]) for path in paths if labels[path] is not None}
-    for path in paths:
-        if labels[path] is None and tuple(folders[path][:level]) in with_classes:
+    tops = {video.path.split("/")[0] if splits else "" for video in labelled if video.label is not None}
+    for path in loose:
+        top = path.split("/")[0] if splits else ""
+        if top in tops:
             raise DataError(
-                f"{index.root.joinpath(*folders[path])} holds class folders and also loose videos ({path!r}): move "
-                "those into a class folder, or list all videos without labels (--unlabeled)"
+                f"{index.root / top} holds class folders and also loose videos ({path!r}): move those into a class "
+                "folder, or list all videos without labels (--unlabeled)"
             )
-    return [FolderVideo(path, labels[path], group=path) for path in paths]
+    return labelled
 
 
 def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> list[FolderVideo]:
@@ -187,17 +177,15 @@ def _report(
     counts = Counter((video.label, name) for name, videos in lists.items() for video in videos)
     each = [f"  {label}: " + ", ".join(f"{counts[label, name]} {name}" for name in lists) for label in classes]
     lines += [first_few(each, 20, "\n")] if classes else ["no classes: the lists have no labels"]
-    if splits:
-        lines.append(f"splits are the folders {', '.join(splits)}")
-    for name in lists if classes else ():
-        if counts[None, name]:
-            lines.append(f"{counts[None, name]} videos of {name} have no class: their label is -1")
+    unknown = {name: counts[None, name] for name in lists if classes and counts[None, name]}
+    lines += [f"{count} videos of {name} have no class: their label is -1" for name, count in unknown.items()]
     skipped = sorted(index.image_folders.keys() - listed)
-    if skipped and not images:
-        lines.append(f"skipped {len(skipped)} folders with images: {quoted(skipped)}")
-    if frames and fps is None:
-        lines.append("folders of images: set --fps, or data.fps later")
-    return lines
+    notes = {
+        f"splits are the folders {', '.join(splits)}": splits,
+        f"skipped {len(skipped)} folders with images: {quoted(skipped)}": skipped and not images,
+        "folders of images: set --fps, or data.fps later": frames and fps is None,
+    }
+    return lines + [note for note, applies in notes.items() if applies]
 
 
 def _hints(classes: Sequence[str]) -> list[str]:

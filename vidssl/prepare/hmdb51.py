@@ -29,8 +29,7 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
                     raise DataError(f"{place}: {line!r} is not '<file> <code>', 0 unused, 1 train, 2 test")
                 if code == ["0"]:
                     unused[n] += 1
-                else:
-                    side = "train" if code == ["1"] else "test"
-                    lists[f"{side}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
+                    continue
+                lists[f"{'train' if code == ['1'] else 'test'}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
     notes = [f"split {n}: {count} unused files" for n, count in unused.items()]
     return write_matched_lists(root, out, lists, classes, notes=notes, **options)

@@ -1,7 +1,7 @@
 """Match the rows of official lists to the files of a folder, and write the lists of the files that were found."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
@@ -50,15 +50,10 @@ def write_matched_lists(
 
     Duplicate rows are dropped and counted. The lists `trainX` and `testX` must not share a file. `index` avoids a scan
     of the root, `find` replaces the search by path, and `notes` are added to the report.
-
-    Raises:
-        ConfigError: `max_missing` or `fps` is out of range.
-        DataError: The lists are malformed or contradict each other, do not fit the folder, or `out` holds other lists.
     """
     max_missing, fps = options.get("max_missing", 0.05), options.get("fps")
     if not 0 <= max_missing <= 1:
         raise ConfigError(f"--max-missing is {max_missing}: it must be in [0, 1]")
-    check_fps(fps)
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
     if duplicates:
         raise DataError(f"duplicate class names: {quoted(duplicates)}")
@@ -77,12 +72,6 @@ def write_matched_lists(
     }
     write_lists(out, root, rows, classes)
     return "\n".join([*report, *notes, *index.notes, *([f"{len(classes)} classes"] if classes else [])])
-
-
-def check_fps(fps: float | None) -> None:
-    """Raise ConfigError for a frame rate that is not above 0."""
-    if fps is not None and not 0 < fps < float("inf"):
-        raise ConfigError(f"--fps is {fps}: it must be above 0")
 
 
 def _match(
@@ -137,7 +126,7 @@ def _match(
     return found, [counts, *(f"  {title}: {text}" for title, text in details.items() if text)]
 
 
-def _drop_duplicates(videos: Sequence[ListedVideo]) -> list[ListedVideo]:
+def _drop_duplicates(videos: Sequence[ListedVideo]) -> Collection[ListedVideo]:
     first: dict[object, ListedVideo] = {}
     for video in videos:
         other = first.setdefault((video.name, video.start, video.end), video)
@@ -146,7 +135,7 @@ def _drop_duplicates(videos: Sequence[ListedVideo]) -> list[ListedVideo]:
                 f"{video.place}: {video.name!r} has label {video.label}, but label {other.label} at {other.place}: "
                 "delete one row"
             )
-    return list(first.values())
+    return first.values()
 
 
 def _check_apart(matched: Mapping[str, Mapping[ListedVideo, str]]) -> None:

@@ -41,16 +41,15 @@ def prepare_torchvision(name: str, root: Path, out: Path, *, download: bool = Fa
             path = f"{split}/{number:06d}.png" if label < 0 else f"{split}/{label}/{number:06d}.png"
             written += _write(folder / path, _png(image, f"{name}, {split}, image {number}"))
             rows[split].append(VideoRecord(path, label))
-    count = 1 + max(row.label for chosen in rows.values() for row in chosen)
+    count = 1 + max((row.label for chosen in rows.values() for row in chosen), default=-1)
     classes = tuple(map(str, getattr(opened["train"], "classes", range(count))))
     if count > len(classes):
         raise DataError(f"{name} has {len(classes)} classes, from 0, but an image of class {count - 1}")
     check_beside(out, folder, classes)
     write_lists(out, folder, rows, classes)
-    report = [f"{split}: {len(chosen)} images" for split, chosen in rows.items()]
-    total = sum(map(len, rows.values()))
-    report += [f"{written} files written, {total - written} existed already", f"{len(classes)} classes"]
-    return "\n".join(report)
+    existing = sum(map(len, rows.values())) - written
+    counts = [f"{split}: {len(chosen)} images" for split, chosen in rows.items()]
+    return "\n".join([*counts, f"{written} files written, {existing} existed already", f"{len(classes)} classes"])
 
 
 def _open_splits(name: str, root: Path, download: bool) -> dict[str, Any]:
@@ -77,8 +76,6 @@ def _open_splits(name: str, root: Path, download: bool) -> dict[str, Any]:
 
 
 def _items(title: str, dataset: Any, unlabeled: bool) -> Iterator[tuple[Image.Image, int]]:
-    if not len(dataset):
-        raise DataError(f"{title}: no images")
     for number in progress(range(len(dataset)), title=title, unit="image", leave=False):
         try:
             item = dataset[number]

@@ -39,11 +39,11 @@ def prepare_trackingnet(
     if without_boxes:
         notes.append(f"{len(without_boxes)} sequences without boxes: {quoted(without_boxes)}")
     options.setdefault("fps", 30.0)
-    return write_matched_lists(root, out, lists, (), index=index, find=_find, notes=notes, **options)
 
+    def find(index: FileIndex, video: ListedVideo) -> FileMatch:
+        return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
 
-def _find(index: FileIndex, video: ListedVideo) -> FileMatch:
-    return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
+    return write_matched_lists(root, out, lists, (), index=index, find=find, notes=notes, **options)
 
 
 def _videos(chunk: str, index: FileIndex) -> list[ListedVideo]:

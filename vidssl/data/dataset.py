@@ -49,12 +49,7 @@ class ClipDataset:
         return self.sample(key, ItemGuard())
 
     def sample(self, key: tuple[int, int], guard: ItemGuard) -> Sample:
-        """Make the sample of (epoch, index); records that made a worker hang or crash count as broken.
-
-        Raises:
-            DataError: The video, and `replace` more after it, cannot be used.
-            ConfigError: Its tracks are missing, damaged, or of other frames; or tracks or masks cannot follow a recipe.
-        """
+        """Make the sample of (epoch, index); records that made a worker hang or crash count as broken."""
         epoch, index = key
         broken: list[tuple[str, str]] = []
         for step in range(min(self.replace + 1, len(self), _MAX_REPLACED)):
@@ -146,13 +141,8 @@ def make_views(
 ) -> Views:
     """Make all views of a sample with one forward pass of the decoder, in the order of the clips.
 
-    Args:
-        video: The open video.
-        offset: First frame of the span of the video that is used.
-        meta: Of the span, as `resolve_span` returns it; with tracks for samplers that need them.
-        sampler: Chooses the clips.
-        recipes: One for each clip, or one for all clips.
-        generators: One source of random numbers for each recipe.
+    `offset` and `meta` describe the span of the video, as `resolve_span` returns them; samplers may need tracks in
+    `meta`. There is one recipe for each clip or one for all, and one generator for each recipe.
     """
     try:
         clips = sampler(meta, generators)

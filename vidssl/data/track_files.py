@@ -78,15 +78,8 @@ def sample_track(
 
     A track can be drawn if it has a box in each of the frames, of which each view contains at least the fraction
     `visible`, at least `SMALLEST` of the side of the view wide and high. All such tracks are equally likely. Without
-    one, the boxes are the whole views, (0, 0, S, S).
-
-    Args:
-        tracks: Tracks of the video.
-        frames: Middle frame of each view, as numbered in the tracks.
-        windows: Crop of each view.
-        sizes: Side of each view, pixels.
-        generator: Source of random numbers.
-        visible: Fraction of a box that each view must contain.
+    one, the boxes are the whole views, (0, 0, S, S). `frames` are the middle frames of the views, `windows` their
+    crops, and `sizes` their sides in pixels.
     """
     candidates: list[dict[int, NDArray[np.float32]]] = []  # for each view: track number to its box there
     for frame, window, size in zip(frames, windows, sizes, strict=True):

@@ -252,11 +252,7 @@ def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | No
 
 
 def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
-    """Return the path that `copy_list` writes to; call it before long work.
-
-    Raises:
-        DataError: It is the list itself or beside other lists, or the list has masks, which would not be copied.
-    """
+    """Return the path that `copy_list` writes to, or raise DataError if it will not write; call it before long work."""
     if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
         raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
     path = out / f"{videos.path.stem}.csv"
@@ -267,11 +263,7 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
 
 
 def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
-    """Check that `classes.txt` and `root.txt` of a folder fit a list that is to be written there.
-
-    Raises:
-        DataError: They belong to other lists.
-    """
+    """Raise DataError if `classes.txt` or `root.txt` of a folder belong to other lists than one to be written there."""
     for name, text in _beside(root, classes).items():
         there = out / name
         if there.exists() and read_text(there, "delete it or choose another folder") != text:

@@ -7,6 +7,7 @@ videos where they change (`rock`, `pulse`) and where they do not.
 """
 
 import csv
+import gzip
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,12 +17,11 @@ from pathlib import Path
 import av
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.atomic import creating_folder
 from vidssl.config import Settings, differences
-from vidssl.data.synthetic import digit_rendering as digits
-from vidssl.data.synthetic.digit_rendering import Floats, Pixels
 from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
 from vidssl.data.video_list import write_lists
 from vidssl.errors import DataError
@@ -32,8 +32,13 @@ from vidssl.types import VideoRecord
 DIGITS = tuple("0123456789")
 LABELS = {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
 FORMAT = 1  # version of the rendered set: raise it when the pixels change
+PARTS = ("background", "upper half", "lower half")
+SEEN = 0.25  # opacity above which a pixel belongs to the digit
+GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
 
+Floats = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
 
 
@@ -101,7 +106,7 @@ def _describe(settings: MovingDigits) -> dict[str, object]:
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     """Write the whole set into `folder`, with `out` as the path in its files."""
-    images, pools = digits.digit_images(settings.mnist)
+    images, pools = digit_images(settings.mnist)
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
     factors: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
     boxes: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
@@ -115,7 +120,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             # 80 consecutive videos have each pair once: 40 the pairs of equal parity, 40 the others.
             motion, digit = MOTIONS[i % 8], (i + i // 40) % 10
             drawn = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
-            glyph = digits.make_glyph(images[drawn.digit_image])
+            glyph = make_glyph(images[drawn.digit_image])
             frames, found = _render_video(drawn, glyph, textures, settings)
             _write_video(folder / path, frames, settings.fps)
             for name, classes in LABELS.items():
@@ -129,7 +134,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     for name, splits in lists.items():
         write_lists(folder / name, out, splits, LABELS.get(name, DIGITS))
     if settings.masks:
-        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in digits.PARTS), encoding="utf-8")
+        (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
     for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
         with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
             csv.writer(file, lineterminator="\n").writerows(rows)
@@ -150,12 +155,12 @@ def _render_video(
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         texture = textures[factors.texture]
         ground = cv2.warpAffine(texture, shift, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP)
-        alpha = digits.opacity(glyph, digits.rotation(tilt, scale, size, len(glyph)), x, y, size)
+        alpha = opacity(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
         # A dark rim keeps the digit legible where the texture is as bright.
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
         dark = ground * (1 - 0.7 * rim[..., None])
         frames[t] = np.rint(dark + alpha[..., None] * (colour - dark))
-        rows, columns = np.nonzero(alpha.max(axis=1) > digits.SEEN)[0], np.nonzero(alpha.max(axis=0) > digits.SEEN)[0]
+        rows, columns = np.nonzero(alpha.max(axis=1) > SEEN)[0], np.nonzero(alpha.max(axis=0) > SEEN)[0]
         boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
     return frames, boxes
 
@@ -201,7 +206,7 @@ def _write_crop(
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
     x, y, tilt, scale = track(factors, len(frames))[t]
-    parts = digits.part_mask(glyph, digits.rotation(tilt, scale, size, len(glyph)), x, y, size)
+    parts = part_mask(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
     left, top, side = square_around(boxes[t], size)
     here = np.s_[top : top + side, left : left + side]
     for file, pixels in ((f"{name}.png", frames[t][here][..., ::-1]), (f"{name}_parts.png", parts[here])):
@@ -216,3 +221,74 @@ def square_around(box: Box, size: int) -> tuple[int, int, int]:
     side = min(longer + 2 * max(1, round(MARGIN * longer)), size)
     left, top = (min(max((low + high - side) // 2, 0), size - side) for low, high in ((x1, x2), (y1, y2)))
     return left, top, side
+
+
+def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
+    """Draw a glyph with its center at (x, y) canvas edges, turned by `rotation`; return its opacity (S, S)."""
+    double = 2 * size  # drawn at twice the size for smooth edges
+    move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
+    large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
+    return np.asarray(cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA), np.float32)
+
+
+def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
+    """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
+    inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
+    middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
+    rows = np.arange(len(glyph))[:, None]
+    upper, lower = (
+        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size) for half in (rows < middle, rows >= middle)
+    )
+    return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(np.uint8)
+
+
+def rotation(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.float64]:
+    """Rotation and zoom (2, 2) from a glyph of `edge` pixels to a canvas of twice `size`."""
+    zoom = scale * GLYPH * (2 * size) / edge
+    return zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
+
+
+def make_glyph(pixels: NDArray[np.float64]) -> Floats:
+    """Turn the image of a digit (0 to 1) into a sharp opacity (56, 56), with the margin of MNIST."""
+    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits have no margin
+    large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
+    padded = np.pad(large, (56 - inner) // 2)
+    return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
+
+
+def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
+    """Return images (N, E, E) in [0, 1], and the image numbers for each split and digit; the splits are disjoint."""
+    if mnist is None:
+        from sklearn.datasets import load_digits  # takes a second, and is needed here only
+
+        images, labels = load_digits(return_X_y=True)
+        images = images.reshape(-1, 8, 8) / 16
+    else:
+        names = [name for name in ("train", "t10k") if list(mnist.glob(f"{name}-images-idx3-ubyte*"))] or ["t10k"]
+        images = np.concatenate([_read_idx(mnist / f"{name}-images-idx3-ubyte") for name in names]) / 255
+        labels = np.concatenate([_read_idx(mnist / f"{name}-labels-idx1-ubyte") for name in names])
+        if images.shape[1:] != (28, 28) or len(images) != len(labels):
+            raise DataError(f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)")
+    pools: dict[str, list[list[int]]] = {"train": [], "test": []}
+    for digit in range(10):
+        numbers = np.flatnonzero(labels == digit).tolist()
+        cut = 4 * len(numbers) // 5  # the last fifth is for testing; in MNIST these are other writers
+        if cut == 0 or cut == len(numbers):
+            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, need at least 2")
+        pools["train"].append(numbers[:cut])
+        pools["test"].append(numbers[cut:])
+    return images, pools
+
+
+def _read_idx(path: Path) -> Pixels:
+    """Read an array of the idx format, raw or .gz: two zero bytes, type, number of axes, their lengths, values."""
+    try:
+        packed = path.with_name(f"{path.name}.gz")
+        content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+        if content[:3] != b"\x00\x00\x08":
+            raise ValueError("not an idx file of bytes")
+        axes = content[3]
+        shape = np.frombuffer(content, ">u4", axes, offset=4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise DataError(f"{path}: cannot be read as MNIST ({error})") from None

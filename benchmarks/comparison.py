@@ -239,7 +239,7 @@ def _described_result(result: Result, references: References) -> tuple[str, str,
 def _what(kind: Kind, method: str | None, subset: dict[str, Any] | None) -> str:
     parts: list[str] = [kind] if method is None else [kind, method]
     if subset is not None:
-        fraction, each = subset.get("share"), subset.get("per_class")
+        fraction, each = subset.get("fraction"), subset.get("per_class")
         parts.append(f"{100 * fraction:g} % of the labels" if is_number(fraction) else f"{each} labels a class")
     return ", ".join(parts)
 

@@ -24,7 +24,7 @@ from decode import SAMPLER, Windows, decode_only
 from measure import finish, kinetics_like, one_thread, table, with_ffmpeg_of_pyav
 from torch.utils.data import DataLoader, Dataset
 
-from vidssl.data import ClipDataset, StepSampler, read_list, train_loader, write_lists
+from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Frames
@@ -88,7 +88,7 @@ def peer(files: list[Windows], view: Callable[..., torch.Tensor]) -> None:
 def ours(list_file: Path, root: Path | None = None) -> None:
     """Run vidssl's loader over a list."""
     dataset = ClipDataset(read_list(list_file, root), SAMPLER, RECIPE, seed=5)
-    loader = train_loader(dataset, StepSampler(len(dataset), BATCH, BATCH, 0, STEPS, 0), WORKERS)
+    loader = Loader(dataset, StepSampler(len(dataset), BATCH, BATCH, 0, STEPS, 0), WORKERS)
     assert sum(len(batch.label) for batch in loader) == BATCH * STEPS
 
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
 
-from vidssl.data import ClipDataset, StepSampler, read_list, train_loader, write_lists
+from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
 from vidssl.data.loader import on_device, to_device
 from vidssl.data.samplers import SAMPLERS
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
@@ -161,7 +161,7 @@ def batches_of(videos: Path, folder: Path, frames: int, size: int, parsed: Names
     sampler = SAMPLERS["random"](SAMPLERS["random"].Config(frames=frames, seconds=2.56))
     dataset = ClipDataset(read_list(folder / "list.csv"), sampler, recipes, seed=0)
     order = StepSampler(len(dataset), parsed.batch, parsed.batch, 0, 1000, 0)
-    return on_device(train_loader(dataset, order, parsed.workers), parsed.device, *PIXELS)
+    return on_device(Loader(dataset, order, parsed.workers), parsed.device, *PIXELS)
 
 
 def measure(backbone: str, frames: int, size: int, parsed: Namespace) -> dict[str, dict[str, float]]:

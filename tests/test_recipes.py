@@ -72,10 +72,10 @@ def test_linear_probe(name, tmp_path):
     assert_thirty_crops(run)
 
 
-@pytest.mark.parametrize("share", [1, 10])
-def test_semi_supervised(share, tmp_path):
-    run = read_back(f"finetune/semi_{share}.yaml", tmp_path)
-    assert (run.epochs, run.data.subset.share) == (20, share / 100)
+@pytest.mark.parametrize("percent", [1, 10])
+def test_semi_supervised(percent, tmp_path):
+    run = read_back(f"finetune/semi_{percent}.yaml", tmp_path)
+    assert (run.epochs, run.data.subset.fraction) == (20, percent / 100)
     assert [rate(run, epoch) for epoch in (0, 11.9, 12, 15.9, 16, 20)] == pytest.approx([1, 1, 0.2, 0.2, 0.04, 0.04])
     assert run.optimizer.backbone_scale == 0.01 and not run.method.freeze
 

@@ -1,6 +1,6 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 
 class VidsslError(Exception):
@@ -55,7 +55,8 @@ class Interrupted(BaseException):
         self.signal = signal
 
 
-def first_few(items: Sequence[object], limit: int = 3, separator: str = ", ") -> str:
-    """Join the first items of a long list and count the rest."""
-    first = separator.join(map(str, items[:limit]))
-    return f"{first} and {len(items) - limit} more" if len(items) > limit else first
+def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") -> str:
+    """Join the first items of a long list for a message, and count the rest: `a, b, c and 4 more`."""
+    texts = [str(item) for item in items]
+    more = len(texts) - limit
+    return separator.join(texts[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -1,5 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -116,6 +117,12 @@ class Batch:
         if self.mask is not None and self.mask.shape != (len(self.label), *self.views[0].shape[3:]):
             shapes = tuple(self.mask.shape), tuple(self.views[0].shape)
             raise ValueError(f"masks {shapes[0]} do not fit the first view {shapes[1]}")
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
+        """Apply a function to all tensors."""
+        boxes, mask = (None if tensor is None else function(tensor) for tensor in (self.boxes, self.mask))
+        views = tuple(map(function, self.views))
+        return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask)
 
 
 @dataclass(frozen=True)

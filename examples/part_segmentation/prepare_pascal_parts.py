@@ -20,10 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
-from vidssl.data.video_list import Row, write_lists
+from vidssl.data.video_list import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
 # Labels 0 and 1; 1 is a pixel of the object that no part covers, such as the frame of a bicycle.
@@ -113,7 +114,8 @@ def prepare_pascal_parts(
     report = []
     for label, name in enumerate(sorted(found.rows)):
         lists = {
-            split: [Row(image, label, mask=mask) for image, mask in rows] for split, rows in found.rows[name].items()
+            split: [VideoRecord(image, label, mask=mask) for image, mask in rows]
+            for split, rows in found.rows[name].items()
         }
         parts = found.numbers[name]
         write_whole(out / name / "parts.txt", "".join(f"{part}\n" for part in parts).encode())

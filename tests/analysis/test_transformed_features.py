@@ -14,12 +14,14 @@ from vidssl.analysis.transformed_features import (
     choose_transformations,
     trajectory_features,
 )
+from vidssl.data.column_store import Records
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, GRAY
+from vidssl.types import VideoRecord
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
 CLIP = ClipSettings(frames=3, sampling_rate=3)  # spans 7 frames
@@ -165,8 +167,8 @@ def test_broken_videos(digits, tmp_path):
     videos = read_list(digits / "motion/test.csv").rows(range(3))
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no video")
-    records = (videos.records[0], type(videos.records[0])(str(broken), 0), videos.records[2])
-    mixed = replace(videos, records=records)
+    rows = (videos.records[0], VideoRecord(str(broken), 0), videos.records[2])
+    mixed = replace(videos, records=Records(videos.root, rows))
     with pytest.raises(DataError, match=r"broken\.mp4"):
         encoded(mixed, ("blur",))
     for workers in (0, 1):

@@ -114,8 +114,12 @@ def test_a_row_says_what_was_measured(put, finetuned):
         ({"config.init": None}, "from scratch", "–"),
         ({"config.method.freeze": True}, "linear probe", "sce_r3d18_k400"),
         ({"config.init": {"file": "weights/other.pth"}}, "finetuned", "other"),
-        ({"config.data.subset": {"share": 0.01, "per_class": None}}, "finetuned, 1 % of the labels", "sce_r3d18_k400"),
-        ({"config.data.subset": {"share": None, "per_class": 4}}, "finetuned, 4 labels a class", "sce_r3d18_k400"),
+        (
+            {"config.data.subset": {"fraction": 0.01, "per_class": None}},
+            "finetuned, 1 % of the labels",
+            "sce_r3d18_k400",
+        ),
+        ({"config.data.subset": {"fraction": None, "per_class": 4}}, "finetuned, 4 labels a class", "sce_r3d18_k400"),
         ({"checkpoint": {"path": "random", "seed": 0}}, "untrained", "–"),
         ({"config.method.name": "moco"}, "features, moco", "UCF101"),
         ({"checkpoint": {"path": "zoo/slow.pyth", "matched": "100 of 100"}}, "features, third-party weights", "slow"),
@@ -320,7 +324,7 @@ def test_a_published_row_stands_below_the_last_result_of_its_config(put, finetun
         ("config.data.views.0.size", 112),
         ("config.init", "output/other/checkpoints/last.pt"),
         ("config.init", "output/k4000/checkpoints/last.pt"),
-        ("config.data.subset", {"share": 0.1}),
+        ("config.data.subset", {"fraction": 0.1}),
         ("config.method.freeze", True),
     ],
 )

@@ -252,7 +252,7 @@ def test_7_all_columns_are_kept(tmp_path, digits):
     )
     (tmp_path / "lists/root.txt").write_text(f"{tmp_path}\n")
     result = check_list(videos, tmp_path / "out")
-    assert result.list.read_bytes() == b"label, start,path,end\n1,0.10,Fine.mp4,\n-1,0.1,Fine.mp4,0.9\n"
+    assert result.list.read_bytes() == b"path,label,start,end\nFine.mp4,1,0.1,\nFine.mp4,-1,0.1,0.9\n"
     assert (tmp_path / "out/root.txt").read_text() == f"{tmp_path.resolve()}\n"
     assert not (tmp_path / "out/classes.txt").exists()
     assert [record.label for record in read_list(result.list).records] == [1, -1]

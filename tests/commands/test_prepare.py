@@ -139,5 +139,5 @@ def test_torchvision_writes_images_and_lists(command, folder):
     assert [record.label for record in read_list(folder / "lists" / "mnist" / "test.csv").records] == [7, 7]
     assert len(list((folder / "png" / "MNIST").glob("*/7/*.png"))) == 5
     status, out, err = command("torchvision", "MNITS", *arguments[1:])
-    assert (status, out) == (2, "") and err.startswith("error: torchvision has no image set 'MNITS' (did you")
+    assert (status, out) == (2, "") and err.startswith("error: torchvision.datasets has no image set 'MNITS'")
     assert err.count("\n") == 1

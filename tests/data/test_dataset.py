@@ -194,8 +194,8 @@ def test_a_span_shorter_than_the_clip(path, everything):
 def test_a_span_outside_the_file_is_refused(path, start, end):
     """The file has 24 frames at 25 a second: it ends at 0.96 s."""
     center = Center(Center.Config(frames=2, sampling_rate=1))
-    span = f"from {start:g} s on" if end is None else f"{start:g}-{end:g} s"
-    said = f"{path}: the row's span, {span}, lies outside the file, which is 0.96 s long: .*vidssl check"
+    span = f"{start:g}-{'' if end is None else f'{end:g}'} s"
+    said = f"{path}: most of the row's span, {span}, lies outside the file, which is 0.96 s long: .*vidssl check"
     with pytest.raises(DataError, match=said):
         views_of(path, center, [Whole()], start=start, end=end)
 

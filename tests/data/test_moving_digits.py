@@ -16,9 +16,18 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
-from vidssl.data.synthetic.digit_rendering import PARTS, SEEN, digit_images, make_glyph, opacity, part_mask
 from vidssl.data.synthetic.factors import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure, square_around
+from vidssl.data.synthetic.moving_digits import (
+    PARTS,
+    SEEN,
+    MovingDigits,
+    digit_images,
+    ensure,
+    make_glyph,
+    opacity,
+    part_mask,
+    square_around,
+)
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

@@ -101,19 +101,19 @@ def test_start_and_end(write):
         ("path,label\na, b.mp4,0\n", 2, "3 fields, the header has 2; quote names with commas"),
         ("path,label\n,0\n", 2, "the path is empty"),
         ("path,label\na.mp4,0\n   ,0\n", 3, "the path is empty"),
-        ("path,label\na.mp4,\n", 2, "label '' is not a whole number"),
-        ("path,label\na.mp4,one\n", 2, "label 'one' is not a whole number"),
-        ("path,label\na.mp4,1.0\n", 2, "label '1.0' is not a whole number"),
-        ("path,label\na.mp4,1\nb.mp4,2\n", 3, "label 2 is out of range; classes.txt has 2 classes, from 0"),
+        ("path,label\na.mp4,\n", 2, "'': labels are whole numbers"),
+        ("path,label\na.mp4,one\n", 2, "'one': labels are whole numbers"),
+        ("path,label\na.mp4,1.0\n", 2, "'1.0': labels are whole numbers"),
+        ("path,label\na.mp4,1\nb.mp4,2\n", 3, "label 2 is out of range: classes are 0 to 1, -1 is unknown"),
         ("path,label\na.mp4,-2\n", 2, "label -2 is out of range"),
-        ("path,label\na.mp4,0\nb.mp4,1\na.mp4,0\n", 4, "duplicate of line 2: delete one"),
-        ("path,label\na.mp4,0\nb.mp4,1\n./a.mp4,0\n", 4, "duplicate of line 2: delete one"),
-        ("path,label\na.mp4,0\na.mp4,1\n", 3, "'a.mp4' has label 1, and label 0 in line 2: delete one"),
-        ("path,label,start,end\na.mp4,0,0,1\nx//a.mp4,0,,\nx/a.mp4,1,0,\n", 4, "and label 0 in line 3"),
-        ('path,label\na.mp4,0\n"b\nc.mp4",x\n', 4, "label 'x'"),
+        ("path,label\na.mp4,0\nb.mp4,1\na.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),
+        ("path,label\na.mp4,0\nb.mp4,1\n./a.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),
+        ("path,label\na.mp4,0\na.mp4,1\n", 3, "'a.mp4', label 1, is also in line 2, label 0: delete one"),
+        ("path,label,start,end\na.mp4,0,0,1\nx//a.mp4,0,,\nx/a.mp4,1,0,\n", 4, "label 1, is also in line 3, label 0"),
+        ('path,label\na.mp4,0\n"b\nc.mp4",x\n', 4, "'x': labels are whole"),
         ("path,label\na.mp4,99999999999999999999\n", 2, "is out of range"),
         ("path,start,end\na.mp4,2,1\n", 2, "end 1.0 is not after start 2.0"),
-        ("path,start,end\na.mp4,soon,1\n", 2, "start 'soon' is not a number"),
+        ("path,start,end\na.mp4,soon,1\n", 2, "'soon': labels are whole numbers, start, end and fps are numbers"),
         ("path,start,end\na.mp4,-1,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,nan,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,0,inf\n", 2, "must be finite and 0 or more"),
@@ -136,8 +136,7 @@ def test_a_file_may_be_in_several_rows(write):
 
 @pytest.mark.parametrize("content", ["/data/a.mp4 0\n/data/b.mp4 1\n", "a.mp4,0\nb.mp4,1\n", "a 300 5\n"])
 def test_lists_of_other_projects_name_the_converter(write, content):
-    assert "vidssl prepare list converts the lists of SlowFast, pytorchvideo" in refusal(write(content))
-    assert "prepare_list" not in refusal(write("path,label,camera\na,0,1\n"))
+    assert "vidssl prepare list converts other lists" in refusal(write(content))
 
 
 def test_14_files_that_are_not_lists(write, tmp_path):
@@ -201,18 +200,6 @@ def test_12_paths_that_leave_the_root(write, tmp_path):
         assert Path(record.path) == inside / name
     for name in ("good.mp4", "own.mp4", "x/../own.mp4"):
         assert read_list(write(f"path\n{name}\n")).names == (name,)
-
-
-def test_a_loop_of_links_is_refused(write, tmp_path):
-    (tmp_path / "a").symlink_to(tmp_path / "b")
-    (tmp_path / "b").symlink_to(tmp_path / "a")
-    path = write("path\na/x.mp4\n")
-    try:
-        found = read_list(path).names  # Python >= 3.13 follows no loop and finds nothing outside
-    except DataError as error:
-        assert str(error).startswith(f"{path}:2: ")
-    else:
-        assert found == ("a/x.mp4",)
 
 
 def outside(root, name):
@@ -280,17 +267,16 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
         assert read_list(write("path\n" + "\n".join(sound), root=f"{base}\n")).names == tuple(sound)
 
 
-def test_12_links_that_form_a_loop_are_refused(write, tmp_path):
+def test_links_that_form_a_loop_are_one_file(write, tmp_path):
     root = tmp_path / "root"
     root.mkdir()
     for one, other in (("a", "b"), ("b", "a"), ("own", "own"), ("deep", "deep/deeper")):
         (root / one).symlink_to(root / other)
     for name in ("a/x.mp4", "own", "own/x/y.mp4", "deep/x.mp4", "a"):
         path = write(f"path\nfine.mp4\n{name}\n", root=f"{root}\n")
-        assert refusal(path) == f"{path}:3: {name!r} cannot be resolved: its links form a loop"
-        assert read_list(path, allow_external=True).names == ("fine.mp4", name)
+        assert read_list(path).names == ("fine.mp4", name)  # opening it fails
     (root / "fine.mp4").touch()
-    both = read_list(path, allow_external=True)
+    both = read_list(path)
     assert own_rows(both, both).tolist() == [[0, 0], [1, 1]]
 
 

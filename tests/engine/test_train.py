@@ -588,7 +588,7 @@ def test_a_monitor_that_learns_from_the_videos_that_it_tests(toy_run, toy_folder
 
 def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
     whole = training_list(toy_run("supervised", "a"))
-    tenth, half = (training_list(toy_run("supervised", "a", f"data.subset={{share: {x}}}")) for x in (0.1, 0.5))
+    tenth, half = (training_list(toy_run("supervised", "a", f"data.subset={{fraction: {x}}}")) for x in (0.1, 0.5))
     labels = [record.label for record in whole.records]
     for chosen, count in ((tenth, 1), (half, round(0.5 * labels.count(0) + 1e-9))):
         found = [record.label for record in chosen.records]
@@ -596,17 +596,17 @@ def test_a_subset_holds_as_many_of_each_class(toy_run, toy_folder):
         assert set(chosen.names) <= set(whole.names)
         assert list(chosen.names) == [name for name in whole.names if name in chosen.names]  # in the order of the list
     assert set(tenth.names) < set(half.names)
-    other = training_list(toy_run("supervised", "a", "data.subset={share: 0.5, seed: 1}"))
+    other = training_list(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}"))
     assert set(other.names) != set(half.names) and len(other.names) == len(half.names)
     three = training_list(toy_run("supervised", "a", "data.subset={per_class: 3}"))
     assert len(three.records) == 3 * len(set(labels))
     with pytest.raises(DataError, match=r"has 5 videos of class '.*', the subset needs 6: lower data.subset.per_class"):
         training_list(toy_run("supervised", "a", "data.subset={per_class: 6}"))
-    with pytest.raises(ConfigError, match="give exactly one of share and per_class"):
-        toy_run("supervised", "a", "data.subset={per_class: 6, share: 0.1}")
+    with pytest.raises(ConfigError, match="set exactly one of fraction and per_class"):
+        toy_run("supervised", "a", "data.subset={per_class: 6, fraction: 0.1}")
 
 
 def test_a_resumed_run_may_not_have_another_subset(toy_run):
-    train(toy_run("supervised", "a", "data.subset={share: 0.5}", "steps=2"), until=1)
+    train(toy_run("supervised", "a", "data.subset={fraction: 0.5}", "steps=2"), until=1)
     with pytest.raises(CheckpointError, match=r"data.subset.seed 0, now 1"):
-        train(toy_run("supervised", "a", "data.subset={share: 0.5, seed: 1}", "steps=2"))
+        train(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}", "steps=2"))

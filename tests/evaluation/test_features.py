@@ -184,20 +184,6 @@ def gaps(digits, tmp_path):
     return read_list(tmp_path / "gaps.csv")
 
 
-def test_the_memory_of_the_loader_is_logged_once_for_each_extraction(few, caplog):
-    """A batch of 2 videos x 2 clips x 3 crops x 3 frames of 400² pixels, a byte each of 3 colours."""
-    settings = {"clips": 2, "size": 400, "batch_size": 2, "workers": 2, "prefetch": 3}
-    with caplog.at_level("INFO"):
-        extract(Pixels(), few, clips(**settings), CPU, "gallery")
-    assert caplog.messages == [
-        "prefetched batches use up to 104 MB per process: 2 data.workers x 3 data.prefetch x 17.3 MB per batch"
-    ]
-    caplog.clear()
-    with caplog.at_level("INFO"):  # without workers it holds one batch
-        extract(Pixels(), few, clips(**settings | {"workers": 0}), CPU)
-    assert not caplog.messages
-
-
 @pytest.mark.parametrize(("batch_size", "workers"), [(1, 0), (3, 2), (50, 1)])
 def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_size, workers, caplog):
     settings = {"clips": 2, "batch_size": batch_size, "workers": workers}

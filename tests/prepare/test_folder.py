@@ -5,6 +5,7 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -32,13 +33,30 @@ def actions(tmp_path):
     return touch(tmp_path / "actions", *names)
 
 
+def prepare(root, out, **options):
+    """Prepare a folder; return the report, and what the lists hold."""
+    text = prepare_folder(root, out, **options)
+    lists = {}
+    for path in sorted(out.glob("*.csv"), key=lambda path: (path.stem != "train", path.stem)):
+        found = read_list(path, allow_external=True)
+        lists[path.stem] = [SimpleNamespace(path=name) for name in found.names]
+    ignored = int(re.search(r"(\d+) other files ignored", text)[1])
+    return SimpleNamespace(text=text, lists=lists, classes=found.classes, ignored=ignored)
+
+
+def groups_of(side, pattern):
+    """The groups of a list, by the definition of --group."""
+    each = re.compile(pattern or ".+")
+    return {each.search(clip.path)[each.groups] for clip in side}
+
+
 def labels_csv(path, rows, header="path,label,camera"):
     path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return path
 
 
 def test_folder_of_classes(actions, tmp_path):
-    made = prepare_folder(actions, tmp_path / "lists", group=r"person\d+")
+    made = prepare(actions, tmp_path / "lists", group=r"person\d+")
     train, test = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))
     assert train.classes == ("run", "walk") == made.classes
     assert (len(train.names), len(test.names)) == (24, 12)  # 3 of 9 persons
@@ -60,19 +78,20 @@ def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
         with pytest.raises(DataError, match="one group, '0': use --test 0"):
             prepare_folder(actions, tmp_path / "lists", group=pattern)
         return
-    made = prepare_folder(actions, tmp_path / "lists", group=pattern)
-    sides = [{clip.group for clip in side} for side in made.lists.values()]
+    made = prepare(actions, tmp_path / "lists", group=pattern)
+    sides = [groups_of(side, pattern) for side in made.lists.values()]
     assert not sides[0] & sides[1]
     assert len(sides[0] | sides[1]) == groups
+    assert f"train: {len(made.lists['train'])} videos of {len(sides[0])} groups" in made.text
 
 
 @pytest.mark.parametrize(
     ("fraction", "count"), [(0.01, 1), (0.16, 1), (0.17, 2), (0.33, 3), (0.38, 3), (0.39, 4), (0.5, 5), (0.99, 8)]
 )
 def test_fraction_is_rounded_to_groups(actions, tmp_path, fraction, count):
-    made = prepare_folder(actions, tmp_path / "lists", test=fraction, group=r"person\d+")
-    assert len({clip.group for clip in made.lists["test"]}) == count
-    assert len({clip.group for clip in made.lists["train"]}) == 9 - count
+    made = prepare(actions, tmp_path / "lists", test=fraction, group=r"person\d+")
+    assert len(groups_of(made.lists["test"], r"person\d+")) == count
+    assert len(groups_of(made.lists["train"], r"person\d+")) == 9 - count
 
 
 def test_split_depends_on_the_seed_only(actions, tmp_path):
@@ -85,7 +104,7 @@ def test_split_depends_on_the_seed_only(actions, tmp_path):
 
 
 def test_without_test_list(actions, tmp_path):
-    made = prepare_folder(actions, tmp_path / "lists", test=0)
+    made = prepare(actions, tmp_path / "lists", test=0)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 36}
     assert sorted(p.name for p in (tmp_path / "lists").iterdir()) == ["classes.txt", "root.txt", "train.csv"]
 
@@ -98,7 +117,7 @@ def test_stale_lists_are_refused(actions, tmp_path):
 
 def test_flat_folder_has_no_labels(tmp_path):
     root = touch(tmp_path / "flat", "a.mp4", "b.AVI", "c.webm", "notes.txt", ".hidden.mp4", ".trash/d.mp4")
-    made = prepare_folder(root, tmp_path / "lists", test=0.34)
+    made = prepare(root, tmp_path / "lists", test=0.34)
     assert made.ignored == 2  # a folder that is hidden is not looked into
     train = read_list(tmp_path / "lists" / "train.csv")
     assert [record.label for record in train.records] == [-1, -1]
@@ -109,10 +128,10 @@ def test_images_are_listed_on_request(tmp_path):
     """Only on request: a folder of images may be a video whose frames they are."""
     names = [f"{c}/{n}{suffix}" for c in ("cat", "dog") for n, suffix in enumerate((".jpg", ".PNG", ".webp"))]
     root = touch(tmp_path / "pictures", *names, "cat/clip.mp4", "cat/notes.txt", "dog/.4.png")
-    made = prepare_folder(root, tmp_path / "a", test=0, images=True)
+    made = prepare(root, tmp_path / "a", test=0, images=True)
     found = read_list(tmp_path / "a" / "train.csv")
     assert sorted(found.names) == sorted(names) and found.classes == ("cat", "dog") and made.ignored == 3
-    assert prepare_folder(root, tmp_path / "b", test=0).lists["train"][0].path == "cat/clip.mp4"
+    assert prepare(root, tmp_path / "b", test=0).lists["train"][0].path == "cat/clip.mp4"
     (root / "cat/clip.mp4").unlink()
     with pytest.raises(DataError, match="no videos in"):
         prepare_folder(root, tmp_path / "c")
@@ -142,7 +161,7 @@ def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
     suffix = "png" if images else "mp4"
     names = [f"{split}/{c}/{n}.{suffix}" for split in folders for c in ("bow", "ski") for n in range(3)]
     names += [f"{folders[0]}/act/deep/9.{suffix}", "readme.txt"]
-    made = prepare_folder(touch(tmp_path / "root", *names), tmp_path / "out", images=images)
+    made = prepare(touch(tmp_path / "root", *names), tmp_path / "out", images=images)
     assert sorted(path.name for path in (tmp_path / "out").glob("*.csv")) == sorted(f"{n}.csv" for n in lists)
     found = {}
     for name in lists:
@@ -150,19 +169,19 @@ def test_folders_of_splits_are_the_lists(tmp_path, folders, lists, images):
         found.update(rows(tmp_path / "out", name))
     assert found == {name: name.split("/")[1] for name in names[:-1]}
     assert sorted(made.lists) == sorted(lists) and made.classes == ("act", "bow", "ski") and made.ignored == 1
-    assert f"splits are the folders {', '.join(sorted(folders))}" in str(made)
+    assert f"splits are the folders {', '.join(sorted(folders))}" in made.text
 
 
 def test_splits_without_classes(tmp_path):
     """Kinetics' test videos have no labels, and copies of it keep all videos of a split in one folder."""
     root = touch(tmp_path / "a", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4", "test/4.mp4", "test/5.mp4")
-    made = prepare_folder(root, tmp_path / "lists")
+    made = prepare(root, tmp_path / "lists")
     assert rows(tmp_path / "lists", "test") == {"test/4.mp4": "?", "test/5.mp4": "?"}
     assert rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
-    assert "2 videos of test have no class" in str(made)
-    made = prepare_folder(touch(tmp_path / "b", "train/1.mp4", "val/2.mp4"), tmp_path / "flat")
+    assert "2 videos of test have no class" in made.text
+    made = prepare(touch(tmp_path / "b", "train/1.mp4", "val/2.mp4"), tmp_path / "flat")
     assert made.classes == () and list(made.lists) == ["train", "val"]
-    made = prepare_folder(root, tmp_path / "without", unlabeled=True)
+    made = prepare(root, tmp_path / "without", unlabeled=True)
     assert made.classes == () and {name: len(clips) for name, clips in made.lists.items()} == {
         "train": 2,
         "test": 2,
@@ -176,7 +195,7 @@ def test_classes_of_splits_are_those_of_train(tmp_path):
         prepare_folder(root, tmp_path / "lists")
     assert not (tmp_path / "lists").exists()
     (tmp_path / "classes.txt").write_text("y\nx\n")
-    made = prepare_folder(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
+    made = prepare(root, tmp_path / "lists", classes=tmp_path / "classes.txt")
     assert made.classes == ("x", "y") and rows(tmp_path / "lists", "val") == {"val/x/3.mp4": "x"}
     touch(root, "train/loose.mp4")
     with pytest.raises(DataError, match=r"root/train holds class folders and also loose videos"):
@@ -188,13 +207,13 @@ def test_splits_are_not_split_again(tmp_path):
     for options in ({"test": 0.5}, {"test": 0}, {"group": "x"}):
         with pytest.raises(ConfigError, match="has the splits train, val: remove --test"):
             prepare_folder(root, tmp_path / "lists", **options)
-    with pytest.raises(DataError, match=r"has 'test', 'val' and no folder for training: .* as .*/b/test"):
+    with pytest.raises(DataError, match="has the splits test, val: it needs exactly one for training"):
         prepare_folder(touch(tmp_path / "b", "test/x/1.mp4", "val/x/1.mp4"), tmp_path / "lists")
-    with pytest.raises(DataError, match="'train', 'training' are two folders for one split"):
+    with pytest.raises(DataError, match="has the splits train, training: it needs exactly one"):
         prepare_folder(touch(tmp_path / "c", "train/x/1.mp4", "training/x/1.mp4"), tmp_path / "lists")
     # A train among other vehicles is a class.
-    made = prepare_folder(touch(tmp_path / "d", "train/1.mp4", "bus/2.mp4"), tmp_path / "d_lists")
-    assert made.classes == ("bus", "train") and "1 of 2 classes look like splits ('train')" in str(made)
+    made = prepare(touch(tmp_path / "d", "train/1.mp4", "bus/2.mp4"), tmp_path / "d_lists")
+    assert made.classes == ("bus", "train") and "1 of 2 classes look like splits ('train')" in made.text
 
 
 def test_labels_follow_the_splits_of_their_folders(tmp_path):
@@ -216,12 +235,12 @@ def test_folders_of_frames_are_videos(tmp_path, split):
     ]
     root = touch(tmp_path / "root", *names, *others)
     assert "set --fps" in str(prepare_folder(root, tmp_path / "lists"))
-    made = prepare_folder(root, tmp_path / "lists", fps=25)
+    made = prepare(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
     assert {path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()} == videos
     assert all(record.fps == 25 for record in read_list(tmp_path / "lists" / "train.csv").records)
-    assert "6 folders of images found, 4 other files ignored" in str(made)
-    assert "skipped 2 folders with images" in str(made)
+    assert "6 folders of images found, 4 other files ignored" in made.text
+    assert "skipped 2 folders with images" in made.text
     assert sorted(made.lists) == (["train"] if split else ["test", "train"])
 
 
@@ -230,16 +249,12 @@ def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
     with pytest.raises(DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"):
         prepare_folder(root, tmp_path / "lists")
-    assert [clip.path for clip in prepare_folder(root, tmp_path / "a", unlabeled=True).lists["train"]] == [
-        "a",
-        "b",
-        "c",
-    ]
-    assert len(prepare_folder(root, tmp_path / "b", images=True, test=0).lists["train"]) == 15
+    assert [clip.path for clip in prepare(root, tmp_path / "a", unlabeled=True).lists["train"]] == ["a", "b", "c"]
+    assert len(prepare(root, tmp_path / "b", images=True, test=0).lists["train"]) == 15
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
     assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
-    with pytest.raises(DataError, match="are not numbered like the frames of a video: use --images"):
+    with pytest.raises(DataError, match=r"are not numbered like the frames of one video .* or use --images"):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
@@ -247,9 +262,9 @@ def test_frames_are_not_split_at_random(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
     with pytest.raises(DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"):
         prepare_folder(root, tmp_path / "lists", images=True)
-    made = prepare_folder(root, tmp_path / "lists", images=True, group=".+/")
+    made = prepare(root, tmp_path / "lists", images=True, group=".+/")
     folders = [{clip.path.rpartition("/")[0] for clip in clips} for clips in made.lists.values()]
-    assert not folders[0] & folders[1] and "look like videos kept as frames" in str(made)
+    assert not folders[0] & folders[1]
     # One folder of images in each class, as Tiny-ImageNet has it, is not meant.
     root = touch(tmp_path / "tiny", *(f"{c}/images/{c}_{n}.JPEG" for c in ("n1", "n2") for n in range(4)))
     assert "hint" not in str(prepare_folder(root, tmp_path / "tiny_lists", images=True))
@@ -275,7 +290,7 @@ def test_images_that_look_like_frames_need_groups(tmp_path, names):
 
 
 def rows_of_all(root, out, **options):
-    return [clip for clips in prepare_folder(root, out, images=True, **options).lists.values() for clip in clips]
+    return [clip for clips in prepare(root, out, images=True, **options).lists.values() for clip in clips]
 
 
 @pytest.mark.parametrize(
@@ -290,9 +305,8 @@ def rows_of_all(root, out, **options):
     ids=["CIFAR", "ImageNet", "Tiny-ImageNet", "names of CIFAR", "loose"],
 )
 def test_sets_of_images_are_split(tmp_path, names):
-    made = prepare_folder(touch(tmp_path / "root", *names), tmp_path / "lists", images=True, test=0.5)
+    made = prepare(touch(tmp_path / "root", *names), tmp_path / "lists", images=True, test=0.5)
     assert sum(map(len, made.lists.values())) == len(names) and len(made.lists["test"]) == len(names) // 2
-    assert "videos kept as frames" not in str(made)
 
 
 def test_images_that_labels_name_may_be_frames(tmp_path):
@@ -301,7 +315,7 @@ def test_images_that_labels_name_may_be_frames(tmp_path):
     for folder, names in (("images", "xxyy"), ("cat", ["cat"] * 4)):
         lines = [f"{folder}/{n}.jpg,{label}" for n, label in enumerate(names)]
         labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
-        assert len(prepare_folder(root, tmp_path / folder, labels=labels, images=True).lists["test"]) == 1
+        assert len(prepare(root, tmp_path / folder, labels=labels, images=True).lists["test"]) == 1
     lines = [f"{f}/{n}.jpg,class_{f}" for f in ("v0", "cat") for n in range(4)]
     labels = labels_csv(tmp_path / "l.csv", lines, "path,label")
     with pytest.raises(DataError, match=r"images of 2 folders \('cat', 'v0'\)"):
@@ -320,18 +334,16 @@ def test_frames_and_flow_in_one_folder(tmp_path, level, unlabeled):
     ]
     root = touch(tmp_path / "root", *names)
     with pytest.raises(
-        DataError, match=r"3 folders .*\('flow_x_', 'flow_y_', 'img_'\).*keep only the RGB images"
-    ) as caught:
+        DataError, match=rf"its images \('{level}v0', .* are not numbered like .* keep only the RGB images"
+    ):
         prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
-    assert "--" not in str(caught.value)
     with pytest.raises(DecodeError, match="keep one kind per folder"):
         FrameFolder(root / level / "v0", 25.0, 10**6)
     for name in names:
         if "flow" in name and "/v0/" in f"/{name}":
             (root / name).unlink()
-    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    made = prepare(root, tmp_path / "lists", unlabeled=True)
     assert [clip.path for clip in made.lists["train"]] == [f"{level}v0"]
-    assert "2 of them hold images of several kinds ('flow_x_', 'flow_y_', 'img_')" in str(made)
 
 
 @pytest.mark.parametrize("flow", ["flow", "flow_x", "Optical-Flow", "opticalflow_u"])
@@ -342,12 +354,12 @@ def test_folders_of_flow_beside_frames(tmp_path, flow, level):
     with pytest.raises(DataError, match=rf"2 folders \('{level}v0/{flow}', .*\) hold optical flow beside frames"):
         prepare_folder(root, tmp_path / "lists")
     labels = labels_csv(tmp_path / "l.csv", [f"{level}v{v}/rgb,x" for v in range(2)], "path,label")
-    assert len(prepare_folder(root, tmp_path / "lists", labels=labels, test=0).lists["train"]) == 2
+    assert len(prepare(root, tmp_path / "lists", labels=labels, test=0).lists["train"]) == 2
     below = touch(tmp_path / "below", *(f"c/v0/{k}{n}.jpg" for k in ("", f"{flow}/") for n in range(3)))
     with pytest.raises(DataError, match=rf"1 folders \('c/v0/{flow}'\) hold optical flow"):
         prepare_folder(below, tmp_path / "lists")
     other = touch(tmp_path / "other", *(f"c/{v}/{n}.jpg" for v in ("lava_flow_1", "rain_1") for n in range(3)))
-    assert len(prepare_folder(other, tmp_path / "o", test=0).lists["train"]) == 2
+    assert len(prepare(other, tmp_path / "o", test=0).lists["train"]) == 2
 
 
 def test_folders_beside_splits_are_refused(tmp_path):
@@ -359,32 +371,29 @@ def test_folders_beside_splits_are_refused(tmp_path):
         top = other.split("/")[0]
         for unlabeled in (False, True):
             with pytest.raises(
-                DataError, match=rf"has the splits train, val and other .* beside them \('{top}'\): .* as .*root/train"
+                DataError, match=rf"has the splits train, val and other .* beside them \('{top}'\): move these"
             ):
                 prepare_folder(root, tmp_path / "lists", unlabeled=unlabeled)
         labels = labels_csv(tmp_path / "l.csv", ["train/x/1.mp4,x", "val/x/1.mp4,x", f"{other},y"], "path,label")
         with pytest.raises(DataError, match="has the splits train, val and other"):
             prepare_folder(root, tmp_path / "lists", labels=labels)
         (root / other).unlink()
-    assert sorted(prepare_folder(root, tmp_path / "lists").lists) == ["train", "val"]
+    assert sorted(prepare(root, tmp_path / "lists").lists) == ["train", "val"]
 
 
 def test_unlabeled_videos_of_splits_without_training(tmp_path):
     root = touch(tmp_path / "root", "test/1.mp4", "test/2.mp4", "dev/3.mp4")
-    with pytest.raises(DataError, match="no folder for training"):
+    with pytest.raises(DataError, match="needs exactly one for training"):
         prepare_folder(root, tmp_path / "lists")
-    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    made = prepare(root, tmp_path / "lists", unlabeled=True)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 3}
-    assert "'dev', 'test' are not splits: splits need one for training" in str(made)
 
 
 @pytest.mark.parametrize("images", [False, True])
 def test_labels_of_folders_that_are_not_videos(tmp_path, images):
     root = touch(tmp_path / "root", *(f"{v}/{n}.jpg" for v in ("v0", "v1") for n in ("cat", "dog")))
     labels = labels_csv(tmp_path / "l.csv", ["v0,x", "v1,y"], "path,label")
-    with pytest.raises(
-        DataError, match=r"2 of 2 files .* are folders \('v0', 'v1'\) that are not read .* under one name"
-    ):
+    with pytest.raises(DataError, match=r"2 of 2 files .* are not videos in .* \('v0', 'v1'\): .* under one name"):
         prepare_folder(root, tmp_path / "lists", labels=labels, images=images)
 
 
@@ -392,17 +401,17 @@ def test_folders_that_are_not_classes(tmp_path):
     root = touch(
         tmp_path / "root", *(f"2024-01-{d:02d}/cam{c}/{n}.mp4" for d in range(1, 4) for c in "12" for n in "ab")
     )
-    made = prepare_folder(root, tmp_path / "dated")
-    assert "hint: 3 of 3 classes look like dates ('2024-01-01', '2024-01-02', '2024-01-03')" in str(made)
-    assert "--unlabeled" in str(made)
-    made = prepare_folder(root, tmp_path / "lists", unlabeled=True)
+    made = prepare(root, tmp_path / "dated")
+    assert "hint: 3 of 3 classes look like dates or numbers ('2024-01-01', '2024-01-02', '2024-01-03')" in made.text
+    assert "--unlabeled" in made.text
+    made = prepare(root, tmp_path / "lists", unlabeled=True)
     assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
-    assert set(rows(tmp_path / "lists", "train").values()) == {"?"} and "hint" not in str(made)
-    made = prepare_folder(root, tmp_path / "split", unlabeled=True, test=0.5, group=r"^[\d-]+")
+    assert set(rows(tmp_path / "lists", "train").values()) == {"?"} and "hint" not in made.text
+    made = prepare(root, tmp_path / "split", unlabeled=True, test=0.5, group=r"^[\d-]+")
     assert sorted(made.lists) == ["test", "train"]
     digits = touch(tmp_path / "digits", *(f"{d}/{n}.mp4" for d in range(10) for n in "ab"))
-    made = prepare_folder(digits, tmp_path / "digit_lists")
-    assert made.classes == tuple("0123456789") and "classes look like numbers" in str(made)
+    made = prepare(digits, tmp_path / "digit_lists")
+    assert made.classes == tuple("0123456789") and "classes look like dates or numbers" in made.text
     assert "hint" not in str(prepare_folder(touch(tmp_path / "c", "a/1.mp4", "b/1.mp4"), tmp_path / "c_lists"))
     assert "only one class, 'videos'" in str(
         prepare_folder(touch(tmp_path / "v", "videos/1.mp4", "videos/2.mp4"), tmp_path / "o")
@@ -411,10 +420,10 @@ def test_folders_that_are_not_classes(tmp_path):
 
 def test_folder_without_classes_has_no_test_list(tmp_path):
     root = touch(tmp_path / "flat", *(f"{n}.mp4" for n in range(9)))
-    made = prepare_folder(root, tmp_path / "lists")
+    made = prepare(root, tmp_path / "lists")
     assert not (tmp_path / "lists" / "test.csv").exists() and len(rows(tmp_path / "lists", "train")) == 9
-    assert "no classes: the lists have no labels" in str(made)
-    assert len(prepare_folder(root, tmp_path / "split", test=0.33).lists["test"]) == 3
+    assert "no classes: the lists have no labels" in made.text
+    assert len(prepare(root, tmp_path / "split", test=0.33).lists["test"]) == 3
 
 
 def test_follow_links(tmp_path):
@@ -431,11 +440,10 @@ def test_follow_links(tmp_path):
     (root / "walk" / "gone.mp4").symlink_to(tmp_path / "nothing.mp4")
     with pytest.raises(DataError, match=r"is a link that leaves .*: follow it with --follow-links"):
         prepare_folder(root, tmp_path / "lists", test=0)
-    made = prepare_folder(root, tmp_path / "lists", test=0, follow_links=True)
+    made = prepare(root, tmp_path / "lists", test=0, follow_links=True)
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
     assert {clip.path for clip in made.lists["train"]} == names
-    assert "2 links leave the folder: read these lists with --allow-external" in str(made)
-    assert "skipped 4 links to folders that are already listed: 'hop/back', 'jump', 'walk/loop'" in str(made)
+    assert "4 links leave the folder: read these lists with --allow-external" in made.text
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)
@@ -466,15 +474,15 @@ def test_awkward_names_survive(tmp_path):
     assert all(Path(record.path).is_file() for record in found.records)
 
 
-@pytest.mark.parametrize("name", ["c/line\nbreak.mp4", "c/x\u2028y.mp4", "c\r/x.mp4"])
+@pytest.mark.parametrize("name", ["c/line\nbreak.mp4", "c\r/x.mp4"])
 def test_line_breaks_are_refused(tmp_path, name):
-    with pytest.raises(DataError, match="holds a line break: rename it"):
+    with pytest.raises(DataError, match="holds a line break or is not UTF-8: rename it"):
         prepare_folder(touch(tmp_path / "root", name, "c/a.mp4"), tmp_path / "lists")
 
 
 def test_links_that_leave_the_folder_are_refused(actions, tmp_path):
     (actions / "run" / "inner.mp4").symlink_to(actions / "run" / "person00_a.mp4")
-    assert len(prepare_folder(actions, tmp_path / "inside").lists["train"]) > 0
+    assert len(prepare(actions, tmp_path / "inside").lists["train"]) > 0
     touch(tmp_path, "secret.mp4")
     (actions / "run" / "outer.mp4").symlink_to(tmp_path / "secret.mp4")
     with pytest.raises(DataError, match=r"outer\.mp4 is a link that leaves"):
@@ -504,11 +512,10 @@ def test_labels_csv(actions, tmp_path):
     rows = [f"run/person{p:02d}_{s}.mp4,{'fast, very' if p % 2 else 'slow'!r},{p // 3}" for p in range(9) for s in "ab"]
     rows = [row.replace("'", '"') for row in rows]
     labels = labels_csv(tmp_path / "labels.csv", rows)
-    made = prepare_folder(actions, tmp_path / "lists", labels=labels, group_column="camera")
+    made = prepare(actions, tmp_path / "lists", labels=labels, group_column="camera")
     assert made.classes == ("fast, very", "slow")
     assert made.ignored == 18  # the other class folder
-    assert len({clip.group for clip in made.lists["train"]}) == 2
-    assert len({clip.group for clip in made.lists["test"]}) == 1
+    assert "train: 12 videos of 2 groups" in made.text and "test: 6 videos of 1 groups" in made.text
     found = read_list(tmp_path / "lists" / "train.csv")
     for name, record in zip(found.names, found.records, strict=True):
         assert (int(re.search(r"person(\d+)", name)[1]) % 2 == 1) == (found.class_name(record.label) == "fast, very")
@@ -522,7 +529,7 @@ def test_kept_classes(actions, tmp_path, labelled):
     if labelled:
         rows = [f"{c}/person{p:02d}_a.mp4,{c}" for c in ("walk", "run", "jump") for p in range(2)]
         labels = labels_csv(tmp_path / "labels.csv", rows, "path,label")
-    made = prepare_folder(actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt")
+    made = prepare(actions, tmp_path / "lists", labels=labels, test=0, classes=tmp_path / "classes.txt")
     found = read_list(tmp_path / "lists" / "train.csv")
     assert found.classes == made.classes == ("jump", "walk")
     assert {name.split("/")[0] for name in found.names} == {"jump", "walk"}
@@ -561,12 +568,10 @@ def test_malformed_labels(actions, tmp_path, header, row, message):
         ({"test": 1.0}, r"--test is 1\.0: it must be in \[0, 1\)"),
         ({"test": -0.1}, "must be in"),
         ({"test": float("nan")}, "must be in"),
-        ({"seed": -1}, "--seed is -1"),
         ({"group": "("}, r"'\(' is not a regular expression"),
         ({"group_column": "camera"}, "--group-column needs --labels"),
         ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled excludes --labels"),
         ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled excludes --labels"),
-        ({"fps": 0.0}, "--fps is 0.0"),
         ({"fps": 25.0}, r"--fps is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )

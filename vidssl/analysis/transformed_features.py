@@ -19,7 +19,7 @@ from vidssl.analysis.object_occlusion import Boxes, CoveringSettings
 from vidssl.analysis.temporal_transformations import MOVES, Move
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader, to_device
-from vidssl.data.samplers import Clip, ClipSettings, Uniform
+from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
@@ -122,7 +122,7 @@ class _CorruptedSquare:
         return [view, *(View(version, view.window) for version in versions)]
 
 
-class _MovedClips:
+class _MovedClips(Sampler):
     """A sampler: uniform clips, each followed by its moved versions."""
 
     def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Move]) -> None:

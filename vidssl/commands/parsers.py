@@ -186,7 +186,7 @@ def _add_shared(parser: ArgumentParser, max_missing: float | None = 0.05, fps: f
     """Add the options of commands that search a folder; without `--max-missing` if that is None."""
     parser.add_argument("--follow-links", action="store_true", help="follow links to folders and outside")
     default = "" if fps is None else f" (default {fps:g})"
-    parser.add_argument("--fps", type=float, default=fps, help=f"frame rate for folders of images{default}")
+    parser.add_argument("--fps", type=above_zero, default=fps, help=f"frame rate for folders of images{default}")
     if max_missing is not None:
         text = f"fraction of the files of a list that may be missing (default {max_missing:g})"
         parser.add_argument("--max-missing", type=float, default=max_missing, help=text)
@@ -202,7 +202,7 @@ def _add_folder(commands: Any) -> None:
     option("--group", metavar="REGEX", help="group of a path: first capture group, or match")
     option("--labels", type=Path, metavar="CSV", help="file with the columns path,label")
     option("--group-column", metavar="NAME", help="column of --labels that names the group")
-    option("--seed", type=int, default=0, help="seed of the random split (default 0)")
+    option("--seed", type=at_least(0), default=0, help="seed of the random split (default 0)")
     option("--images", action="store_true", help="list each image file as a video of one frame")
     option("--classes", type=Path, metavar="FILE", help="classes to keep, one a line")
     option("--unlabeled", action="store_true", help="folders are not classes: write no labels")

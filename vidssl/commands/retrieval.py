@@ -19,6 +19,7 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import Results, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
 from vidssl.config import Tree
+from vidssl.data.column_store import Records
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
@@ -110,7 +111,7 @@ def _list_of(video: Path) -> VideoList:
         middle_frames(record)
     except DecodeError as error:
         raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
-    return VideoList(video, video.parent, (video.name,), (record,), ())
+    return VideoList(video, Records(video.parent, [VideoRecord(video.name)]), ())
 
 
 @dataclass(frozen=True)

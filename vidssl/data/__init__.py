@@ -1,7 +1,7 @@
 """Lists of videos to batches: video lists, samplers, data set, loader."""
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import eval_loader, to_device, train_loader
+from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList, read_list, write_lists
@@ -10,11 +10,11 @@ __all__ = [
     "SAMPLERS",
     "ClipDataset",
     "ClipSettings",
+    "Loader",
     "StepSampler",
     "VideoList",
     "eval_loader",
     "read_list",
     "to_device",
-    "train_loader",
     "write_lists",
 ]

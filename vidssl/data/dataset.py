@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.samplers import Clip, Sampler
+from vidssl.data.samplers import Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe, View, Window, difference_pairs, rgb_difference
 from vidssl.types import Sample, Tracks, VideoMeta, VideoRecord
@@ -21,7 +21,6 @@ from vidssl.video.reader import DecodeSettings, Video
 from vidssl.workers import ItemGuard
 
 _MAX_REPLACED = 1000  # consecutive broken videos
-_REASONS = 5  # in one message
 
 
 @dataclass(frozen=True)
@@ -32,8 +31,7 @@ class ClipDataset:
     sampler: Sampler
     recipes: Sequence[Recipe]  # one for each view, or one for all clips
     seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
-    # Consecutive broken videos that may be replaced by the next one, at most 999; 0: a broken video is an error.
-    replace: int = 0
+    replace: int = 0  # consecutive broken videos that may be replaced by the next one; 0: a broken video is an error
     reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
     skip: bool = False  # a broken video is a sample without views instead of an error; `replaced` names it
     # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
@@ -47,20 +45,11 @@ class ClipDataset:
         return len(self.videos.records)
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        """Make the sample of (epoch, index), as `sample` does."""
+        """Make a sample as `sample` does."""
         return self.sample(key, ItemGuard())
 
     def sample(self, key: tuple[int, int], guard: ItemGuard) -> Sample:
-        """Make the sample of (epoch, index).
-
-        Args:
-            key: Epoch and index.
-            guard: Is called before each record is opened. Records that made a worker hang or crash count as broken.
-
-        Raises:
-            DataError: The video, and `replace` more after it, cannot be used.
-            ConfigError: Its tracks are missing, damaged, or of other frames; or tracks or masks cannot follow a recipe.
-        """
+        """Make the sample of (epoch, index); records that made a worker hang or crash count as broken."""
         epoch, index = key
         broken: list[tuple[str, str]] = []
         for step in range(min(self.replace + 1, len(self), _MAX_REPLACED)):
@@ -77,12 +66,10 @@ class ClipDataset:
             return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
             raise DataError(broken[0][1])
-        remedy = " or raise data.max_broken"
-        if len(broken) == _MAX_REPLACED:
-            remedy = f": the limit is {_MAX_REPLACED} consecutive broken videos, whatever data.max_broken is"
+        reasons = first_few((reason for _, reason in broken), separator="; ")
         raise DataError(
-            f"{len(broken)} consecutive videos are broken: {first_few([reason for _, reason in broken])}; correct the "
-            f"list (vidssl check){remedy}"
+            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or raise "
+            f"data.max_broken (at most {_MAX_REPLACED} are tried)"
         )
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
@@ -95,15 +82,15 @@ class ClipDataset:
                 meta = dataclasses.replace(meta, tracks=self._read_tracks(self.tracks, index))
             made = make_views(video, offset, meta, self.sampler, self.recipes, generators)
         boxes = mask = None
-        if (tracks := meta.tracks) is not None:
-            _check_tracks(tracks, meta.num_frames, made, record.path)
+        sizes = [view.frames.shape[-1] for view in made.views]
+        if meta.tracks is not None:
+            _check_tracks(meta.tracks, meta.num_frames, made, record.path)
             windows = [self._window(made.views, number, "tracks") for number in range(len(made.views))]
-            sizes = [view.frames.shape[-1] for view in made.views]
             last = generator(self.seed, epoch, index, len(self.recipes))  # independent of the views'
-            boxes = sample_track(tracks, made.middle_frames, windows, sizes, last)
-        if record.mask is not None and (read_mask := ClipDataset.read_mask) is not None:
-            whole = read_mask(record.mask, made.height, made.width)
-            mask = self._window(made.views, 0, "masks").cut(whole, made.views[0].frames.shape[-1])
+            boxes = sample_track(meta.tracks, made.middle_frames, windows, sizes, last)
+        if record.mask is not None and ClipDataset.read_mask is not None:
+            whole = ClipDataset.read_mask(record.mask, made.height, made.width)
+            mask = self._window(made.views, 0, "masks").cut(whole, sizes[0])
         return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)
 
     def _read_tracks(self, folder: Path, index: int) -> Tracks:
@@ -127,23 +114,12 @@ class ClipDataset:
 def _check_tracks(tracks: Tracks, num_frames: int, made: "Views", path: str) -> None:
     """Raise ConfigError if tracks have frames or boxes beyond those of the video."""
     last = tracks.frames.max(initial=0)
-    if last >= num_frames:
-        raise ConfigError(
-            f"the tracks of {path} have frame {last}, the video has frames 0-{num_frames - 1}: make them again "
-            "with vidssl track"
-        )
     width, height = tracks.boxes[:, 2:].max(axis=0, initial=0)
-    if width > made.width + 1 or height > made.height + 1:
+    if last >= num_frames or width > made.width + 1 or height > made.height + 1:
         raise ConfigError(
-            f"the tracks of {path} extend to {width:.0f}x{height:.0f}, its frames are {made.width}x{made.height}: "
-            "make them again with vidssl track"
+            f"the tracks of {path} extend to frame {last} and {width:.0f}x{height:.0f}, the video has {num_frames} "
+            f"frames of {made.width}x{made.height}: make them again with vidssl track"
         )
-
-
-def first_few(reasons: Sequence[str]) -> str:
-    """Join the first reasons of a long list and count the rest."""
-    more = len(reasons) - _REASONS
-    return "; ".join(reasons[:_REASONS]) + (f"; and {more} more" if more > 0 else "")
 
 
 class Views(NamedTuple):
@@ -163,23 +139,10 @@ def make_views(
     recipes: Sequence[Recipe],
     generators: Sequence[np.random.Generator],
 ) -> Views:
-    """Make all views of a sample with one forward pass of the decoder.
+    """Make all views of a sample with one forward pass of the decoder, in the order of the clips.
 
-    Args:
-        video: The open video.
-        offset: First frame of the span of the video that is used.
-        meta: Of the span, as `resolve_span` returns it; with tracks for samplers that need them.
-        sampler: Chooses the clips.
-        recipes: One for each clip, or one for all clips.
-        generators: One source of random numbers for each recipe.
-
-    Returns:
-        The views, frames (T, C, S, S) and windows: those of the first clip, then those of the second, …
-
-    Raises:
-        ConfigError: The numbers of clips and recipes do not match.
-        DecodeError: A frame cannot be decoded.
-        DataError: The sampler refuses the video, as one that is too short.
+    `offset` and `meta` describe the span of the video, as `resolve_span` returns them; samplers may need tracks in
+    `meta`. There is one recipe for each clip or one for all, and one generator for each recipe.
     """
     try:
         clips = sampler(meta, generators)
@@ -190,10 +153,11 @@ def make_views(
         pairs *= len(clips)
     if len(pairs) != len(clips):
         raise ConfigError(f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip")
-    # Decide on RGB difference before decoding: it changes which frames are needed.
-    wanted = [
-        _needed_frames(clip, rng.random() < recipe.difference) for clip, (recipe, rng) in zip(clips, pairs, strict=True)
-    ]
+    wanted: list[tuple[NDArray[np.int64], ...]] = []
+    for clip, (recipe, rng) in zip(clips, pairs, strict=True):
+        # Decide on RGB difference before decoding: it changes which frames are needed.
+        difference = rng.random() < recipe.difference
+        wanted.append(difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,))
     union = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
     frames = video.frames(offset + union)
     views: list[View] = []
@@ -206,18 +170,11 @@ def make_views(
     return Views(tuple(views), tuple(middle_frames), *frames.shape[2:])
 
 
-def _needed_frames(clip: Clip, difference: bool) -> tuple[NDArray[np.int64], ...]:
-    return difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,)
-
-
 def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
-    """Convert the span of a record from seconds to frames.
+    """Return the first frame of a record's span, and the metadata of the span as if it were a video of its own.
 
     Times are rounded to the nearest frame; a span has at least one. It is clipped to the end of the file, since
     annotations are often whole seconds, slightly longer than the file.
-
-    Returns:
-        The first frame, and the metadata of the span as if it were a video of its own.
 
     Raises:
         DataError: Less than half of the span lies in the file: wrong units, times of another file, or a truncated file.
@@ -225,11 +182,10 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     start, end = record.start or 0.0, meta.duration if record.end is None else record.end
     inside = min(end, meta.duration) - start
     if inside <= 0 or 2 * inside < end - start:
-        span = f"from {start:g} s on" if record.end is None else f"{start:g}-{record.end:g} s"
+        span = f"{start:g}-{'' if record.end is None else format(record.end, 'g')} s"
         raise DataError(
-            f"{record.path}: {'most of ' if inside > 0 else ''}the row's span, {span}, lies outside the file, which is "
-            f"{meta.duration:.2f} s long: start and end are seconds; correct the list, or remove such rows with "
-            "vidssl check"
+            f"{record.path}: most of the row's span, {span}, lies outside the file, which is {meta.duration:.2f} s "
+            "long: start and end are seconds; correct the list, or remove such rows with vidssl check"
         )
     first = min(round(start * meta.fps), meta.num_frames - 1)
     stop = min(round(end * meta.fps), meta.num_frames)

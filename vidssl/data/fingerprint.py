@@ -17,24 +17,17 @@ _MISSING, _FOLDER = -1, -2  # instead of a size
 
 
 def identify(videos: VideoList) -> Tree:
-    """Describe the files of a list without opening them.
+    """Describe the files of a list, masks included, as plain data, without opening them.
 
-    Each file is inspected once, however many rows name it: its size; for a folder of images the number of files and the
-    sizes of the first and the last. Links are followed. Modification times are ignored: the same files copied again to
-    the same root are the same data.
-
-    Returns:
-        Plain data: `root`, resolved; `files`, their number, masks included; `missing`, how many do not exist; `bytes`,
-        sum of the sizes; `sizes`, hash of the sizes in the order of the list; `fps`, minimum and maximum of that
-        column, None without one; `copies`, settings of shrunk copies, None for originals, a list of several kinds.
+    Each file is inspected once, however many rows name it. Links are followed. Modification times are ignored: the same
+    files copied again to the same root are the same data. docs/evaluation.md lists the keys.
 
     Raises:
         DataError: The settings of shrunk copies cannot be read.
     """
     # Strings instead of Path objects: there may be a million.
-    real_path, copies_in, folders = RealPath(), _CopySettings(), set[str]()
-    sizes, seen, rates = array("q"), set[str](), set[float]()
-    total = missing = 0
+    real_path, folders, seen, rates = RealPath(), set[str](), set[str](), set[float]()
+    sizes, total, missing = array("q"), 0, 0
     for record in videos.records:
         if record.fps is not None:
             rates.add(record.fps)
@@ -43,20 +36,16 @@ def identify(videos: VideoList) -> Tree:
                 continue
             seen.add(path)
             try:
-                status = os.stat(path)
-                if stat.S_ISDIR(status.st_mode):
-                    count, measured = _measure_folder(path)
-                    sizes.extend((_FOLDER, count))
-                else:
-                    measured = (status.st_size,)
+                measured = _measure(path)
             except OSError:
                 sizes.append(_MISSING)
                 missing += 1
                 continue
             sizes.extend(measured)
-            total += sum(measured)
-            folders.add((real_path(path) or path).rpartition("/")[0])
-    kinds = [json.loads(kind) for kind in sorted({copies_in[folder] for folder in folders})]
+            total += sum(measured[2:] if measured[0] == _FOLDER else measured)
+            folders.add(real_path(path).rpartition("/")[0])
+    known: dict[str, str] = {}
+    kinds = [json.loads(kind) for kind in sorted({_settings_of_copies(folder, known) for folder in folders})]
     return {
         "root": os.path.realpath(videos.root),
         "files": len(seen),
@@ -68,18 +57,37 @@ def identify(videos: VideoList) -> Tree:
     }
 
 
-def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: Tree) -> None:
-    """Check that two lists have the same kind of files: originals, or copies of the same settings.
+def _measure(path: str) -> tuple[int, ...]:
+    """Size of a file; for a folder `_FOLDER`, the number of files, and the sizes of the first and the last by name."""
+    status = os.stat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        return (status.st_size,)
+    names = [name for name in os.listdir(path) if not name.startswith(".")]  # noqa: PTH208 - strings
+    ends = (min(names), max(names)) if names else ()
+    return (_FOLDER, len(names), *(os.stat(f"{path}/{name}").st_size for name in ends))
 
-    Args:
-        gallery: The list or index that is searched, for the message.
-        gallery_files: Its files, from `identify`.
-        query: The list or video that is compared with it, for the message.
-        query_files: Its files.
+
+def _settings_of_copies(folder: str, known: dict[str, str]) -> str:
+    """Settings of the copies in a resolved folder as JSON, else those of its parent; `null` for originals."""
+    if folder not in known:
+        file = f"{folder}/{COPIES}"
+        try:
+            known[folder] = json.dumps(dict(json.loads(Path(file).read_text(encoding="utf-8"))), sort_keys=True)
+        except FileNotFoundError:
+            known[folder] = _settings_of_copies(folder.rpartition("/")[0], known) if folder else "null"
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"cannot read the settings of shrunk copies in {file} ({error}): shrink the videos again into another "
+                "folder, or delete the file if they are originals"
+            ) from None
+    return known[folder]
+
+
+def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: Tree) -> None:
+    """Check that two lists have the same kind of files, from `identify`: originals, or copies of the same settings.
 
     Raises:
-        DataError: They are of several kinds, also where both lists mix the same ones: copies would be compared with
-            originals.
+        DataError: They are of several kinds, also if each list mixes them: copies would be compared with originals.
     """
     if any(files["missing"] == files["files"] for files in (gallery_files, query_files)):
         return  # the error that names the missing files comes later, when they are read
@@ -92,40 +100,8 @@ def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: T
 
 
 def _kind(files: Tree) -> str:
-    copies = files["copies"]
-    if copies is None:
-        return "original videos"
-    if isinstance(copies, list):
-        return "originals and shrunk copies together, or copies of several settings"
-    settings = ", ".join(f"{name} {value}" for name, value in copies.items() if value is not None)
-    return f"shrunk copies ({settings})"
-
-
-class _CopySettings(dict[str, str]):
-    """For each resolved folder the settings of the copies in it, as JSON; `null` for originals."""
-
-    def __missing__(self, folder: str) -> str:
-        """Read the settings in a folder, else take those of its parent."""
-        file = f"{folder}/{COPIES}"
-        try:
-            with open(file, encoding="utf-8") as text:
-                settings = json.dumps(dict(json.load(text)), sort_keys=True)
-        except FileNotFoundError:
-            settings = self[folder.rpartition("/")[0]] if folder else "null"
-        except OSError as error:
-            raise DataError(f"cannot read {file}: {error.strerror}; make it readable for this user") from None
-        except (ValueError, TypeError) as error:
-            raise DataError(
-                f"{file} does not hold the settings of shrunk copies ({error}): shrink the videos again into another "
-                "folder, or delete the file if they are originals"
-            ) from None
-        self[folder] = settings
-        return settings
-
-
-def _measure_folder(folder: str) -> tuple[int, tuple[int, ...]]:
-    """Return the number of files in a folder, and the sizes of the first and the last by name."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if not entry.name.startswith(".")]
-    ends = (min(names), max(names)) if names else ()
-    return len(names), tuple(os.stat(f"{folder}/{name}").st_size for name in ends)
+    kinds = []
+    for copies in files["copies"] if isinstance(files["copies"], list) else [files["copies"]]:
+        settings = ", ".join(f"{name} {value}" for name, value in (copies or {}).items() if value is not None)
+        kinds.append(f"shrunk copies ({settings})" if copies else "original videos")
+    return " and ".join(kinds)

@@ -1,8 +1,8 @@
 """Samplers: which frames of a video make a clip. Pure functions of metadata and random numbers; nothing is decoded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,40 +28,37 @@ class Clip:
         return int(self.indices[len(self.indices) // 2])
 
 
-class Sampler(Protocol):
+class Sampler:
     """Chooses the clips of a sample from the metadata of its video."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Choose clips; `generators` has one source of random numbers for each view of the sample."""
-        ...
+        raise NotImplementedError
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "vidssl.data")
 
 
 class ClipSettings(Settings):
-    """Length of a clip, and what to do with shorter videos.
-
-    Exactly one of `seconds` (duration of the span) and `sampling_rate` (stride between kept frames) is set. With
-    `target_fps`, `sampling_rate` counts frames at this rate: the span lasts `frames * sampling_rate / target_fps`
-    seconds, as in SlowFast (`slowfast/datasets/decoder.py`).
-    `short_video`: `loop` repeats a short video from its start, `hold` repeats its last frame, `error` raises an error.
-    """
+    """Length of a clip, and what to do with shorter videos."""
 
     renamed: ClassVar[dict[str, str]] = {"short": "short_video"}
 
     frames: int = Field(ge=1)  # T
-    seconds: float | None = Field(default=None, gt=0)
-    sampling_rate: int | None = Field(default=None, ge=1)
+    seconds: float | None = Field(default=None, gt=0)  # of the span; or instead:
+    sampling_rate: int | None = Field(default=None, ge=1)  # stride between kept frames
+    # Rate that `sampling_rate` counts in: the span lasts frames * sampling_rate / target_fps seconds, as in SlowFast.
     target_fps: float | None = Field(default=None, gt=0)
-    short_video: Literal["loop", "hold", "error"] = "loop"
+    short_video: Literal["loop", "hold", "error"] = "loop"  # repeat it from its start, its last frame, or raise
 
     @model_validator(mode="after")
     def _one_length(self) -> "ClipSettings":
-        if (self.seconds is None) == (self.sampling_rate is None):
-            raise ValueError("set exactly one of seconds and sampling_rate")
-        if self.target_fps is not None and self.sampling_rate is None:
-            raise ValueError("target_fps is the frame rate that sampling_rate counts in: set both, or seconds alone")
+        given = (self.seconds is not None, self.sampling_rate is not None, self.target_fps is not None)
+        if given not in ((True, False, False), (False, True, False), (False, True, True)):
+            raise ValueError("set exactly one of seconds and sampling_rate; target_fps only with sampling_rate")
         return self
 
     def span(self, fps: float, factor: float = 1.0) -> int:
@@ -75,11 +72,7 @@ class ClipSettings(Settings):
         return max(1, round(seconds * factor * fps))
 
     def clip(self, meta: VideoMeta, start: int, span: int) -> Clip:
-        """Keep `frames` of the native frames start … start + span - 1, evenly spaced, both ends included.
-
-        Raises:
-            DataError: The video is shorter and `short_video` is `error`.
-        """
+        """Keep `frames` of the native frames start … start + span - 1, evenly spaced, both ends included."""
         steps = max(self.frames - 1, 1)
         indices = start + np.arange(self.frames, dtype=np.int64) * (span - 1) // steps
         end = meta.num_frames - 1
@@ -94,37 +87,31 @@ class ClipSettings(Settings):
 
 
 @SAMPLERS.register("random")
-class Random:
-    """Clips with independent, uniform starts.
-
-    `jitter`: the duration of each clip is multiplied by a uniform number in [1 - jitter, 1 + jitter];
-    `reverse`: probability that a clip is reversed. (SCE, section 4.2.1 and Table 16.)
-    """
+class Random(Sampler):
+    """Clips with independent, uniform starts (SCE, section 4.2.1 and Table 16)."""
 
     class Config(ClipSettings):
         """Settings of the sampler."""
 
-        jitter: float = Field(default=0.0, ge=0, lt=1)
-        reverse: float = Field(default=0.0, ge=0, le=1)
+        jitter: float = Field(default=0.0, ge=0, lt=1)  # durations are multiplied by uniform numbers in 1 ± jitter
+        reverse: float = Field(default=0.0, ge=0, le=1)  # probability that a clip is reversed
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Draw one clip with each generator."""
-        return [self._draw(meta, generator) for generator in generators]
-
-    def _draw(self, meta: VideoMeta, generator: np.random.Generator) -> Clip:
-        jitter = self.config.jitter
-        span = self.config.span(meta.fps, generator.uniform(1 - jitter, 1 + jitter))
-        start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
-        reverse = generator.random() < self.config.reverse
-        clip = self.config.clip(meta, start, span)
-        return Clip(clip.indices[::-1], clip.first, clip.last) if reverse else clip
+        jitter, clips = self.config.jitter, []
+        for generator in generators:
+            span = self.config.span(meta.fps, generator.uniform(1 - jitter, 1 + jitter))
+            start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
+            reverse = generator.random() < self.config.reverse
+            clip = self.config.clip(meta, start, span)
+            clips.append(replace(clip, indices=clip.indices[::-1]) if reverse else clip)
+        return clips
 
 
 @SAMPLERS.register("uniform")
-class Uniform:
+class Uniform(Sampler):
     """Clips at evenly spaced starts, from the first frame of the video to the last; a single clip is centered."""
 
     class Config(ClipSettings):
@@ -132,8 +119,7 @@ class Uniform:
 
         clips: int = Field(default=10, ge=1)
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Return `clips` clips; nothing is random."""
@@ -155,16 +141,13 @@ class Center(Uniform):
 
 
 @SAMPLERS.register("pair")
-class Pair:
+class Pair(Sampler):
     """Clips that lie far apart, one for each view, in random order.
 
     A clip spans L native frames. From the last native frame of one clip to the first of the next there are at least
     `min_gap` frames, so their starts are at least L - 1 + `min_gap` apart; for clips of one frame, i < j, that is
     j - i >= `min_gap`. All placements that satisfy this are equally likely, and so are all assignments to the views.
     (Purushwalkam & Gupta, 2020: frames at least 40 apart.)
-
-    `no_room`: for videos without room for that, `error` raises an error, and `closest` places the clips as far apart
-    as the video allows. Videos shorter than one clip follow `short_video`.
     """
 
     class Config(ClipSettings):
@@ -173,18 +156,12 @@ class Pair:
         renamed: ClassVar[dict[str, str]] = {**ClipSettings.renamed, "too_short": "no_room"}
 
         min_gap: int = Field(default=40, ge=1)  # native frames
-        no_room: Literal["error", "closest"] = "error"
+        no_room: Literal["error", "closest"] = "error"  # closest: place them as far apart as the video allows
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        """Draw the clips, all with the first generator, since their positions depend on each other.
-
-        Raises:
-            ConfigError: Fewer than two views.
-            DataError: The video is too short, and `no_room` is `error`.
-        """
+        """Draw the clips, all with the first generator, since their positions depend on each other."""
         views = len(generators)
         if views < 2:
             raise ConfigError(f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}")
@@ -218,29 +195,21 @@ class TrackedPair(Pair):
 
     The middle frames are at least `min_gap` apart; the clips around them may overlap. All pairs of frames that share a
     track are equally likely, however many tracks they share.
-
-    `untracked`: for videos without such a pair, `error` raises an error, and `pair` draws as the sampler `pair` does.
     """
 
     class Config(Pair.Config):
         """Settings of the sampler."""
 
-        untracked: Literal["error", "pair"] = "error"
+        untracked: Literal["error", "pair"] = "error"  # for videos without such a pair; pair: draw as that sampler
 
     config: Config
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
-        """Draw the clips, all with the first generator.
-
-        Raises:
-            ConfigError: Not two views, or `meta` has no tracks.
-            DataError: There is no pair, and `untracked` is `error`; or from `Pair`.
-        """
-        if len(generators) != 2:
-            raise ConfigError(f"the sampler tracked_pair draws two clips, data.views names {len(generators)} recipes")
-        if meta.tracks is None:
+        """Draw the clips, all with the first generator."""
+        if len(generators) != 2 or meta.tracks is None:
             raise ConfigError(
-                "the sampler tracked_pair needs tracks: run vidssl track and set tracks.folder to its output folder"
+                f"the sampler tracked_pair needs 2 recipes in data.views, got {len(generators)}, and tracks: set "
+                "tracks.folder to the output of vidssl track"
             )
         span = self.config.span(meta.fps)
         middle = int(self.config.clip(meta, 0, span).middle_frame)
@@ -274,14 +243,9 @@ def pairs_of(tracks: Tracks, min_gap: int, first: int, last: int) -> NDArray[np.
 
 
 def chunk_starts(num_frames: int, chunks: int, length: int) -> list[int]:
-    """Place chunks of `length` consecutive frames as far apart as a video allows.
+    """Return the starts of chunks of `length` frames: evenly spaced, the first and last one at the ends of the video.
 
-    The first chunk starts with the video, the last one ends with it, the others are evenly spaced; they overlap where
-    the video is short. A single chunk is the first one.
-
-    Returns:
-        The start frames, ascending; fewer than `chunks` where there are not so many, [0] for videos shorter than a
-        chunk.
+    They overlap where the video is short; there are fewer than `chunks` where it has not so many starts.
     """
     last = max(num_frames - length, 0)
     count = min(chunks, last + 1)

@@ -30,11 +30,7 @@ def _permutation(seed: int, epoch: int, num_records: int) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class StepSampler:
-    """The micro-batches of one process for the steps start … stop - 1: a batch sampler.
-
-    Raises:
-        ConfigError: The batch sizes do not divide, or exceed the dataset.
-    """
+    """The micro-batches of one process for the steps start … stop - 1: a batch sampler."""
 
     num_records: int
     batch_size: int  # global

@@ -32,11 +32,7 @@ def tracks_name(name: str, record: VideoRecord) -> str:
 
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:
-    """Write tracks and the settings that they were made with, atomically.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
+    """Write tracks and the settings that they were made with, atomically."""
     content = io.BytesIO()
     np.savez_compressed(
         content,
@@ -78,22 +74,12 @@ def sample_track(
     generator: np.random.Generator,
     visible: float = VISIBLE,
 ) -> NDArray[np.float32]:
-    """Draw a track that is visible in all views of a sample, and return its box in each: a patch pair.
+    """Draw a track that is visible in all views of a sample, and return its boxes (views, 4), pixels: a patch pair.
 
     A track can be drawn if it has a box in each of the frames, of which each view contains at least the fraction
     `visible`, at least `SMALLEST` of the side of the view wide and high. All such tracks are equally likely. Without
-    one, the boxes are the whole views, (0, 0, S, S).
-
-    Args:
-        tracks: Tracks of the video.
-        frames: Middle frame of each view, as numbered in the tracks.
-        windows: Crop of each view.
-        sizes: Side of each view, pixels.
-        generator: Source of random numbers.
-        visible: Fraction of a box that each view must contain.
-
-    Returns:
-        (views, 4) xyxy, pixels of each view.
+    one, the boxes are the whole views, (0, 0, S, S). `frames` are the middle frames of the views, `windows` their
+    crops, and `sizes` their sides in pixels.
     """
     candidates: list[dict[int, NDArray[np.float32]]] = []  # for each view: track number to its box there
     for frame, window, size in zip(frames, windows, sizes, strict=True):

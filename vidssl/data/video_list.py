@@ -4,36 +4,49 @@ import csv
 import hashlib
 import io
 import os
+import re
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from vidssl.atomic import replacing
-from vidssl.config import Settings
-from vidssl.data.column_store import Records, take
-from vidssl.data.list_paths import PathRule
-from vidssl.data.rows import COLUMNS, check_duplicates, check_header, parse_row, read_rows, row_key
+from vidssl.data.column_store import Records
+from vidssl.data.list_paths import PathRule, full_path
 from vidssl.errors import DataError
-from vidssl.randomness import generator
 from vidssl.types import VideoRecord
+
+_COLUMNS = ("path", "label", "start", "end", "fps", "mask")
+_HEADER = "path[,label][,start][,end][,fps][,mask]"
 
 
 @dataclass(frozen=True)
 class VideoList:
-    """A list: records with full paths, and the names as written in the file."""
+    """The rows of a list and what lies beside it."""
 
     path: Path
-    root: Path  # the folder that the names are relative to
-    names: Sequence[str]
-    records: Sequence[VideoRecord]
+    records: Records  # with full paths
     classes: tuple[str, ...]  # name of class n; empty without classes.txt
+
+    @property
+    def root(self) -> Path:
+        """The folder that the names are relative to."""
+        return self.records.root
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Paths as written in the file."""
+        return self.records.names
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """(N,) label of each row, -1 where unknown."""
+        return self.records.labels
 
     @property
     def fingerprint(self) -> str:
@@ -43,16 +56,9 @@ class VideoList:
         rows += [os.path.relpath(r.mask, self.root) for r in self.records if r.mask is not None]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """(N,) label of each row, -1 where unknown."""
-        if isinstance(self.records, Records):
-            return self.records.labels
-        return np.array([record.label for record in self.records], np.int64)
-
-    def rows(self, chosen: Sequence[int]) -> "VideoList":
+    def rows(self, chosen: Iterable[int]) -> "VideoList":
         """Select rows of the list."""
-        return replace(self, names=take(self.names, chosen), records=take(self.records, chosen))
+        return replace(self, records=Records(self.root, map(self.records.row, chosen)))
 
     def class_name(self, label: int) -> str:
         """Name of a class; its number without classes.txt, `?` for -1."""
@@ -61,222 +67,142 @@ class VideoList:
         return self.classes[label] if self.classes else str(label)
 
 
-class Subset(Settings):
-    """A class-balanced subset: the same fraction of each class, or the same number of videos."""
-
-    share: float | None = Field(default=None, gt=0, le=1)  # fraction of each class, at least one video
-    per_class: int | None = Field(default=None, ge=1)  # videos of each class; exactly one of the two
-    seed: int = Field(default=0, ge=0)
-
-    @model_validator(mode="after")
-    def _one_size(self) -> "Subset":
-        if (self.share is None) == (self.per_class is None):
-            raise ValueError("give exactly one of share and per_class")
-        return self
-
-
-def choose(videos: VideoList, subset: Subset) -> VideoList:
-    """Draw a class-balanced subset of a list; larger subsets of the same seed include the smaller ones.
-
-    Raises:
-        DataError: The list has no labels, or a class has too few videos.
-    """
-    rows: dict[int, list[int]] = {}
-    for n, label in enumerate(videos.labels.tolist()):
-        rows.setdefault(label, []).append(n)
-    if -1 in rows:
-        raise DataError(f"a subset of {videos.path} is drawn by class, and {len(rows[-1])} videos have no label")
-    chosen = []
-    for label, members in rows.items():
-        count = subset.per_class or max(1, int((subset.share or 0.0) * len(members) + 0.5))
-        if count > len(members):
-            raise DataError(
-                f"{videos.path} has {len(members)} videos of class {videos.class_name(label)!r}, the subset needs "
-                f"{count}: lower data.subset.per_class"
-            )
-        chosen += generator(subset.seed, label).permutation(members)[:count].tolist()
-    return videos.rows(sorted(chosen))
-
-
-# Reading -----------------------------------------------------------------------------------------------------
-
-
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
     """Read a list: CSV with the header `path[,label][,start][,end][,fps][,mask]`.
 
-    `classes.txt` and `root.txt` are read from the same folder. Paths of videos and masks are relative to `root`, else
-    to the folder in root.txt, else to the folder of the list.
+    `classes.txt` and `root.txt` are read from the same folder.
 
     Args:
         path: The list.
-        root: Folder that overrides root.txt.
+        root: Folder that paths are relative to; None: the folder in root.txt, else that of the list.
         allow_external: Accept absolute paths and paths that leave the root.
 
     Raises:
         DataError: `file:line`, the value and the rule, for the first row that breaks one.
     """
     path = Path(path)
-    beside = path.parent / "root.txt"
     if root is None:
-        root = read_text(beside, "give another root").rstrip("\r\n") if beside.exists() else path.parent
-        if not str(root):
-            raise DataError(f"{beside} is empty: write the folder of the videos into it, or delete it")
+        root = next(iter(_lines_beside(path, "root.txt")), path.parent)
     root = Path(root)
-    classes = _read_classes(path.parent / "classes.txt")
-    rows = read_rows(path)
+    classes = _lines_beside(path, "classes.txt")
+    rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
-    columns = check_header(f"{path}:{line}", header)
-    rule = PathRule(root, allow_external)
-    records = Records(root)
+    columns = [column.strip() for column in header]
+    if "path" not in columns or not {*columns} <= {*_COLUMNS} or len({*columns}) < len(columns):
+        text = ",".join(columns)[:200]
+        raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
+    rule, records = PathRule(root, allow_external), Records(root)
     lines, keys = array("q"), array("q")
     for line, row in rows:
-        place = f"{path}:{line}"
-        if len(row) != len(columns):
-            raise DataError(f"{place}: {len(row)} fields, the header has {len(columns)}; quote names with commas")
-        record = parse_row(dict(zip(columns, row, strict=True)), place, rule, len(classes))
+        try:
+            record = _parse_row(columns, row, rule, len(classes))
+        except ValueError as error:
+            raise DataError(f"{path}:{line}: {error}") from None
         records.append(record)
         lines.append(line)
         keys.append(hash(row_key(root, record)))
     if not lines:
         raise DataError(f"list {path} has no rows")
-    check_duplicates(path, np.array(lines), np.array(keys), records)
-    return VideoList(path, root, records.names, records, classes)
+    _check_duplicates(path, lines, np.asarray(keys), records)
+    return VideoList(path, records, classes)
 
 
-def _read_classes(path: Path) -> tuple[str, ...]:
-    if not path.exists():
+def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
+    """Lines of a file beside a list; none without the file."""
+    file = path.with_name(name)
+    if not file.exists():
         return ()
-    text = read_text(path, "delete it").rstrip("\r\n")
+    text = read_text(file, "delete it").rstrip("\r\n")
     if not text:
-        raise DataError(f"{path} is empty: write the name of class n into line n, from 0, or delete it")
+        raise DataError(f"{file} is empty: write it again, or delete it")
     return tuple(text.split("\n"))
 
 
-def read_text(path: Path, remedy: str) -> str:
-    """Read a text file, UTF-8 with or without a byte-order mark.
+def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows of a CSV file that are not blank, header included, with the line number that each ends in."""
+    # Universal newlines or splitlines would also split at characters that names may contain.
+    with _reading(path, remedy), open(path, encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file, strict=True)
+        try:
+            for row in rows:
+                if "".join(row).strip():
+                    yield rows.line_num, row
+        except csv.Error as error:
+            raise DataError(f"{path}:{rows.line_num}: not CSV: {error}; is a quote left open?") from None
 
-    Raises:
-        DataError: It cannot be read, with the remedy; or it is not UTF-8.
-    """
-    try:
+
+def read_text(path: Path, remedy: str) -> str:
+    """Read a text file, UTF-8 with or without a byte-order mark; `remedy` ends the error for a missing file."""
+    with _reading(path, remedy):
         return path.read_text(encoding="utf-8-sig")
+
+
+@contextmanager
+def _reading(path: Path, remedy: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DataError(f"cannot read list {path}: {error.strerror}; {remedy}") from None
     except UnicodeDecodeError:
         raise DataError(f"list {path} is not UTF-8: save it as UTF-8") from None
 
 
-# Writing -----------------------------------------------------------------------------------------------------
+def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_classes: int) -> VideoRecord:
+    """Convert a row to a record with the paths of the list; ValueError if it breaks a rule."""
+    if len(row) != len(columns):
+        raise ValueError(f"{len(row)} fields, the header has {len(columns)}; quote names with commas")
+    fields = dict(zip(columns, row, strict=True))
+    rule.check(fields["path"], "path")
+    if "mask" in fields:  # a list has masks in all rows or in none
+        rule.check(fields["mask"], "mask")
+    try:
+        label = int(fields.get("label", -1))
+        start, end, fps = (float(fields[column]) if fields.get(column) else None for column in ("start", "end", "fps"))
+    except ValueError as error:
+        raise ValueError(f"{error}: labels are whole numbers, start, end and fps are numbers") from None
+    limit = num_classes or 2**63  # int64, as in tensors
+    if not -1 <= label < limit:
+        raise ValueError(f"label {label} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
+    if any(number is not None and not 0 <= number < float("inf") for number in (start, end, fps)):
+        raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
+    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"))
 
 
-class Row(NamedTuple):
-    """A row to write; its paths are relative to the root of the list."""
+def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:
+    """Key that is unique in a list: the normalised path, the span, the frame rate and the mask."""
+    mask = None if record.mask is None else full_path(root, record.mask)
+    return full_path(root, record.path), record.start or 0.0, record.end, record.fps, mask
 
-    path: str
-    label: int = -1  # -1: unknown
-    start: float | None = None  # seconds
-    end: float | None = None  # seconds
-    fps: float | None = None  # frames per second, of a folder of images
-    mask: str | None = None  # a PNG
+
+def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64], records: Records) -> None:
+    """Check that no row repeats an earlier one; `keys` are hashes, so that a million rows need no dict."""
+    _, group, size = np.unique(keys, return_inverse=True, return_counts=True)
+    first: dict[tuple[Any, ...], int] = {}
+    for row in np.flatnonzero(size[group] > 1).tolist():
+        record = records[row]
+        earlier = first.setdefault(row_key(records.root, record), row)
+        if earlier != row:
+            raise DataError(
+                f"{path}:{lines[row]}: {records.names[row]!r}, label {record.label}, is also in line {lines[earlier]}, "
+                f"label {records[earlier].label}: delete one; two kinds of labels are two lists"
+            )
 
 
 def write_lists(
-    out: Path, root: Path, lists: Mapping[str, Iterable[tuple[str, int] | Row]], classes: Sequence[str]
+    out: Path, root: Path, lists: Mapping[str, Iterable[VideoRecord | tuple[Any, ...]]], classes: Sequence[str]
 ) -> None:
     """Write `NAME.csv` for each list, `classes.txt` if there are classes, and `root.txt`: all of them or none.
 
     Args:
         out: Folder for the files; created if missing.
         root: Folder that the paths are relative to.
-        lists: The rows of each list; columns without a value are left out.
-        classes: Name of class n.
+        lists: The records of each list, or tuples of their fields; columns without a value are left out.
+        classes: Names of the classes.
 
     Raises:
         DataError: They cannot be written; existing files are unchanged.
     """
-    texts = {f"{name}.csv": _csv([Row(*row) for row in rows]) for name, rows in lists.items()}
-    _write_all(out, {**texts, **_beside(root, classes)})
-
-
-def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
-    """Write a list again under its name, with all its columns, `classes.txt` and `root.txt`.
-
-    Args:
-        videos: The list.
-        out: Folder for the files; created if missing.
-        root: Folder that the new names are relative to.
-        names: New name of each row; None leaves the row out.
-
-    Returns:
-        The new list.
-
-    Raises:
-        DataError: From `place_of_copy`, or the files cannot be written.
-    """
-    path = place_of_copy(videos, out, root)
-    rows = (row for _, row in read_rows(videos.path))
-    header = next(rows)
-    column = [name.strip() for name in header].index("path")
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    for row, new in zip(rows, names, strict=True):
-        if new is not None:
-            writer.writerow([*row[:column], new, *row[column + 1 :]])
-    _write_all(out, {path.name: text.getvalue(), **_beside(root, videos.classes)})
-    return path
-
-
-def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
-    """Return the path that `copy_list` writes to; call it before long work.
-
-    Raises:
-        DataError: The copy would overwrite the list, or join lists with other classes or another root; or the list has
-            masks, which would not be copied.
-    """
-    if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
-        raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
-    path = out / videos.path.name
-    if path.exists() and path.samefile(videos.path):
-        raise DataError(f"{path} is the list that is read: choose another folder to write to")
-    check_beside(out, root, videos.classes)
-    return path
-
-
-def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
-    """Check that `classes.txt` and `root.txt` of a folder fit a list that is to be written there.
-
-    Raises:
-        DataError: They belong to other lists.
-    """
-    for name, text in _beside(root, classes).items():
-        there = out / name
-        if there.exists() and read_text(there, "delete it or choose another folder") != text:
-            raise DataError(f"{there} belongs to other lists: choose another folder to write to")
-    if not classes and (out / "classes.txt").exists():
-        raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
-
-
-def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
-    """The files beside a list and their content."""
-    named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
-    return {**named, "root.txt": f"{root.resolve()}\n"}
-
-
-def _csv(rows: Sequence[Row]) -> str:
-    if any(row.mask for row in rows) and not all(row.mask for row in rows):
-        raise ValueError("some rows have a mask and some have none: a list has masks in all rows or in none")
-    missing = Row("")
-    used = [n for n in range(len(COLUMNS)) if n == 0 or any(row[n] != missing[n] for row in rows)]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS[n] for n in used)
-    writer.writerows([row[n] for n in used] for row in rows)
-    return text.getvalue()
-
-
-def _write_all(out: Path, texts: Mapping[str, str]) -> None:
-    """Write files into a folder: all of them or none."""
+    texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     folders = [name for name in texts if (out / name).is_dir()]
     if folders:
         raise DataError(f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists")
@@ -289,3 +215,66 @@ def _write_all(out: Path, texts: Mapping[str, str]) -> None:
                 file.flush()
     except OSError as error:
         raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+
+
+def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
+    records = [row if isinstance(row, VideoRecord) else VideoRecord(*row) for row in rows]
+    default = VideoRecord("")
+    columns = [c for c in _COLUMNS if c == "path" or any(getattr(r, c) != getattr(default, c) for r in records)]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for record in records:
+        _check_name(record.path)
+        writer.writerow([getattr(record, column) for column in columns])
+    return text.getvalue()
+
+
+def _check_name(name: str) -> None:
+    """Check that a list or `classes.txt` can hold a name."""
+    if re.search("[\r\n\ud800-\udfff]", name):
+        raise DataError(f"{name!r} holds a line break or is not UTF-8: rename it")
+
+
+def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
+    """Write a list again, with `classes.txt` and `root.txt`, and return its path.
+
+    Args:
+        videos: The list.
+        out: Folder for the files; created if missing.
+        root: Folder that the new names are relative to.
+        names: New name of each row; None leaves the row out.
+    """
+    path = place_of_copy(videos, out, root)
+    rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
+    write_lists(out, root, {path.stem: [replace(row, path=name) for row, name in rows if name]}, videos.classes)
+    return path
+
+
+def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
+    """Return the path that `copy_list` writes to, or raise DataError if it will not write; call it before long work."""
+    if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
+        raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
+    path = out / f"{videos.path.stem}.csv"
+    if path.exists() and path.samefile(videos.path):
+        raise DataError(f"{path} is the list that is read: choose another folder to write to")
+    check_beside(out, root, videos.classes)
+    return path
+
+
+def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
+    """Raise DataError if `classes.txt` or `root.txt` of a folder belong to other lists than one to be written there."""
+    for name, text in _beside(root, classes).items():
+        there = out / name
+        if there.exists() and read_text(there, "delete it or choose another folder") != text:
+            raise DataError(f"{there} belongs to other lists: choose another folder to write to")
+    if not classes and (out / "classes.txt").exists():
+        raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
+
+
+def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
+    """The files beside a list and their content."""
+    for name in classes:
+        _check_name(name)
+    named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
+    return {**named, "root.txt": f"{root.resolve()}\n"}

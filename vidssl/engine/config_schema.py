@@ -11,8 +11,8 @@ from pydantic import Field, create_model, model_validator
 from vidssl import distributed
 from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.samplers import SAMPLERS
+from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
-from vidssl.data.video_list import Subset
 from vidssl.engine.optim import OptimizerConfig
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.evaluation.protocols import PROTOCOLS

@@ -10,11 +10,10 @@ import torch
 
 from vidssl import distributed
 from vidssl.atomic import write_whole
-from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.errors import DataError, Interrupted, VidsslError
+from vidssl.errors import DataError, Interrupted, VidsslError, first_few
 from vidssl.types import Batch
 
 _log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ class Feed:
                 self._write_report()
             raise DataError(
                 f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {self._limit}: "
-                f"{first_few([*self._broken.values()])}; all are listed in {self._report}"
+                f"{first_few(self._broken.values(), separator='; ')}; all are listed in {self._report}"
             )
 
     def _write_report(self) -> None:

@@ -12,11 +12,12 @@ from vidssl import distributed
 from vidssl.atomic import replacing
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import train_loader
+from vidssl.data.loader import Loader
 from vidssl.data.samplers import SAMPLERS
 from vidssl.data.step_sampler import StepSampler
+from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
-from vidssl.data.video_list import VideoList, choose, read_list
+from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.feed import Feed
@@ -103,7 +104,7 @@ class Training:
         processes = distributed.rank(), distributed.world()
         micro = _micro_batch_size(run)
         keys = StepSampler(len(dataset), run.batch_size, micro, step, self.stop, run.seed, *processes)
-        loader = train_loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
+        loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
         return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
 
     def save(self, required: bool = True) -> None:

@@ -21,6 +21,7 @@ import torch
 import vidssl
 from vidssl.atomic import replacing, write_json, write_whole
 from vidssl.config import Tree
+from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.types import Features, VideoRecord
@@ -49,14 +50,8 @@ class FeatureFolder:
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
-        root = self.root if root is None else root
-        names = tuple(self.names[row] for row in rows)
-        labels = (int(self.features.label[row]) for row in rows)
-        records = tuple(
-            VideoRecord(str(root / name), label, *self.spans[row])
-            for name, label, row in zip(names, labels, rows, strict=True)
-        )
-        return VideoList(self.path, root, names, records, self.classes)
+        listed = (VideoRecord(self.names[row], int(self.features.label[row]), *self.spans[row]) for row in rows)
+        return VideoList(self.path, Records(self.root if root is None else root, listed), self.classes)
 
 
 def check_name(path: Path, remedy: str) -> None:

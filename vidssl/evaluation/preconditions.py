@@ -107,17 +107,13 @@ def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
     different videos.
     """
     real_path = RealPath()
-
-    def file(record: VideoRecord) -> str:
-        return real_path(record.path) or record.path  # None: the links form a loop
-
     rows: dict[str, list[int]] = {}
     for n, record in enumerate(gallery.records):
-        rows.setdefault(file(record), []).append(n)
+        rows.setdefault(real_path(record.path), []).append(n)
     pairs = [
         (n, row)
         for n, record in enumerate(query.records)
-        for row in rows.get(file(record), ())
+        for row in rows.get(real_path(record.path), ())
         if _overlap(record, gallery.records[row])
     ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)

@@ -4,7 +4,6 @@ from vidssl.prepare.chunks import prepare_chunks
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
-from vidssl.prepare.match import Counts, Report
 from vidssl.prepare.other_projects import FORMS, prepare_list
 from vidssl.prepare.ssv2 import prepare_ssv2
 from vidssl.prepare.torchvision_sets import prepare_torchvision
@@ -13,8 +12,6 @@ from vidssl.prepare.ucf101 import prepare_ucf101
 
 __all__ = [
     "FORMS",
-    "Counts",
-    "Report",
     "prepare_chunks",
     "prepare_folder",
     "prepare_hmdb51",

@@ -3,14 +3,12 @@
 `remedy` ends the error for a missing file, such as "pass an official CSV".
 """
 
-import csv
-import io
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.data.video_list import read_text
+from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import DataError
 
 
@@ -23,19 +21,16 @@ def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
 
 def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the rows of a CSV file with a header, each with its `file:line`; `columns` must not be empty."""
-    reader = csv.DictReader(io.StringIO(read_text(path, remedy), newline=""), strict=True)
-    try:
-        header = reader.fieldnames or ()
-        missing = [column for column in columns if column not in header]
-        if missing:
-            raise DataError(f"{path}:1: header {','.join(header)!r} lacks {' and '.join(missing)}; {remedy}")
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            if None in row or not all((row[column] or "").strip() for column in columns):
-                raise DataError(f"{place}: a row needs {', '.join(columns)}; quote names with commas")
-            yield place, row
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not CSV: {error}; is a quote left open?") from None
+    rows = read_rows(path, remedy)
+    _, header = next(rows, (1, []))
+    missing = [column for column in columns if column not in header]
+    if missing:
+        raise DataError(f"{path}:1: header {','.join(header)!r} lacks {' and '.join(missing)}; {remedy}")
+    for line, row in rows:
+        fields = dict(zip(header, row, strict=False))
+        if len(row) > len(header) or not all(fields.get(column, "").strip() for column in columns):
+            raise DataError(f"{path}:{line}: a row needs {', '.join(columns)}; quote names with commas")
+        yield f"{path}:{line}", fields
 
 
 def read_json(path: Path) -> Any:

@@ -1,38 +1,17 @@
 """Chunks: spans of consecutive frames, far apart, each listed as a video (Purushwalkam & Gupta, 2020)."""
 
-import os
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.video_list import Row, place_of_copy, read_list, write_lists
+from vidssl.data.video_list import place_of_copy, read_list, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.file_index import preview
+from vidssl.prepare.file_index import quoted
 from vidssl.progress import progress
+from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
-
-
-@dataclass(frozen=True)
-class ChunkReport:
-    """The chunks of a list; `str()` is what the command prints."""
-
-    videos: int  # rows that were read
-    chunks: int  # rows that were written
-    short: tuple[str, ...]  # videos that are shorter than a chunk
-    fewer: int  # videos too short for all chunks
-    duplicates: int  # dropped chunks
-
-    def __str__(self) -> str:
-        lines = [f"{self.videos} videos, {self.chunks} chunks"]
-        if self.short:
-            lines.append(f"{len(self.short)} videos are shorter than a chunk: {preview(self.short)}")
-        if self.fewer:
-            lines.append(f"{self.fewer} videos have fewer chunks")
-        if self.duplicates:
-            lines.append(f"{self.duplicates} duplicate chunks dropped")
-        return "\n".join(lines)
 
 
 def prepare_chunks(
@@ -45,8 +24,8 @@ def prepare_chunks(
     root: Path | None = None,
     allow_external: bool = False,
     fps: float | None = None,
-) -> ChunkReport:
-    """Write a list with `chunks` rows for each row of another: maximally spaced spans of `frames` frames.
+) -> str:
+    """Write a list with `chunks` rows for each row of another, maximally spaced spans of frames; return the report.
 
     A chunk is a row with `start` and `end`; nothing is decoded or copied. A row with a span is cut into chunks of that
     span. Labels and masks are kept.
@@ -54,44 +33,42 @@ def prepare_chunks(
     Args:
         videos: The list to read.
         out: Folder for the new list, which has the same file name.
-        chunks: Chunks of each video.
-        frames: Frames of each chunk.
+        chunks: Chunks of each video, of `frames` frames each.
+        frames: Frames of a chunk.
         short: Videos shorter than a chunk: `keep` makes them one chunk, `drop` skips them.
         root: Folder of the videos, instead of the one in root.txt.
         allow_external: Accept paths that leave the root.
         fps: Frame rate for folders of images without one in the list; written to the new list.
-
-    Raises:
-        ConfigError: `chunks` or `frames` is below 1.
-        DataError: The list or a video cannot be read, no chunk is left, or the list cannot be written.
     """
     if chunks < 1 or frames < 1:
         raise ConfigError(f"{chunks} chunks of {frames} frames: both must be at least 1")
     listed = read_list(videos, root, allow_external)
     place_of_copy(listed, out, listed.root)
-    rows: list[Row] = []
+    rows: list[VideoRecord] = []
     too_short: list[str] = []
     fewer = 0
-    items = list(zip(listed.names, listed.records, strict=True))
-    for name, record in progress(items, title="chunks", unit="video", leave=False):
+    for number, record in enumerate(progress(listed.records, title="chunks", unit="video", leave=False)):
         with open_video(record.path, fps=record.fps or fps) as video:
             whole, (first, part) = video.meta, resolve_span(video.meta, record)
-        mask = None if record.mask is None else Path(os.path.relpath(record.mask, listed.root)).as_posix()
-        rate = whole.fps if Path(record.path).is_dir() else record.fps
-        row = Row(name, record.label, record.start, record.end, rate, mask)
+        row = replace(listed.records.row(number), fps=whole.fps if Path(record.path).is_dir() else record.fps)
         if part.num_frames < frames:
-            too_short.append(name)
+            too_short.append(row.path)
             rows += [row] if short == "keep" else []
             continue
         starts = [first + start for start in chunk_starts(part.num_frames, chunks, frames)]
         fewer += len(starts) < chunks
         # Microseconds are short to write and still precise enough to select exactly these frames.
         rows += [
-            row._replace(start=round(start / whole.fps, 6), end=round((start + frames) / whole.fps, 6))
+            replace(row, start=round(start / whole.fps, 6), end=round((start + frames) / whole.fps, 6))
             for start in starts
         ]
     unique = dict.fromkeys(rows)  # keeps the order
     if not unique:
         raise DataError(f"no video of {videos} has {frames} frames: use shorter chunks, or keep short videos")
     write_lists(out, listed.root, {videos.stem: unique}, listed.classes)
-    return ChunkReport(len(items), len(unique), tuple(too_short), fewer, len(rows) - len(unique))
+    report = [f"{len(listed.records)} videos, {len(unique)} chunks"]
+    if too_short:
+        report.append(f"{len(too_short)} videos are shorter than a chunk: {quoted(too_short)}")
+    if fewer:
+        report.append(f"{fewer} videos have fewer chunks")
+    return "\n".join(report)

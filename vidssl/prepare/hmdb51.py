@@ -7,25 +7,18 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import file_names, read_lines
-from vidssl.prepare.file_index import preview
-from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
+from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
-def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> Report:
-    """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for HMDB51.
+def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> str:
+    """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for HMDB51, and return the report.
 
     `root` holds `<class>/<file>.avi`, `splits` holds `<class>_test_split{1,2,3}.txt`.
-
-    Raises:
-        DataError: The split files are incomplete, contradict each other, or do not fit the folder.
     """
     files = [found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
     if not files:
         raise DataError(f"{splits} has no <class>_test_split1.txt: pass the folder testTrainMulti_7030_splits")
     classes, numbers = (sorted({file[n] for file in files}) for n in (1, 2))
-    missing = {f"{name}_test_split{n}.txt" for name in classes for n in numbers} - {file[0] for file in files}
-    if missing:
-        raise DataError(f"{splits} lacks {preview(sorted(missing))}: every class needs a file for each split")
     lists: dict[str, list[ListedVideo]] = {f"{side}{n}": [] for n in numbers for side in ("train", "test")}
     unused = dict.fromkeys(numbers, 0)
     for n in numbers:
@@ -36,8 +29,7 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
                     raise DataError(f"{place}: {line!r} is not '<file> <code>', 0 unused, 1 train, 2 test")
                 if code == ["0"]:
                     unused[n] += 1
-                else:
-                    side = "train" if code == ["1"] else "test"
-                    lists[f"{side}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
+                    continue
+                lists[f"{'train' if code == ['1'] else 'test'}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
     notes = [f"split {n}: {count} unused files" for n, count in unused.items()]
     return write_matched_lists(root, out, lists, classes, notes=notes, **options)

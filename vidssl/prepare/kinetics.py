@@ -6,8 +6,8 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
-from vidssl.prepare.file_index import FileIndex, FileMatch, preview
-from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
+from vidssl.prepare.file_index import FileIndex, FileMatch, quoted
+from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 _REMEDY = "pass an official CSV; the test list has no labels: use the validation list"
 _COLUMNS = ("label", "youtube_id", "time_start", "time_end")
@@ -22,7 +22,7 @@ def prepare_kinetics(
     *,
     untrimmed: bool = False,
     **options: Unpack[MatchOptions],
-) -> Report:
+) -> str:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Kinetics.
 
     `root` holds `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`, in any folders; if several have the file,
@@ -32,15 +32,12 @@ def prepare_kinetics(
 
     With `classes`, a file with one name a line, only these classes are listed. With `untrimmed` the files are whole
     videos `<id>.mp4`, and start and end are written too.
-
-    Raises:
-        DataError: The lists are malformed, contradict each other, or do not fit the folder.
     """
     sides = {side: _read(path) for side, path in (("train", train), ("test", test)) if path is not None}
     known = {label for _, label, *_ in sides["train"]}
     kept = set(read_classes(classes)) if classes is not None else known
     if kept - known:
-        raise DataError(f"{classes}: {preview(sorted(kept - known))}: not a label of {train}")
+        raise DataError(f"{classes}: {quoted(sorted(kept - known))}: not a label of {train}")
     names = sorted(kept)
     labels = {name: n for n, name in enumerate(names)}
     lists: dict[str, list[ListedVideo]] = {}
@@ -49,10 +46,7 @@ def prepare_kinetics(
         lists[side] = []
         for place, label, video, start, end in rows:
             if label not in known:
-                raise DataError(
-                    f"{place}: class {label!r} is not among the {len(known)} of {train}: "
-                    "do the lists belong to one version?"
-                )
+                raise DataError(f"{place}: class {label!r} is not among the {len(known)} of {train}")
             if label not in kept:
                 continue
             name = video if untrimmed else f"{video}_{int(start):06d}_{int(end):06d}"

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_lines
 from vidssl.prepare.file_index import FileIndex, index_files
-from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
+from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 # The fields of a line, by their number.
 FORMS: dict[str, dict[int, tuple[str, ...]]] = {
@@ -29,68 +29,52 @@ def prepare_list(
     separator: str = " ",
     classes: Path | None = None,
     **options: Unpack[MatchOptions],
-) -> Report:
+) -> str:
     """Write `NAME.csv`, `root.txt` and, if there are classes, `classes.txt` for a list of another project.
 
     `videos` is the list, in the form "slowfast" (pytorchvideo's too), "mmaction2" or "mmaction2_rawframes". Its paths
     are relative to `root`, or absolute and inside it; a path in double quotes is one field. `classes` is a file of
     class names, one a line.
-
-    Raises:
-        ConfigError: Unknown form, or invalid name or separator.
-        DataError: A line does not have this form (the error has `file:line`), or the list does not fit the folder.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; there are: {', '.join(FORMS)}")
     if len(separator) != 1 or separator in '"\r\n':
         raise ConfigError(f"separator {separator!r} is not one character")
-    if not name or "/" in name or name.startswith("."):
-        raise ConfigError(f"{name!r} is not a valid name for a list: use one such as train")
     names = read_classes(classes) if classes is not None else []
     index = index_files(root, follow_links=options.get("follow_links", False))
     listed = []
     for place, line in read_lines(videos, "pass the list of another project"):
         video = _parse(place, line, form, separator, index)
         if names and video.label >= len(names):
-            limit = f"{classes} has {len(names)} classes, from 0"
-            raise DataError(f"{place}: label {video.label} is out of range; {limit}")
+            raise DataError(f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0")
         listed.append(video)
     return write_matched_lists(root, out, {name: listed}, names, index=index, **options)
 
 
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
-    forms = FORMS[form]
-    expected = " or ".join(repr(separator.join(fields)) for fields in forms.values())
-    hint = f"if paths contain {separator!r}, choose another --separator"
-    wrong = DataError(f"{place}: {line!r} is not {expected}; {hint}")
+    remedy = f"put paths that contain {separator!r} in double quotes, or choose another --separator"
     try:
         fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
-    except csv.Error as error:
-        raise DataError(f"{place}: {line!r}: {error}; is a quote left open?") from None
-    if len(fields) not in forms:
-        raise wrong
-    values = dict(zip(forms[len(fields)], (field.strip() for field in fields), strict=True))
-    numbers = [values[column] for column in ("frames", "label") if column in values]
-    are_numbers = all(text.isascii() and text.isdigit() and len(text) < 10 for text in numbers)
-    if not values["path"] or not are_numbers:
-        raise wrong
-    path = _relative(place, values["path"], index.root)
+        values = dict(zip(FORMS[form][len(fields)], map(str.strip, fields), strict=True))
+        numbers = {column: int(values[column]) for column in ("frames", "label") if column in values}
+        if not values["path"] or min(numbers.values(), default=0) < 0:
+            raise ValueError
+    except (csv.Error, KeyError, ValueError):
+        expected = " or ".join(repr(separator.join(fields)) for fields in FORMS[form].values())
+        raise DataError(f"{place}: {line!r} is not {expected}; {remedy}") from None
     for count in range(len(numbers)):  # a number may belong to the path: "x/f 12" is a path, or a path and a label
         longer = line.rsplit(separator, count)[0].strip()
         if '"' not in line and index.find(_relative(place, longer, index.root), any_case=False).paths:
-            raise DataError(
-                f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; put such paths in "
-                "double quotes, or choose another --separator"
-            )
-    num_frames = int(values["frames"]) if form == "mmaction2_rawframes" else None
-    return ListedVideo(place, path, int(values.get("label", -1)), num_frames=num_frames)
+            raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; {remedy}")
+    path = _relative(place, values["path"], index.root)
+    num_frames = numbers["frames"] if form == "mmaction2_rawframes" else None
+    return ListedVideo(place, path, numbers.get("label", -1), num_frames=num_frames)
 
 
 def _relative(place: str, path: str, root: Path) -> str:
-    for folder in (root.absolute(), root.resolve()):
-        if path.startswith("/") and Path(path).is_relative_to(folder):
-            path = Path(path).relative_to(folder).as_posix()
     path = posixpath.normpath(path)
+    for folder in (root.absolute(), root.resolve()):
+        path = path.removeprefix(f"{folder}/")
     if path.startswith("/") or path.split("/")[0] == "..":
         raise DataError(f"{place}: {path!r} leaves {root}; pass the folder of all videos as --root")
     return path

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidssl.errors import DataError
-from vidssl.prepare.file_index import preview
+from vidssl.prepare.file_index import quoted
 from vidssl.randomness import generator
 
 # Names of folders that are splits if one of them is for training, in any case.
@@ -21,26 +21,24 @@ class FolderVideo(NamedTuple):
     group: str  # videos of one group stay in one list
 
 
-def splits_of(root: Path, paths: Sequence[str], unlabeled: bool = False) -> dict[str, str]:
+def splits_of(root: Path, paths: Sequence[str], unlabeled: bool) -> dict[str, str]:
     """The list of each top-level folder, if these are splits; else empty."""
     named = sorted(top for top in {path.split("/")[0] for path in paths if "/" in path} if is_split(top))
     others = sorted({path.split("/")[0] for path in paths} - {*named})
     splits = {top: "train" if top.casefold() in _TRAIN else top.casefold() for top in named}
-    train = next((top for top, name in splits.items() if name == "train"), None)
-    if others and train is not None and len(splits) > 1:
+    has_train = "train" in splits.values()
+    if others and has_train and len(splits) > 1:
         raise DataError(
-            f"{root} has the splits {', '.join(named)} and other folders or videos beside them ({preview(others)}): "
-            f"move these elsewhere, or pass one split as the folder, such as {root / train}"
+            f"{root} has the splits {', '.join(named)} and other folders or videos beside them ({quoted(others)}): "
+            "move these elsewhere, or pass one split as the folder"
         )
-    if others or not named or (unlabeled and train is None):
+    if others or not named or (unlabeled and not has_train):
         return {}
-    if train is None:
+    if not has_train or len({*splits.values()}) < len(splits):
         raise DataError(
-            f"{root} has {preview(named)} and no folder for training: pass one of them as the folder, such as "
-            f"{root / named[0]}"
+            f"{root} has the splits {', '.join(named)}: it needs exactly one for training, and one of each name; pass "
+            "one of them as the folder"
         )
-    if len({*splits.values()}) < len(splits):
-        raise DataError(f"{root}: {preview(named)} are two folders for one split: keep one of them")
     return splits
 
 
@@ -61,7 +59,7 @@ def lists_of_splits(
         other = sorted({video.label for video in chosen if video.label is not None} - trained)
         if other:
             raise DataError(
-                f"{root}: {name} has {len(other)} classes that train lacks: {preview(other)}; keep those of train with "
+                f"{root}: {name} has {len(other)} classes that train lacks: {quoted(other)}; keep those of train with "
                 "--classes, or list each split as a folder by itself"
             )
     return {name: chosen for name, chosen in lists.items() if chosen}

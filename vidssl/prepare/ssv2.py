@@ -6,26 +6,18 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_json
-from vidssl.prepare.file_index import preview
-from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
+from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
-def prepare_ssv2(
-    root: Path, out: Path, train: Path, test: Path, labels: Path, **options: Unpack[MatchOptions]
-) -> Report:
+def prepare_ssv2(root: Path, out: Path, train: Path, test: Path, labels: Path, **options: Unpack[MatchOptions]) -> str:
     """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Something-Something v2.
 
     `root` holds `<id>.webm`. `train` and `test` are the official training and validation lists, JSON lists of
     `{id, template, …}`; `labels` is the JSON object from the name of a class to its number, from 0.
-
-    Raises:
-        DataError: The lists are malformed, contradict each other, or do not fit the folder.
     """
     numbers = read_json(labels)
-    if not isinstance(numbers, dict) or not numbers:
-        raise DataError(f"{labels} is not an object from the name of each class to its number")
-    if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
-        raise DataError(f"{labels}: the numbers of the {len(numbers)} classes are not 0 to {len(numbers) - 1}")
+    if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
+        raise DataError(f"{labels} is not an object from the name of each class to its number, from 0")
     numbers = {name: int(number) for name, number in numbers.items()}
     classes = sorted(numbers, key=numbers.__getitem__)
     lists = {side: _videos(path, numbers, labels) for side, path in (("train", train), ("test", test))}
@@ -39,18 +31,13 @@ def _videos(path: Path, numbers: dict[str, int], labels: Path) -> list[ListedVid
     videos = []
     for count, item in enumerate(items, 1):
         place = f"{path}: item {count}"
-        if not isinstance(item, dict) or not isinstance(item.get("id"), str | int) or str(item["id"]) == "":
-            raise DataError(f"{place}: {str(item)[:60]!r} has no id")
-        if not isinstance(item.get("template"), str):
+        if not isinstance(item, dict) or not item.get("id") or not isinstance(item.get("template"), str):
             raise DataError(
-                f"{place}: video {item['id']} has no template, so no class; the official test list has no labels: "
-                "use the validation list"
+                f"{place}: {str(item)[:60]!r} has no id or no template; the official test list has no labels: use the "
+                "validation list"
             )
         name = item["template"].replace("[", "").replace("]", "")
         if name not in numbers:
-            raise DataError(
-                f"{place}: class {name!r} is not among the {len(numbers)} of {labels} ({preview(list(numbers))}): "
-                "do the files belong to one data set?"
-            )
+            raise DataError(f"{place}: class {name!r} is not among the {len(numbers)} of {labels}")
         videos.append(ListedVideo(place, f"{item['id']}.webm", numbers[name]))
     return videos

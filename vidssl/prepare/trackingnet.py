@@ -7,21 +7,18 @@ from typing_extensions import Unpack
 
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import file_names, read_lines
-from vidssl.prepare.file_index import FileIndex, FileMatch, index_files, preview
-from vidssl.prepare.match import ListedVideo, MatchOptions, Report, write_matched_lists
+from vidssl.prepare.file_index import FileIndex, FileMatch, index_files, quoted
+from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
 def prepare_trackingnet(
     root: Path, out: Path, *, chunks: Collection[int] | None = None, **options: Unpack[MatchOptions]
-) -> Report:
+) -> str:
     """Write `train.csv`, `test.csv` and `root.txt` for TrackingNet: one row for each sequence, no labels.
 
     `root` holds `TRAIN_<n>/frames/<sequence>/<frame>.jpg`, `TRAIN_<n>/anno/<sequence>.txt` with a line for each frame,
     and `TEST` with a line for each sequence. A sequence is listed if it has boxes or frames. `chunks` are the numbers
     of the training chunks (None: all that exist). `fps` is 30 by default, which most of the original videos have.
-
-    Raises:
-        DataError: A chunk does not exist, or too many sequences have no frames.
     """
     if chunks is None:
         numbers = (path.name.removeprefix("TRAIN_") for path in root.glob("TRAIN_*"))
@@ -29,52 +26,35 @@ def prepare_trackingnet(
     train = [f"TRAIN_{n}" for n in sorted({*chunks})]
     missing = [name for name in train or ["TRAIN_0"] if not (root / name).exists()]
     if missing:
-        raise DataError(f"{root} has no {preview(missing)}: it needs TRAIN_<n>/frames and TRAIN_<n>/anno")
+        raise DataError(f"{root} has no {quoted(missing)}: it needs TRAIN_<n>/frames and TRAIN_<n>/anno")
     folders = {"train": train, **({"test": ["TEST"]} if (root / "TEST").is_dir() else {})}
     names = [name for side in folders.values() for name in side]
     index = index_files(root, names.__contains__, follow_links=options.get("follow_links", False))
-    without_boxes: list[str] = []
-    damaged: list[str] = []
     lists = {
-        side: [video for chunk in side_chunks for video in _videos(chunk, index, without_boxes, damaged)]
+        side: [video for chunk in side_chunks for video in _videos(chunk, index)]
         for side, side_chunks in folders.items()
     }
     notes = [f"read: {' '.join(names)}"]
+    without_boxes = [video.name for videos in lists.values() for video in videos if not Path(video.place).exists()]
     if without_boxes:
-        notes.append(f"{len(without_boxes)} sequences without boxes: {preview(without_boxes)}")
-    if damaged:
-        notes.append(f"{len(damaged)} damaged files of boxes: {preview(damaged, str)}")
+        notes.append(f"{len(without_boxes)} sequences without boxes: {quoted(without_boxes)}")
     options.setdefault("fps", 30.0)
-    return write_matched_lists(root, out, lists, (), index=index, find=_find, notes=notes, **options)
+
+    def find(index: FileIndex, video: ListedVideo) -> FileMatch:
+        return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
+
+    return write_matched_lists(root, out, lists, (), index=index, find=find, notes=notes, **options)
 
 
-def _find(index: FileIndex, video: ListedVideo) -> FileMatch:
-    return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
-
-
-def _videos(chunk: str, index: FileIndex, without_boxes: list[str], damaged: list[str]) -> list[ListedVideo]:
+def _videos(chunk: str, index: FileIndex) -> list[ListedVideo]:
     boxes, frames = index.root / chunk / "anno", f"{chunk}/frames/"
-    names = file_names(boxes) if boxes.is_dir() else []
-    annotated = {name.removesuffix(".txt") for name in names if name.endswith(".txt")}
+    files = file_names(boxes) if boxes.is_dir() else []
+    annotated = {name.removesuffix(".txt") for name in files if name.endswith(".txt")}
     with_frames = {path.removeprefix(frames) for path in index.image_folders if path.startswith(frames)}
-    without_boxes += [frames + name for name in sorted(with_frames - annotated)]
     videos = []
     for name in sorted(annotated | with_frames):
-        place, num_frames = f"{boxes / name}.txt", None
-        if name in annotated:
-            lines = [line for _, line in read_lines(Path(place), "delete it, or download it again")]
-            wrong = [n for n, line in enumerate(lines, 1) if not _is_box(line)]
-            if wrong:
-                damaged.append(f"{place}:{wrong[0]} is not xmin,ymin,w,h")
-            elif chunk == "TEST" and len(lines) != 1:
-                damaged.append(f"{place} has {len(lines)} lines, the test set has 1")
-            num_frames = None if chunk == "TEST" else len(lines)
-        videos.append(ListedVideo(place, frames + name, num_frames=num_frames))
+        file, num_frames = boxes / f"{name}.txt", None
+        if name in annotated and chunk != "TEST":  # there a file has one line
+            num_frames = sum(1 for _ in read_lines(file, "delete it, or download it again"))
+        videos.append(ListedVideo(str(file), frames + name, num_frames=num_frames))
     return videos
-
-
-def _is_box(text: str) -> bool:
-    try:
-        return len([float(number) for number in text.split(",")]) == 4
-    except ValueError:
-        return False

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.errors import ConfigError
-
 MOTIONS = ("straight", "circle", "zigzag", "bounce", "rock", "pulse", "stop_and_go", "shuttle")
 COLOURS = {
     "white": (255, 255, 255),
@@ -65,10 +63,9 @@ def draw_factors(motion: str, digit: int, images: Sequence[int], rng: np.random.
 
 
 def track(factors: Factors, frames: int) -> NDArray[np.float64]:
-    """Position of the digit: (T, 4) of x, y (its center, in canvas edges), tilt (radians), scale.
+    """Path of the digit (T, 4): x and y of its center in canvas edges, tilt in radians, scale.
 
-    Each motion repeats around a fixed position, so that two clips of a video show the same motion in the same part of
-    the canvas.
+    Each motion repeats around a fixed position: two clips of a video show it in the same part of the canvas.
     """
     t = np.arange(frames)
     cycle = t / factors.period + factors.phase  # fast; the slow motions take three times as long
@@ -96,8 +93,6 @@ def track(factors: Factors, frames: int) -> NDArray[np.float64]:
             tilt = cycle + factors.tilt
         case "pulse":
             swell = cycle + factors.swell
-        case other:
-            raise ConfigError(f"moving digits: unknown motion {other!r}; there are {', '.join(MOTIONS)}")
     free = REACH - np.abs(moved).max(axis=0)  # range that the motion leaves for its position
     position = 0.5 + free * (2 * np.array([factors.start_x, factors.start_y]) - 1)
     angle = TILT * np.sin(2 * np.pi * tilt)
@@ -110,12 +105,9 @@ def _triangle(cycle: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def camera(factors: Factors, frames: int) -> NDArray[np.float64]:
-    """Position of the camera: (T, 2), canvas edges on the texture.
-
-    Its heading oscillates, so that two clips of a video share the direction of the pan as little as the background: a
-    constant pan alone would distinguish the videos.
-    """
+    """Position of the camera on the texture (T, 2), canvas edges."""
     t = np.arange(frames)
+    # A constant pan would distinguish the videos: two clips have its direction in common as little as the background.
     heading = 2 * np.pi * (factors.pan + 0.5 * np.sin(2 * np.pi * (t / 36 + factors.sway)))
     steps = 0.05 * np.column_stack([np.cos(heading), np.sin(heading)])
     return np.array([factors.view_x, factors.view_y]) + np.cumsum(steps, axis=0)

@@ -4,45 +4,41 @@ A digit moves over a large texture on which a camera pans. Motion, digit, colour
 independently, and the textures are shared by all videos: two clips of a video share the moving digit but not its
 background, and a single frame reveals almost nothing about the motion. Tilt and scale have the same distribution in
 videos where they change (`rock`, `pulse`) and where they do not.
-
-This is not the Colorful Moving MNIST of InfoMin (supplement B.4), which has digits of MNIST on a still crop of STL-10,
-one motion at constant speed, reflected at the border, and views of 10 frames and of the 20th.
 """
 
 import csv
+import gzip
 import json
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
 import av
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.atomic import creating_folder
-from vidssl.config import Settings
-from vidssl.data.synthetic.digit_rendering import (
-    PARTS,
-    SEEN,
-    Floats,
-    Pixels,
-    digit_images,
-    make_glyph,
-    opacity,
-    part_mask,
-    rotation,
-)
+from vidssl.config import Settings, differences
 from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
-from vidssl.data.video_list import Row, write_lists
+from vidssl.data.video_list import write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.types import VideoRecord
 
 DIGITS = tuple("0123456789")
+LABELS = {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
 FORMAT = 1  # version of the rendered set: raise it when the pixels change
+PARTS = ("background", "upper half", "lower half")
+SEEN = 0.25  # opacity above which a pixel belongs to the digit
+GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
 
+Floats = NDArray[np.float32]
+Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
 
 
@@ -61,23 +57,10 @@ class MovingDigits(Settings):
 
 
 def ensure(out: Path, settings: MovingDigits) -> bool:
-    """Render the set into a folder, unless it is there already.
-
-    | file | content |
-    |---|---|
-    | `videos/{train,test}/00000.mp4` | the videos |
-    | `{motion,digit,colour}/{train,test}.csv` | the lists, with `classes.txt` and `root.txt` |
-    | `factors.csv` | everything that was drawn for a video |
-    | `boxes.csv` | the box of the digit in each frame, xyxy in pixels, far edges exclusive |
-    | `settings.json` | the settings |
-    | `parts/` (with `masks`) | a square around the digit in the middle frame of each video, `{train,test}/00000.png`, |
-    | | its part masks `00000_parts.png`, part names `parts.txt`, and lists labelled by the digit |
+    """Render the set into a folder, unless it is there already; return whether this call rendered it.
 
     The folder is created atomically, also when several processes call this at once. A set with masks also serves for
-    settings without. `root.txt` holds an absolute path: edit it in a set that was moved.
-
-    Returns:
-        True if this call rendered the set, False if it was there.
+    settings without.
 
     Raises:
         DataError: The folder holds something else, or a set of other settings, or MNIST cannot be read.
@@ -99,19 +82,18 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     try:
-        found = json.loads((out / "settings.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = dict(json.loads((out / "settings.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
         raise DataError(
             f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"
         ) from None
-    wanted = _describe(settings)
-    found = found if isinstance(found, dict) else {}
-    if found.get("masks") is True and not settings.masks:
-        del found["masks"]  # the videos are the same
-    if found != wanted:
-        keys = sorted(key for key in {*wanted, *found} if found.get(key) != wanted.get(key))
-        differing = ", ".join(f"{key} is {found.get(key)}, requested {wanted.get(key)}" for key in keys)
-        raise DataError(f"{out} has moving digits of other settings ({differing}): delete it or choose another folder")
+    if not settings.masks:
+        found.pop("masks", None)  # the videos are the same
+    other = [f"{key} is {old}, requested {new}" for key, old, new in differences(found, _describe(settings))]
+    if other:
+        raise DataError(
+            f"{out} has moving digits of other settings ({', '.join(other)}): delete it or choose another folder"
+        )
     return True
 
 
@@ -126,14 +108,13 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     """Write the whole set into `folder`, with `out` as the path in its files."""
     images, pools = digit_images(settings.mnist)
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
-    factors: dict[str, Factors] = {}
-    boxes: list[tuple[str | int, ...]] = []
-    crops: dict[str, list[Row]] = {"train": [], "test": []}
+    factors: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
+    boxes: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
+    lists: dict[str, dict[str, list[VideoRecord]]] = defaultdict(lambda: defaultdict(list))
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
-        (folder / "videos" / split).mkdir(parents=True)
-        if settings.masks:
-            (folder / "parts" / split).mkdir(parents=True)
+        for kind in ("videos", "parts") if settings.masks else ("videos",):
+            (folder / kind / split).mkdir(parents=True)
         for i in range(count):
             path = f"videos/{split}/{i:05d}.mp4"
             # 80 consecutive videos have each pair once: 40 the pairs of equal parity, 40 the others.
@@ -142,36 +123,22 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             glyph = make_glyph(images[drawn.digit_image])
             frames, found = _render_video(drawn, glyph, textures, settings)
             _write_video(folder / path, frames, settings.fps)
+            for name, classes in LABELS.items():
+                lists[name][split].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
             if settings.masks:
-                name = f"parts/{split}/{i:05d}"
-                crops[split].append(_write_crop(folder, name, drawn, glyph, frames, found))
-            factors[path] = drawn
+                lists["parts"][split].append(_write_crop(folder, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
+            factors.append((path, *astuple(drawn)))
             boxes.extend((path, t, *box) for t, box in enumerate(found))
             bar.update()
     bar.close()
-    for name, classes in {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}.items():
-        rows: dict[str, list[Row]] = {"train": [], "test": []}
-        for path, drawn in factors.items():
-            rows[path.split("/")[1]].append(Row(path, classes.index(str(getattr(drawn, name)))))
-        _write_splits(folder / name, out, rows, classes)
+    for name, splits in lists.items():
+        write_lists(folder / name, out, splits, LABELS.get(name, DIGITS))
     if settings.masks:
-        _write_splits(folder / "parts", out, crops, DIGITS)
         (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
-    header = ["path", *(field.name for field in fields(Factors))]
-    _write_csv(folder / "factors.csv", header, ((path, *astuple(drawn)) for path, drawn in factors.items()))
-    _write_csv(folder / "boxes.csv", ["path", "frame", "x1", "y1", "x2", "y2"], boxes)
+    for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
+        with (folder / file_name).open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
     (folder / "settings.json").write_text(json.dumps(_describe(settings), indent=2) + "\n", encoding="utf-8")
-
-
-def _write_splits(folder: Path, root: Path, rows: dict[str, list[Row]], classes: Sequence[str]) -> None:
-    write_lists(folder, root, {split: found for split, found in rows.items() if found}, classes)
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Iterable[Iterable[object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
 
 
 def _render_video(
@@ -186,9 +153,8 @@ def _render_video(
     for t, ((x, y, tilt, scale), view) in enumerate(positions):
         shift = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
-        ground = cv2.warpAffine(
-            textures[factors.texture], shift, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP
-        )
+        texture = textures[factors.texture]
+        ground = cv2.warpAffine(texture, shift, (size, size), flags=backward, borderMode=cv2.BORDER_WRAP)
         alpha = opacity(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
         # A dark rim keeps the digit legible where the texture is as bright.
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
@@ -234,7 +200,9 @@ def _write_video(path: Path, frames: Pixels, fps: int) -> None:
         container.mux(stream.encode())
 
 
-def _write_crop(folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]) -> Row:
+def _write_crop(
+    folder: Path, name: str, factors: Factors, glyph: Floats, frames: Pixels, boxes: Sequence[Box]
+) -> VideoRecord:
     """Write a crop of the digit in the middle frame and its part mask, and return the row of the list."""
     t, size = len(frames) // 2, frames.shape[1]
     x, y, tilt, scale = track(factors, len(frames))[t]
@@ -243,7 +211,7 @@ def _write_crop(folder: Path, name: str, factors: Factors, glyph: Floats, frames
     here = np.s_[top : top + side, left : left + side]
     for file, pixels in ((f"{name}.png", frames[t][here][..., ::-1]), (f"{name}_parts.png", parts[here])):
         (folder / file).write_bytes(cv2.imencode(".png", pixels)[1].tobytes())
-    return Row(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
+    return VideoRecord(f"{name}.png", factors.digit, mask=f"{name}_parts.png")
 
 
 def square_around(box: Box, size: int) -> tuple[int, int, int]:
@@ -253,3 +221,74 @@ def square_around(box: Box, size: int) -> tuple[int, int, int]:
     side = min(longer + 2 * max(1, round(MARGIN * longer)), size)
     left, top = (min(max((low + high - side) // 2, 0), size - side) for low, high in ((x1, x2), (y1, y2)))
     return left, top, side
+
+
+def opacity(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Floats:
+    """Draw a glyph with its center at (x, y) canvas edges, turned by `rotation`; return its opacity (S, S)."""
+    double = 2 * size  # drawn at twice the size for smooth edges
+    move = np.array([x, y]) * double - turn @ np.full(2, len(glyph) / 2)
+    large = cv2.warpAffine(glyph, np.column_stack([turn, move]), (double, double), flags=cv2.INTER_LINEAR)
+    return np.asarray(cv2.resize(large, (size, size), interpolation=cv2.INTER_AREA), np.float32)
+
+
+def part_mask(glyph: Floats, turn: NDArray[np.float64], x: float, y: float, size: int) -> Pixels:
+    """Return the part of each pixel (S, S) of a canvas as an index of `PARTS`; the halves rotate with the glyph."""
+    inked = np.flatnonzero(glyph.max(axis=1) > 0.5)
+    middle = (int(inked[0]) + int(inked[-1]) + 1) // 2
+    rows = np.arange(len(glyph))[:, None]
+    upper, lower = (
+        opacity(np.where(half, glyph, np.float32(0)), turn, x, y, size) for half in (rows < middle, rows >= middle)
+    )
+    return np.where(opacity(glyph, turn, x, y, size) > SEEN, np.where(upper >= lower, 1, 2), 0).astype(np.uint8)
+
+
+def rotation(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.float64]:
+    """Rotation and zoom (2, 2) from a glyph of `edge` pixels to a canvas of twice `size`."""
+    zoom = scale * GLYPH * (2 * size) / edge
+    return zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
+
+
+def make_glyph(pixels: NDArray[np.float64]) -> Floats:
+    """Turn the image of a digit (0 to 1) into a sharp opacity (56, 56), with the margin of MNIST."""
+    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits have no margin
+    large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
+    padded = np.pad(large, (56 - inner) // 2)
+    return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
+
+
+def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
+    """Return images (N, E, E) in [0, 1], and the image numbers for each split and digit; the splits are disjoint."""
+    if mnist is None:
+        from sklearn.datasets import load_digits  # takes a second, and is needed here only
+
+        images, labels = load_digits(return_X_y=True)
+        images = images.reshape(-1, 8, 8) / 16
+    else:
+        names = [name for name in ("train", "t10k") if list(mnist.glob(f"{name}-images-idx3-ubyte*"))] or ["t10k"]
+        images = np.concatenate([_read_idx(mnist / f"{name}-images-idx3-ubyte") for name in names]) / 255
+        labels = np.concatenate([_read_idx(mnist / f"{name}-labels-idx1-ubyte") for name in names])
+        if images.shape[1:] != (28, 28) or len(images) != len(labels):
+            raise DataError(f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)")
+    pools: dict[str, list[list[int]]] = {"train": [], "test": []}
+    for digit in range(10):
+        numbers = np.flatnonzero(labels == digit).tolist()
+        cut = 4 * len(numbers) // 5  # the last fifth is for testing; in MNIST these are other writers
+        if cut == 0 or cut == len(numbers):
+            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, need at least 2")
+        pools["train"].append(numbers[:cut])
+        pools["test"].append(numbers[cut:])
+    return images, pools
+
+
+def _read_idx(path: Path) -> Pixels:
+    """Read an array of the idx format, raw or .gz: two zero bytes, type, number of axes, their lengths, values."""
+    try:
+        packed = path.with_name(f"{path.name}.gz")
+        content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
+        if content[:3] != b"\x00\x00\x08":
+            raise ValueError("not an idx file of bytes")
+        axes = content[3]
+        shape = np.frombuffer(content, ">u4", axes, offset=4)
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    except (OSError, EOFError, ValueError, IndexError) as error:
+        raise DataError(f"{path}: cannot be read as MNIST ({error})") from None

@@ -1,6 +1,7 @@
 """The config of a run: all settings of a config file."""
 
 import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,7 +35,7 @@ class RenderedDigits(MovingDigits):
 
 
 class Data(DecodeSettings):
-    """Which videos, clips and views a run trains on. `schema` adds the types of `sampler` and `views`."""
+    """Which videos, clips and views a run trains on."""
 
     train: str  # a list (CSV)
     subset: Subset | None = None  # train on a class-balanced part of the list
@@ -53,11 +54,7 @@ class Data(DecodeSettings):
 
 
 class Evaluate(Settings):
-    """Clips and protocols of evaluation; with `every`, also evaluation during training.
-
-    `schema` adds the type of `protocols`. None: accuracy if the method has a classifier and, if there is a gallery,
-    retrieval, knn and uniformity; for lists without labels only uniformity.
-    """
+    """Clips and protocols of evaluation; with `every`, also evaluation during training."""
 
     clips: int = Field(default=10, ge=1)
     crops: int = Field(default=3, ge=1)  # of each clip
@@ -70,6 +67,8 @@ class Evaluate(Settings):
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
+    # None: accuracy if the method has a classifier and, if there is a gallery, retrieval, knn and uniformity; for lists
+    # without labels only uniformity.
     protocols: Any = None
 
     @model_validator(mode="after")
@@ -84,8 +83,8 @@ class Checkpoints(Settings):
 
     every: int = Field(default=1000, ge=1)  # steps
     keep: int = Field(default=2, ge=2)  # older ones are deleted
-    # If a checkpoint or a line of the log cannot be written, for example on a full disk: `stop` ends the run,
-    # `continue` warns. If the last checkpoint cannot be written, the run always ends with an error.
+    # If a checkpoint or a line of the log cannot be written, `stop` ends the run, `continue` warns. If the last
+    # checkpoint cannot be written, the run always ends with an error.
     on_error: Literal["stop", "continue"] = "stop"
     # Load checkpoints that hold objects, which can run code: needed by methods whose state is not plain data.
     trust: bool = False
@@ -107,7 +106,7 @@ class TrackFiles(Settings):
 
 
 class Run(Settings):
-    """A run. `schema` adds the types of fields that are chosen by name, after importing plug-ins."""
+    """A run. `schema` adds the types of all fields `Any`: what they choose by name is registered by plug-ins too."""
 
     imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
@@ -134,17 +133,10 @@ class Run(Settings):
     log_every: int = Field(default=10, ge=1)  # steps
 
     @model_validator(mode="after")
-    def _one_length(self) -> "Run":
+    def _is_consistent(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
-        return self
-
-    @model_validator(mode="after")
-    def _test_crop_fits(self) -> "Run":
-        try:
-            check_short_side(self.test_size, self.evaluate.short_side)
-        except ValueError as error:
-            raise ValueError(f"evaluate.{error}") from None
+        check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
     def total_steps(self, num_records: int) -> int:
@@ -185,41 +177,27 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     Args:
         path: The file.
         overrides: `KEY=VALUE`.
-        split: Replaces `{split}` in all strings; the output becomes `OUTPUT/splitN`.
+        split: Replaces `{split}` in file and overrides; the output becomes `OUTPUT/splitN`.
 
     Raises:
         ConfigError: All mistakes at once; or `{split}` occurs without a number, or a number is passed without it.
     """
     tree = read(path, overrides)
-    named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
-    if split is None and (named or _mentions_split(tree)):
-        raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
-    if split is not None:
-        if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):
-            raise ConfigError(
-                f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
-                "data.train=…{split}.csv, or seed={split} for several seeds"
-            )
-        if _mentions_split(tree.get("output")) or "output" in named:
-            raise ConfigError(
-                f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
-            )
-        tree = _fill(read(path, [text.replace("{split}", str(split)) for text in overrides]), split)
-        if isinstance(tree.get("output"), str):  # else bind_run reports it
-            tree["output"] = f"{tree['output']}/split{split}"
+    several = "{split}" in f"{tree} {overrides}"
+    if split is None:
+        if several:
+            raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
+        return bind_run(tree, str(path))
+    if not several:
+        raise ConfigError(
+            f"neither {path} nor KEY=VALUE names {{split}}: all splits would be the same; write "
+            "data.train=…{split}.csv, or seed={split} for several seeds"
+        )
+    tree = read(path, [text.replace("{split}", str(split)) for text in overrides])
+    tree = json.loads(json.dumps(tree, default=str).replace("{split}", str(split)))
+    if isinstance(tree.get("output"), str):  # else bind_run reports it
+        tree["output"] = f"{tree['output']}/split{split}"
     return bind_run(tree, str(path))
-
-
-def _mentions_split(tree: Any) -> bool:
-    return "{split}" in str(tree)
-
-
-def _fill(tree: Any, split: int) -> Any:
-    if isinstance(tree, dict):
-        return {key: _fill(value, split) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_fill(value, split) for value in tree]
-    return tree.replace("{split}", str(split)) if isinstance(tree, str) else tree
 
 
 def bind_run(tree: Tree, source: str) -> Run:
@@ -233,11 +211,7 @@ def bind_run(tree: Tree, source: str) -> Run:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this process.
-
-    Raises:
-        TrainingError: `cuda` is requested and there is no GPU.
-    """
+    """Return the device of this process; a TrainingError if `cuda` is requested and there is no GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
     if name == "cpu" or not torch.cuda.is_available():

@@ -16,17 +16,11 @@ from vidssl.types import Batch
 def accumulate(
     method: Method, parallel: nn.Module, batches: Iterable[Batch], count: int, half: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Accumulate the gradients of a step.
-
-    Args:
-        method: The method.
-        parallel: The method, or DistributedDataParallel around it.
-        batches: The micro-batches of this process.
-        count: Their number.
-        half: Whether networks run in bfloat16.
+    """Accumulate the gradients of a step over the `count` micro-batches of this process, `half` in bfloat16.
 
     Returns:
-        The scalars of this process, averaged over its micro-batches, and the indices (N,) of its records.
+        The scalars of this process, and the indices (N,) of its records. Scalars are averaged over the micro-batches;
+        a method that contrasts all samples of the step computes them once over all.
     """
     if count > 1 and isinstance(method, InBatchMethod):
         return _cached(method, parallel, batches, half)

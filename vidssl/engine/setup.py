@@ -40,6 +40,7 @@ class Training:
     """All that the loop works with, made in order; what must be closed is left to `stack`.
 
     Attributes:
+        log: On the main process only.
         norm: Over what batch norms take their statistics, see `set_batch_norm`.
         micro_batches: Micro-batches of this process in a step.
         stop: The step to stop after: `steps`, the length of the run, or `until` if that is less.
@@ -87,13 +88,14 @@ class Training:
         self.method.train()
         self.tracks = RunTracks(run, videos)
 
-        distributed.on_main(lambda: write_config(run))
-        clips = run.batch_size * len(run.data.views)
-        self.log = RunLog(output, self.state.step, self.steps, clips, run.checkpoint.on_error == "stop")
-        distributed.on_main(self.log.open)
-        stack.callback(self.log.close)
-        if distributed.is_main():
+        def open_log() -> None:
+            write_config(run)
+            clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
+            self.log = RunLog(output, self.state.step, self.steps, clips, strict)
+            stack.callback(self.log.close)
             self._log_banner()
+
+        distributed.on_main(open_log)
         self._status.start(self.state.step, self.steps)
 
     def new_feed(self) -> Feed:

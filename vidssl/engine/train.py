@@ -1,6 +1,5 @@
 """The training loop. What it works with is made in setup.py."""
 
-import json
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -8,13 +7,14 @@ import torch
 from torch import Tensor
 
 from vidssl import distributed
+from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.config_schema import Run
 from vidssl.engine.feed import Feed
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
-from vidssl.errors import Interrupted, TrainingError, VidsslError
+from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics
 
 
@@ -121,8 +121,7 @@ def _save_if_due(t: Training) -> None:
 
 
 def _mean_over_processes(scalars: dict[str, Tensor]) -> dict[str, Tensor]:
-    means = distributed.mean(torch.stack(list(scalars.values())))
-    return dict(zip(scalars, means, strict=True))
+    return dict(zip(scalars, distributed.mean(torch.stack(list(scalars.values()))), strict=True))
 
 
 def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:
@@ -135,8 +134,8 @@ def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:
             {"process": rank, "loss": str(value), "records": {n: t.videos.names[n] for n in records}}
             for rank, (value, records) in enumerate(per_process)
         ]
-        with suppress(OSError):  # a full disk must not hide the error below
-            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with suppress(DataError):  # a full disk must not hide the error below
+            write_json(path, content)
     values = ", ".join(f"{value:g}" for value, _ in per_process)
     return TrainingError(
         f"the loss of step {step} is {values}, or its gradients are not finite; its videos are listed in {path}; lower "

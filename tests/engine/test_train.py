@@ -110,7 +110,7 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
     [
         (["epochs=1"], "set exactly one of epochs and steps"),
         (["steps=null"], "set exactly one of epochs and steps"),
-        (["evaluate.every=2"], "every needs the list query, and most protocols a gallery"),
+        (["evaluate.every=2"], "evaluate.every needs the list evaluate.query, and most"),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, .*ressl, sce"),
     ],

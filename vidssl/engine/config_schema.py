@@ -44,8 +44,7 @@ class Data(DecodeSettings):
     moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
     prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
-    # Seconds for decoding one video. Its worker is then replaced; after a second timeout the video counts as broken.
-    timeout: float = Field(default=120.0, gt=0)
+    timeout: float = Field(default=120.0, gt=0)  # seconds for decoding one video; after a second timeout it is broken
     max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
@@ -62,20 +61,11 @@ class Evaluate(Settings):
     # The short side is resized to this before cropping, pixels; None: size. ImageNet: 256 with size 224.
     short_side: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=8, ge=1)  # videos at a time
-    # Of the forward pass, independent of the run's: published results are in float32.
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"  # independent of the run's: published results are in float32
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
-    # None: accuracy if the method has a classifier and, if there is a gallery, retrieval, knn and uniformity; for lists
-    # without labels only uniformity.
-    protocols: Any = None
-
-    @model_validator(mode="after")
-    def _list_for_the_monitor(self) -> "Evaluate":
-        if self.every is not None and self.query is None:
-            raise ValueError("every needs the list query, and most protocols a gallery")
-        return self
+    protocols: Any = None  # None: see `chosen_protocols`
 
 
 class Checkpoints(Settings):
@@ -86,8 +76,7 @@ class Checkpoints(Settings):
     # If a checkpoint or a line of the log cannot be written, `stop` ends the run, `continue` warns. If the last
     # checkpoint cannot be written, the run always ends with an error.
     on_error: Literal["stop", "continue"] = "stop"
-    # Load checkpoints that hold objects, which can run code: needed by methods whose state is not plain data.
-    trust: bool = False
+    trust: bool = False  # load checkpoints that hold objects, which can run code
 
 
 class TrackFiles(Settings):
@@ -97,12 +86,6 @@ class TrackFiles(Settings):
     # Epochs after which the target network tracks the videos again; without `folder` also before the first step.
     refresh: float | None = Field(default=None, gt=0)
     tracker: TrackerSettings = TrackerSettings()  # for `refresh`
-
-    @model_validator(mode="after")
-    def _from_somewhere(self) -> "TrackFiles":
-        if self.folder is None and self.refresh is None:
-            raise ValueError("set folder (written by `vidssl track`), refresh, or both")
-        return self
 
 
 class Run(Settings):
@@ -115,8 +98,7 @@ class Run(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     deterministic: bool = False  # bit-exact on a GPU too; slower
     compile: bool = False  # torch.compile of the backbone and the target backbone
-    # Batch norm with several processes, see docs/distributed.md; auto: sync.
-    sync_bn: SyncBN = "auto"
+    sync_bn: SyncBN = "auto"  # batch norm with several processes, see `set_batch_norm`
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of the state of all processes
     epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
     steps: int | None = Field(default=None, ge=1)
@@ -136,6 +118,10 @@ class Run(Settings):
     def _is_consistent(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
+        if self.evaluate.every is not None and self.evaluate.query is None:
+            raise ValueError("evaluate.every needs the list evaluate.query, and most protocols a gallery")
+        if self.tracks is not None and self.tracks.folder is None and self.tracks.refresh is None:
+            raise ValueError("tracks needs folder (written by `vidssl track`), refresh, or both")
         check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
@@ -151,33 +137,19 @@ class Run(Settings):
 
 def schema() -> type[Run]:
     """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far."""
-    recipe = choice(RECIPES)
-    data = create_model(
-        "Data",
-        __base__=Data,
-        sampler=(choice(SAMPLERS), ...),
-        views=(tuple[recipe, ...], Field(min_length=1)),  # type: ignore[valid-type]
-    )
-    protocol = choice(PROTOCOLS)
+    recipe, protocol = choice(RECIPES), choice(PROTOCOLS)
+    views = Annotated[tuple[recipe, ...], Field(min_length=1)]  # type: ignore[valid-type]
     protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]
+    data = create_model("Data", __base__=Data, sampler=(choice(SAMPLERS), ...), views=(views, ...))
     evaluate = create_model("Evaluate", __base__=Evaluate, protocols=(protocols | None, None))
-    return create_model(
-        "Run",
-        __base__=Run,
-        data=(data, ...),
-        evaluate=(evaluate, evaluate()),
-        backbone=(choice(BACKBONES), ...),
-        method=(choice(METHODS), ...),
-    )
+    parts: Any = {"data": (data, ...), "backbone": (choice(BACKBONES), ...), "method": (choice(METHODS), ...)}
+    return create_model("Run", __base__=Run, evaluate=(evaluate, evaluate()), **parts)
 
 
 def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
     """Read a config file with overrides and bind it.
 
-    Args:
-        path: The file.
-        overrides: `KEY=VALUE`.
-        split: Replaces `{split}` in file and overrides; the output becomes `OUTPUT/splitN`.
+    With `split` that number replaces `{split}` in file and overrides, and the output becomes `OUTPUT/splitN`.
 
     Raises:
         ConfigError: All mistakes at once; or `{split}` occurs without a number, or a number is passed without it.

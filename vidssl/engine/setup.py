@@ -23,7 +23,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
-from vidssl.engine.periodic_evaluation import build_monitor
+from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.status import Status
@@ -62,7 +62,7 @@ class Training:
         torch.use_deterministic_algorithms(run.deterministic)
         torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
         self.videos = videos = training_list(run)
-        self.monitor = None if run.evaluate.every is None else build_monitor(run, videos)
+        self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
         self.steps = run.total_steps(len(videos.records))
         self.stop = self.steps if until is None else min(until, self.steps)
         self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())

@@ -91,7 +91,7 @@ def receive(end: socket.socket) -> Any:
         pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8)
     finally:
         os.close(files[0])
-    view = memoryview(pages.numpy())
+    view = pages.numpy().data
     pickled, spans = pickle.loads(view[start:])
     return pickle.loads(pickled, buffers=[view[first : first + size] for first, size in spans])
 

@@ -238,7 +238,7 @@ def test_fault_26_another_folder_of_tracks_is_refused(toy_run, tmp_path):
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
     train(toy_run("sce", "a"), until=1)
     other = f"data.train={toy_folder}/data/digit/train.csv"
-    with pytest.raises(CheckpointError, match=r"holds a run on other videos than .*digit/train.csv lists"):
+    with pytest.raises(CheckpointError, match=r"other settings: other videos than .*digit/train.csv lists"):
         train(toy_run("sce", "a", other, "data.moving_digits=null"))
 
 

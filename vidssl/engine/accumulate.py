@@ -18,9 +18,8 @@ def accumulate(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Accumulate the gradients of a step over the `count` micro-batches of this process, `half` in bfloat16.
 
-    Returns:
-        The scalars of this process, and the indices (N,) of its records. Scalars are averaged over the micro-batches;
-        a method that contrasts all samples of the step computes them once over all.
+    Returns its scalars, averaged over the micro-batches or, if the method contrasts all of them, computed over all; and
+    the indices (N,) of its records.
     """
     if count > 1 and isinstance(method, InBatchMethod):
         return _cached(method, parallel, batches, half)

@@ -150,9 +150,7 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     """Read a config file with overrides and bind it.
 
     With `split` that number replaces `{split}` in file and overrides, and the output becomes `OUTPUT/splitN`.
-
-    Raises:
-        ConfigError: All mistakes at once; or `{split}` occurs without a number, or a number is passed without it.
+    All mistakes are one ConfigError.
     """
     tree = read(path, overrides)
     several = "{split}" in f"{tree} {overrides}"

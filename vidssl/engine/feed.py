@@ -10,6 +10,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.atomic import write_whole
+from vidssl.config import Tree
 from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
 from vidssl.engine.config_schema import Run
@@ -30,13 +31,7 @@ class Feed:
     """
 
     def __init__(
-        self,
-        loader: Loader,
-        run: Run,
-        num_records: int,
-        device: torch.device,
-        request: StopRequest,
-        broken: dict[str, str],
+        self, loader: Loader, run: Run, num_records: int, device: torch.device, request: StopRequest, broken: Tree
     ) -> None:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
         self._run, self._num_records, self._request = run, num_records, request
@@ -47,13 +42,7 @@ class Feed:
         self._batches.close()
 
     def next(self, *, between_steps: bool) -> Batch:
-        """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait.
-
-        Raises:
-            Interrupted: A process received a signal.
-            DataError: Too many videos are broken.
-            PeerError: Another process failed.
-        """
+        """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait."""
         batch: Batch | None = None
         failure: VidsslError | None = None
         try:

@@ -16,17 +16,9 @@ _log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Writes `metrics.jsonl` and TensorBoard events, on the main process only.
+    """Writes `metrics.jsonl` and TensorBoard events, on the main process only, from a step of the run's `steps` on.
 
-    Args:
-        output: Output folder of the run.
-        step: The step that the run starts from; lines of later steps are dropped.
-        steps: Length of the run.
-        clips_per_step: Over all processes.
-        strict: Whether a line that cannot be written ends the run.
-
-    Raises:
-        TrainingError: The folder cannot be written.
+    Lines of later steps are dropped. With `strict` a line that cannot be written ends the run.
     """
 
     def __init__(self, output: Path, step: int, steps: int, clips_per_step: int, strict: bool) -> None:

@@ -26,9 +26,6 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
 
     `sync`: the micro-batch of all processes. `shuffle`: that of one process, with the keys shuffled over the processes
     (MoCo, section 3.3). `local`: that of one process. `auto` is `sync`; with one process all are `local`.
-
-    Raises:
-        ConfigError: `shuffle` is set for a method without keys.
     """
     if wanted == "shuffle" and not isinstance(method, MomentumMethod):
         raise ConfigError(
@@ -87,11 +84,7 @@ def average_gradients(parallel: nn.Module) -> None:
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Compare the state of method and optimizer on all processes, by checksum.
-
-    Raises:
-        TrainingError: They differ; the message names the first tensor and the processes.
-    """
+    """Raise a TrainingError if the state of method or optimizer differs between processes, by checksum."""
     state = {f"method.{name}": value for name, value in method.state_dict().items()}
     for number, moments in optimizer.state_dict()["state"].items():
         state |= {f"optimizer.state.{number}.{name}": value for name, value in moments.items()}

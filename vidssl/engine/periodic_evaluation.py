@@ -18,15 +18,7 @@ from vidssl.video.reader import DecodeSettings
 class Monitor:
     """Evaluation of a network during its training, with the lists and protocols of `evaluate`.
 
-    They are read when it is made: mistakes are found before hours of training.
-
-    Args:
-        run: With `evaluate.query` set.
-        videos: The training list.
-
-    Raises:
-        ConfigError: A protocol lacks what it needs.
-        DataError: A list cannot be used, the lists do not match, or only one of them names shrunk copies.
+    They are checked when it is made, against each other and the training list: before hours of training.
     """
 
     def __init__(self, run: Run, videos: VideoList) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import av
 import torch
@@ -47,15 +46,9 @@ class RunState:
 
 
 def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
-    """Write a checkpoint with the state of all processes; called on all, the main one writes.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
-    """
-    rng = {"cpu": torch.get_rng_state()}
-    if _on_gpu(method):
-        rng["cuda"] = torch.cuda.get_rng_state()
-    all_rng = distributed.gather_objects(rng)
+    """Write a checkpoint with the state of all processes; called on all, the main one writes."""
+    on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
+    all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
 
     def write() -> None:
         content = {
@@ -74,7 +67,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
             "fingerprint": videos.fingerprint,
             "classes": list(videos.classes),
         }
-        checkpoint.save(_folder(run), state.step, content, run.checkpoint.keep)
+        checkpoint.save(Path(run.output) / "checkpoints", state.step, content, run.checkpoint.keep)
 
     distributed.on_main(write)
 
@@ -83,18 +76,13 @@ def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) ->
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
     If the files of the list have changed, for example under another `data.root`, the run continues with a warning.
-
-    Raises:
-        ConfigError: The processes were started with different settings or see different lists.
-        CheckpointError: No checkpoint is valid, or it belongs to another run.
-        DataError: The settings of shrunk copies cannot be read.
     """
     _check_processes_agree(run, videos)
     data = distributed.on_main(lambda: identify(videos))
     # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
-    folder, trust = _folder(run), run.checkpoint.trust
+    folder, trust = Path(run.output) / "checkpoints", run.checkpoint.trust
     found = distributed.together(lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None)
-    step: int = distributed.gather_objects(found["step"] if found is not None else 0)[0]
+    step: int = distributed.gather_objects(found["step"] if found else 0)[0]
     if not step:
         return RunState(0, 0, {}, data)
     path = checkpoint.path_of(folder, step)
@@ -134,53 +122,43 @@ def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _folder(run: Run) -> Path:
-    return Path(run.output) / "checkpoints"
-
-
 def _check_processes_agree(run: Run, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
-        changes = _changes(own[0], config) or ("" if fingerprint == own[1] else f"another list {videos.path}")
-        if changes:
+        if changes := _changes(config, fingerprint, run, videos):
             raise ConfigError(
-                f"process {number} was started with other settings than process {distributed.rank()}: {changes}; "
+                f"process {distributed.rank()} was started with other settings than process {number}: {changes}; "
                 "start all with the same"
             )
 
 
-def _check_same_run(content: dict[str, Any], run: Run, videos: VideoList) -> dict[str, Any]:
+def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
-    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}")
-    if changes := _changes(before.model_dump(mode="json"), run.model_dump(mode="json")):
+    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
+    if changes := _changes(before, content["fingerprint"], run, videos):
         raise CheckpointError(
             f"{run.output} holds a run with other settings: {changes}; choose another output, or continue that run "
             f"with --cfg {Path(run.output) / 'config.yaml'}"
         )
-    if content["fingerprint"] != videos.fingerprint:
-        raise CheckpointError(
-            f"{run.output} holds a run on other videos than {videos.path} lists; choose another output"
-        )
     return content
 
 
-def _changes(before: Tree, now: Tree) -> str:
+def _changes(before: Tree, fingerprint: str, run: Run, videos: VideoList) -> str:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
-    return "; ".join(
+    changes = [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"
-        for name, a, b in differences(before, now)
+        for name, a, b in differences(before, run.model_dump(mode="json"))
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
-    )
+    ]
+    if fingerprint != videos.fingerprint:
+        changes.append(f"other videos than {videos.path} lists")
+    return "; ".join(changes)
 
 
 @contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
-    """Lock an output folder.
-
-    Raises:
-        ConfigError: Another run has locked it, or it cannot be written.
-    """
+    """Lock an output folder; a ConfigError if another run has locked it, or it cannot be written."""
     with ExitStack() as stack:
         distributed.on_main(lambda: _lock(output, stack))
         yield

@@ -37,15 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """All that the loop works with, made in order; what must be closed is left to `stack`.
-
-    Attributes:
-        log: On the main process only.
-        norm: Over what batch norms take their statistics, see `set_batch_norm`.
-        micro_batches: Micro-batches of this process in a step.
-        stop: The step to stop after: `steps`, the length of the run, or `until` if that is less.
-        parallel: The method, or DistributedDataParallel around it.
-    """
+    """All that the loop works with, made in order; what must be closed is left to `stack`."""
 
     def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
         self.run, output = run, Path(run.output)
@@ -64,12 +56,12 @@ class Training:
         self.videos = videos = training_list(run)
         self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
         self.steps = run.total_steps(len(videos.records))
-        self.stop = self.steps if until is None else min(until, self.steps)
+        self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
         self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
         self.micro_batches = run.batch_size // distributed.world() // self._micro_batch_size
 
-        # The order matters: weights depend on the seed alone, state must be allocated before it is loaded, the
-        # optimizer needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
+        # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
+        # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, _initial_backbone(run))
         method.allocate(len(videos.records))
@@ -84,6 +76,7 @@ class Training:
         self._saved = (self.state.step, self.state.evaluated)
         if run.compile:
             compile_backbones(self.method)
+        # The method, or DistributedDataParallel around it.
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
         self.tracks = RunTracks(run, videos)
@@ -95,7 +88,7 @@ class Training:
             stack.callback(self.log.close)
             self._log_banner()
 
-        distributed.on_main(open_log)
+        distributed.on_main(open_log)  # the other processes have no log
         self._status.start(self.state.step, self.steps)
 
     def new_feed(self) -> Feed:
@@ -132,22 +125,16 @@ class Training:
     def _log_banner(self) -> None:
         run, world = self.run, distributed.world()
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
-        over = " over all of them" if self.norm in ("sync", "shuffle") else ""
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
         _log.info(
             f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
             f"videos of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} videos x "
-            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}{over}; output {run.output}"
+            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
         )
 
 
 def training_list(run: Run) -> VideoList:
-    """Read the list that a run trains on, rendering moving digits first if they are configured and missing.
-
-    Raises:
-        ConfigError: The list lacks the labels that the method needs, or has another number of classes.
-        DataError: The list cannot be used.
-    """
+    """Read the list that a run trains on, rendering moving digits first if they are configured and missing."""
     digits = run.data.moving_digits
     if digits is not None:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
@@ -170,7 +157,7 @@ def training_list(run: Run) -> VideoList:
 
 
 def _initial_backbone(run: Run) -> Backbone:
-    """Build the backbone, with the weights of `init`; a resumed run has its weights in its checkpoint."""
+    """Build the backbone, with the weights of `init` unless the run is resumed."""
     backbone: Backbone = build(BACKBONES, run.backbone)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
         matched = load_initial(backbone, run.init, run.checkpoint.trust)

@@ -19,17 +19,10 @@ from vidssl.models.norms import average_statistics
 
 
 def train(run: Run, until: int | None = None) -> Path:
-    """Train to the end of the run, or continue from its newest checkpoint.
+    """Train to the end of the run, or `until` a step, from the newest checkpoint on; return the path of the last one.
 
     Under torchrun or srun this is one of several processes: each trains on its slice of every batch, the main one
     writes all files.
-
-    Args:
-        run: The bound config.
-        until: Stop after this step, and save: the next call continues from there.
-
-    Returns:
-        Path of the last checkpoint.
 
     Raises:
         VidsslError: An error that a user can fix; the last checkpoint is untouched.
@@ -52,11 +45,10 @@ def train(run: Run, until: int | None = None) -> Path:
                 method.watched = (state.step + 1) % run.log_every == 0 or state.step + 1 == t.steps
                 # Only between steps can a signal interrupt the wait for data: half a step cannot be saved.
                 batches = (feed.next(between_steps=n == 0) for n in range(t.micro_batches))
-                totals, index = accumulate(
-                    method, t.parallel, batches, t.micro_batches, half=run.precision == "bfloat16"
-                )
+                half = run.precision == "bfloat16"
+                totals, index = accumulate(method, t.parallel, batches, t.micro_batches, half)
                 average_gradients(t.parallel)
-                means = _mean_over_processes(totals)
+                means = dict(zip(totals, distributed.mean(torch.stack([*totals.values()])), strict=True))
                 # All processes see the same sum, so that all of them stop, with their state as before the step.
                 if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
                     raise _not_finite(t, totals["loss"], index)
@@ -89,10 +81,9 @@ def train(run: Run, until: int | None = None) -> Path:
 def _next_feed(t: Training, feeds: ExitStack) -> Feed:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
-    step = t.state.step
-    if t.tracks.due(step):
+    if t.tracks.due(t.state.step):
         t.save(required=False)  # if tracking fails, the trained steps must not be lost
-        t.tracks.make(step, t.method, t.device, t.request)
+        t.tracks.make(t.state.step, t.method, t.device, t.request)
     feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
@@ -101,8 +92,7 @@ def _next_feed(t: Training, feeds: ExitStack) -> Feed:
 def _evaluate_if_due(t: Training) -> None:
     """Evaluate the network after every `evaluate.every` steps and the last one, once."""
     step, every = t.state.step, t.run.evaluate.every
-    due = every is not None and step > 0 and (step % every == 0 or step == t.steps)
-    if t.monitor is None or not due or t.state.evaluated == step:
+    if t.monitor is None or every is None or (step % every and step != t.steps) or t.state.evaluated == step:
         return
     try:
         numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
@@ -118,10 +108,6 @@ def _save_if_due(t: Training) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
         t.save(required=last)
-
-
-def _mean_over_processes(scalars: dict[str, Tensor]) -> dict[str, Tensor]:
-    return dict(zip(scalars, distributed.mean(torch.stack(list(scalars.values()))), strict=True))
 
 
 def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:

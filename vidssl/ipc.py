@@ -94,9 +94,3 @@ def receive(end: socket.socket) -> Any:
     view = pages.numpy().data
     pickled, spans = pickle.loads(view[start:])
     return pickle.loads(pickled, buffers=[view[first : first + size] for first, size in spans])
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files of this process to the hard one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

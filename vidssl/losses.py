@@ -28,9 +28,8 @@ from vidssl.errors import ConfigError
 
 PositiveSlot = Literal["masked", "zero"]
 
-# Similarities in memory at a time. CPU: 4 MiB fit its cache. Other devices: 32 MiB, for few kernel launches.
-_BLOCK = {"cpu": 2**20}
-_BLOCK_ELSEWHERE = 2**23
+_BLOCK = {"cpu": 2**20}  # similarities in memory at a time: 4 MiB fit the cache
+_BLOCK_ELSEWHERE = 2**23  # few kernel launches
 
 
 def full(x: Tensor) -> Tensor:
@@ -143,10 +142,7 @@ def _attend_both(query: Tensor, key: Tensor, negatives: Tensor) -> tuple[Tensor,
 
 
 def _attend(rows: Tensor, negatives: Tensor, means_need_gradients: bool = False) -> tuple[Tensor, Tensor]:
-    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k).
-
-    The rows are divided by their temperature.
-    """
+    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k)."""
     if means_need_gradients or negatives.requires_grad:
         similarity = rows @ negatives.T  # (M, K)
         return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
@@ -157,8 +153,8 @@ def _attend(rows: Tensor, negatives: Tensor, means_need_gradients: bool = False)
 class _Streamed(torch.autograd.Function):
     """`_attend` in one pass over chunks of the negatives: memory does not grow with K.
 
-    The running maximum keeps the exponentials finite at any temperature (as in FlashAttention). Gradients flow through
-    the log-sums to the rows only: that gradient is the mean, which the forward pass has computed.
+    The running maximum keeps the exponentials finite (as in FlashAttention). The gradient of a log-sum with respect to
+    its row is the mean.
     """
 
     @staticmethod
@@ -190,10 +186,7 @@ class _Streamed(torch.autograd.Function):
 
 
 class _Picked(torch.autograd.Function):
-    """log Σ_k exp(row·z_k) (M,) over the negatives picked for each row; gradients flow to the rows only.
-
-    The negatives of a few rows are gathered at a time: (M, K, d) numbers would be gigabytes.
-    """
+    """log Σ_k exp(row·z_k) (M,) over the negatives picked for each row, gathered for a few rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, negatives: Tensor, picks: Tensor) -> Tensor:

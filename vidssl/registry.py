@@ -21,8 +21,7 @@ class Registry(Generic[T]):
     """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late."""
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind = kind
-        self._package = package
+        self.kind, self._package = kind, package
         self._entries: dict[str, T] = {}
         self._loaded = False
         self._failure: Exception | None = None
@@ -64,6 +63,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._all()))
-
-    def __len__(self) -> int:
-        return len(self._all())

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.ipc import Message, file_limit_explained, pack, receive, send
+from vidssl.ipc import file_limit_explained, pack, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -26,12 +26,10 @@ _Answer = tuple[Any, Exception | None]  # a result or an error
 
 _IDLE = -1  # in place of an item
 _MAX_DEATHS = 3  # in a row, of processes in one slot that finished no task and failed no item
-# Most bytes of messages in a socket at a time: half of the buffer that it requests, so that sending never blocks.
-_INLINE = 1 << 16
+_INLINE = 1 << 16  # most bytes in a socket at a time: half of the buffer that it requests, so sending never blocks
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
 
-# This process's ends of all sockets. A forked worker closes its copies: as long as one is open, the other workers
-# do not see that this process has ended.
+# This process's ends of all sockets. A forked worker closes its copies, or others would not see this process end.
 _ends: set[socket.socket] = set()
 
 
@@ -141,10 +139,7 @@ class _SharedGuard(ItemGuard):
 
 
 class _Worker:
-    """A slot of the pool: a process, replaced when it dies, and a socket to it.
-
-    Processes share no lock or queue, so that one can be killed at any moment without harm to the others.
-    """
+    """A slot of the pool: a process, replaced when it dies, and a socket to it. Processes share no lock or queue."""
 
     def __init__(self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
@@ -251,21 +246,17 @@ def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: 
             task, guard.failed = receive(end)
             guard.at(_IDLE)  # the time before the first item counts too
             try:
-                send(end, _answer(function, task, guard, inline))
+                result = function(task, guard)
+                guard.at(_IDLE)
+                message = pack((result, None), inline)
+            except VidsslError as error:
+                message = pack((None, error), inline)
+            except Exception:
+                message = pack((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
+            try:
+                send(end, message)
             except DataError as error:  # too many open files
                 send(end, pack((None, error), _INLINE))
-
-
-def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Message:
-    """Call the function on a task, and pack its result or error."""
-    try:
-        result = function(task, guard)
-        guard.at(_IDLE)
-        return pack((result, None), inline)
-    except VidsslError as error:
-        return pack((None, error), inline)
-    except Exception:
-        return pack((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
 
 
 def _end_with(parent: int) -> None:

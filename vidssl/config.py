@@ -147,10 +147,8 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
             return f"{place}: was renamed to '{model.renamed[loc[-1]]}'"
         known = sorted(model.model_fields)
         return f"{place}: unknown key{did_you_mean(loc[-1], known)}; there are: {', '.join(known)}"
-    if kind == "missing":
-        return f"{place}: is required"
-    if kind == "union_tag_not_found":
-        return f"{place}: needs a 'name'"
+    if kind in ("missing", "union_tag_not_found"):
+        return f"{place}: is required" if kind == "missing" else f"{place}: needs a 'name'"
     if kind == "union_tag_invalid":
         names = [name.strip(" '") for name in mistake["ctx"]["expected_tags"].split(",")]
         tag = mistake["ctx"]["tag"]
@@ -161,7 +159,7 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
 
 
 def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
-    """Find the model at a location, which names the fields, the indices of lists and the tags of choices."""
+    """Find the model at a location: names of fields, indices of lists, tags of choices."""
     models = [schema]
     for part in loc:
         if isinstance(part, str):

@@ -1,7 +1,4 @@
-"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops.
-
-Collectives are called by all processes in the same order. Tensors on a GPU go by nccl, all else by gloo.
-"""
+"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops."""
 
 import os
 import re
@@ -55,8 +52,7 @@ def _start(device: torch.device) -> None:
             f"process {number} of {count} did not meet the others at {host}:{port} "
             f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
         ) from None
-    # torchrun keeps its store when it restarts processes: without a prefix the new ones would find the addresses of
-    # the dead ones in it.
+    # torchrun keeps its store when it restarts processes: the new ones must not find the addresses of the dead ones.
     store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=count)
@@ -173,8 +169,7 @@ def exchange(x: Tensor, order: Tensor) -> Tensor:
     counts = torch.bincount(wanted // n, minlength=world())
     dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in given])
     # Received rows are grouped by sender, within a sender in the order of `wanted`.
-    places = torch.argsort(wanted // n, stable=True)
-    return received[torch.argsort(places).to(x.device)]
+    return received[torch.argsort(torch.argsort(wanted // n, stable=True)).to(x.device)]
 
 
 def union(bits: int) -> int:
@@ -196,10 +191,9 @@ def gather_objects(value: T) -> list[T]:
 
 
 def together(work: Callable[[], T]) -> T:
-    """Call a function on every process and return this one's result; if it raises on one, all raise.
+    """Call a function on every process and return this one's result; if it raises on one, all raise, and none waits.
 
-    So that no process continues alone, and later waits forever in a collective. A VidsslError of another process is
-    raised as a PeerError, an Interrupted as itself.
+    A VidsslError of another process is raised as a PeerError, an Interrupted as itself.
     """
     result: T | None = None
     failure: VidsslError | Interrupted | None = None
@@ -211,12 +205,12 @@ def together(work: Callable[[], T]) -> T:
         gather_objects((str(failure), None))
         raise failure
     every = gather_objects((None, failure.signal if failure else None))
-    for number, (message, _) in enumerate(every):
-        if message is not None:
-            raise PeerError(f"process {number}: {message}")
-    for _, signal in every:
-        if signal is not None:
-            raise Interrupted(signal)
+    errors = [f"process {number}: {message}" for number, (message, _) in enumerate(every) if message is not None]
+    signals = [signal for _, signal in every if signal is not None]
+    if errors:
+        raise PeerError(errors[0])
+    if signals:
+        raise Interrupted(signals[0])
     return cast(T, result)  # without a failure it is one
 
 

@@ -1,8 +1,7 @@
 """Messages between processes: any picklable value through a Unix socket, large arrays without a copy.
 
-A large value is pickled into an anonymous memory file, whose descriptor is sent. So the sender never waits for the
-reader, /dev/shm (64 MB in containers) is not used, and the receiver's arrays lie in the pages of the file, which are
-freed with them. Small values are sent as bytes, as the kernel limits the number of files in flight per user.
+A large value is pickled into an anonymous memory file, whose descriptor is sent: the sender never waits for the reader,
+and /dev/shm (64 MB in containers) is not used. Small values are sent as bytes: the kernel limits the files in flight.
 """
 
 import errno

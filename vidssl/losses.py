@@ -6,8 +6,7 @@ Shapes, as in the papers:
     K  negatives                negatives   (K, d) unit rows: the queue, or the rows of a memory bank
     d  embedding dimension      result      scalar, the mean over the queries
 
-All are float32 or float64: half precision is too coarse for temperatures of 0.05. Gradients flow to the queries only,
-unless keys or negatives require them.
+All are float32 or float64: half precision is too coarse for temperatures of 0.05.
 
 Every loss here is a cross-entropy -Σ_k w_k log p_k of targets w that sum to 1 with p_k = softmax(q·z_k / τ), so
 
@@ -91,9 +90,9 @@ def sce(
 ) -> Tensor:
     """Soft contrastive loss: the target mixes the positive with the relations of the key (SCE, Eq. 5, 8-10).
 
-    `temperature` is tau, of the online distribution, `target_temperature` tau_m, of the relations, and `coefficient`
-    lambda in [0, 1], the weight of the positive: 1 is InfoNCE. The `positive_slot` `masked` leaves the positive out of
-    the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and the authors' code do.
+    `temperature` is tau, `target_temperature` tau_m, of the relations, and `coefficient` lambda in [0, 1], the weight of
+    the positive: 1 is InfoNCE. The `positive_slot` `masked` leaves the positive out of the relations, as Eq. (5) does;
+    `zero` sets its similarity to 0, as Algorithm 1 and the authors' code do.
     """
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
@@ -159,8 +158,8 @@ class _Streamed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        m, k = len(rows), len(negatives)
-        size = min(k, max(256, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // m))
+        m = len(rows)
+        size = min(len(negatives), max(256, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // m))
         block = rows.new_empty(m, size)  # reused for each chunk: new memory costs 20 % on a CPU
         top = rows.new_full((m, 1), -torch.inf)
         total = rows.new_zeros(m, 1)  # Σ exp(row·z - top), over the chunks so far

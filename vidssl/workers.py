@@ -47,9 +47,6 @@ class ItemGuard:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
 
 
-_Function = Callable[[Any, ItemGuard], Any]
-
-
 def ordered(
     function: Callable[[Task, ItemGuard], Result],
     tasks: Iterable[Task],
@@ -69,7 +66,7 @@ def ordered(
     Args:
         function: Processes are forked: only tasks and results must be picklable.
         tasks: Drawn only as far ahead as the workers need.
-        workers: Number of processes. With 0 this process does the work, and no hang or crash is survived.
+        workers: Processes. With 0 this process does the work, and no hang or crash is survived.
         timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
         ahead: Tasks that a process has at a time.
         on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is a DataError.
@@ -141,7 +138,9 @@ class _SharedGuard(ItemGuard):
 class _Worker:
     """A slot of the pool: a process, replaced when it dies, and a socket to it. Processes share no lock or queue."""
 
-    def __init__(self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], timeout: float | None, inline: int, failed: dict[int, str]
+    ) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
         self._function, self._timeout = function, timeout
         self._inline = inline  # bytes up to which a message is sent through the socket itself
@@ -227,7 +226,7 @@ class _Worker:
         self._deaths = 0
 
 
-def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
+def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
     """Do tasks until the parent closes the socket: the main function of a worker process."""
     # Ctrl-C and batch systems signal the whole group: these are for the parent, which may need more results before it
     # ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.

@@ -90,9 +90,8 @@ def sce(
 ) -> Tensor:
     """Soft contrastive loss: the target mixes the positive with the relations of the key (SCE, Eq. 5, 8-10).
 
-    `temperature` is tau, `target_temperature` tau_m, of the relations, and `coefficient` lambda in [0, 1], the weight of
-    the positive: 1 is InfoNCE. The `positive_slot` `masked` leaves the positive out of the relations, as Eq. (5) does;
-    `zero` sets its similarity to 0, as Algorithm 1 and the authors' code do.
+    `temperature` is tau, `target_temperature` tau_m, `coefficient` lambda in [0, 1]: 1 is InfoNCE. `masked` leaves the
+    positive out of the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and their code do.
     """
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
@@ -152,8 +151,7 @@ def _attend(rows: Tensor, negatives: Tensor, means_need_gradients: bool = False)
 class _Streamed(torch.autograd.Function):
     """`_attend` in one pass over chunks of the negatives: memory does not grow with K.
 
-    The running maximum keeps the exponentials finite (as in FlashAttention). The gradient of a log-sum with respect to
-    its row is the mean.
+    The running maximum keeps the exponentials finite (as in FlashAttention). The gradient of a log-sum is the mean.
     """
 
     @staticmethod

@@ -142,9 +142,8 @@ class _Worker:
         self, function: Callable[..., Any], timeout: float | None, inline: int, failed: dict[int, str]
     ) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
-        self._function, self._timeout = function, timeout
+        self._function, self._timeout, self._failed = function, timeout, failed
         self._inline = inline  # bytes up to which a message is sent through the socket itself
-        self._failed = failed
         self._deaths = 0  # in a row
         self._late: set[int] = set()  # items of the oldest task that timed out once
         self._process: multiprocessing.process.BaseProcess | None = None

@@ -1,7 +1,4 @@
-"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops.
-
-Collectives are called by all processes in the same order. Tensors on a GPU go by nccl, all else by gloo.
-"""
+"""Processes of one run: rank, world size, collectives, and errors that reach all. With one process all are no-ops."""
 
 import os
 import re
@@ -28,27 +25,22 @@ _MEETING = timedelta(minutes=10)  # imports from a slow network drive take minut
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing.
-
-    Raises:
-        PeerError: Another process did not start, or has ended.
-    """
+    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing."""
     outer = dist.is_initialized()
     adopt_slurm(os.environ)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not outer:
         _start(device)
-    # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it in a
-    # collective, so it must not leave, but end. A signal ends all of them.
-    leaves = device.type != "cuda"
+    failed = False
     try:
         with lost_peers_reported():
             yield
-        leaves = True
-    except Interrupted:
-        leaves = True
+    except BaseException as error:
+        failed = not isinstance(error, Interrupted)
         raise
     finally:
-        if leaves and not outer and dist.is_initialized():
+        # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it
+        # in a collective, so it must not leave, but end. A signal ends all of them.
+        if not outer and dist.is_initialized() and not (failed and device.type == "cuda"):
             dist.destroy_process_group()
 
 
@@ -58,15 +50,13 @@ def _start(device: torch.device) -> None:
     try:
         store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
     except (RuntimeError, ValueError) as error:
-        number, count, host, port = (
-            os.environ.get(name, "?") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        )
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        number, count, host, port = (os.environ.get(name, "?") for name in names)
         raise PeerError(
             f"process {number} of {count} did not meet the others at {host}:{port} "
             f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
         ) from None
-    # torchrun keeps its store when it restarts processes: without a prefix the new ones would find the addresses of
-    # the dead ones in it.
+    # torchrun keeps its store when it restarts processes: the new ones must not find the addresses of the dead ones.
     store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)  # type: ignore[attr-defined]
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=number, world_size=count)
@@ -74,15 +64,13 @@ def _start(device: torch.device) -> None:
 
 @contextmanager
 def lost_peers_reported() -> Iterator[None]:
-    """Turn torch's error for processes that have ended into one line.
-
-    Raises:
-        PeerError: Another process has ended.
-    """
+    """Turn torch's error for processes that have ended into a PeerError of one line."""
+    # gloo's failures are plain RuntimeErrors.
+    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
     try:
         yield
     except RuntimeError as error:
-        if world() > 1 and _is_lost_peer(error):
+        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
             raise PeerError(
                 f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
                 "the process that ended first has logged why"
@@ -91,27 +79,20 @@ def lost_peers_reported() -> Iterator[None]:
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:
-    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun.
-
-    A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
-    """
+    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun."""
+    # A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
     if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
     # Rank 0 is on the first node of `node[03-07,11],other`.
-    nodes = environment["SLURM_STEP_NODELIST"]
-    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
-    first = "".join(part or "" for part in found.groups()) if found else nodes
+    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment["SLURM_STEP_NODELIST"])
+    first = "".join(part or "" for part in found.groups()) if found else environment["SLURM_STEP_NODELIST"]
     # Two steps of one job, or two jobs on one node, need different ports.
     number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
-    variables = {
-        "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "MASTER_ADDR": first,
-        "MASTER_PORT": str(15000 + number % 15000),
-    }
-    for name, value in variables.items():
-        environment.setdefault(name, value)
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment.setdefault("WORLD_SIZE", environment["SLURM_STEP_NUM_TASKS"])
+    environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
+    environment.setdefault("MASTER_ADDR", first)
+    environment.setdefault("MASTER_PORT", str(15000 + number % 15000))
 
 
 def rank() -> int:
@@ -142,10 +123,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def gather_later(x: Tensor) -> Callable[[], Tensor]:
-    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …).
-
-    Computation in between hides the transfer.
-    """
+    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …)."""
     if world() == 1:
         return lambda: x[None]
     every = x.new_empty(world(), *x.shape)
@@ -181,14 +159,9 @@ def broadcast(x: Tensor) -> Tensor:
 
 
 def exchange(x: Tensor, order: Tensor) -> Tensor:
-    """Permute the rows of all processes; each row is sent once.
+    """Permute the rows of the (N, …) tensors of all processes; each row is sent once.
 
-    Args:
-        x: (N, …), of equal shape on all processes.
-        order: A permutation (world * N,) of all rows in rank order, equal on all processes.
-
-    Returns:
-        (N, …), the rows `order[rank * N : (rank + 1) * N]`.
+    `order` (world * N,), equal on all, is the permutation of all rows in rank order.
     """
     if world() == 1:
         return x[order.to(x.device)]
@@ -200,8 +173,7 @@ def exchange(x: Tensor, order: Tensor) -> Tensor:
     counts = torch.bincount(wanted // n, minlength=world())
     dist.all_to_all_single(received, sent, counts.tolist(), [len(part) for part in given])
     # Received rows are grouped by sender, within a sender in the order of `wanted`.
-    places = torch.argsort(wanted // n, stable=True)
-    return received[torch.argsort(places).to(x.device)]
+    return received[torch.argsort(torch.argsort(wanted // n, stable=True)).to(x.device)]
 
 
 def union(bits: int) -> int:
@@ -223,34 +195,26 @@ def gather_objects(value: T) -> list[T]:
 
 
 def together(work: Callable[[], T]) -> T:
-    """Call a function on every process and return this one's result; if it raises on one, all raise.
+    """Call a function on every process and return this one's result; if it raises on one, all raise, and none waits.
 
-    So that no process continues alone, and later waits forever in a collective.
-
-    Raises:
-        VidsslError: Raised by the function on this process.
-        PeerError: The function raised a VidsslError on another process.
-        Interrupted: A process received a signal.
+    A VidsslError of another process is raised as a PeerError, an Interrupted as itself.
     """
-    if world() == 1:
-        return work()
     result: T | None = None
     failure: VidsslError | Interrupted | None = None
     try:
         result = work()
     except (VidsslError, Interrupted) as error:
         failure = error
-    interrupted = failure.signal if isinstance(failure, Interrupted) else None
-    message = str(failure) if isinstance(failure, VidsslError) else None
-    every = gather_objects((message, interrupted))
     if isinstance(failure, VidsslError):
+        gather_objects((str(failure), None))
         raise failure
-    for number, (other, _) in enumerate(every):
-        if other is not None:
-            raise PeerError(f"process {number}: {other}")
-    for _, signal in every:
-        if signal is not None:
-            raise Interrupted(signal)
+    every = gather_objects((None, failure.signal if failure else None))
+    errors = [f"process {number}: {message}" for number, (message, _) in enumerate(every) if message is not None]
+    signals = [signal for _, signal in every if signal is not None]
+    if errors:
+        raise PeerError(errors[0])
+    if signals:
+        raise Interrupted(signals[0])
     return cast(T, result)  # without a failure it is one
 
 
@@ -275,9 +239,3 @@ class _Gather(Function):
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows]
-
-
-def _is_lost_peer(error: RuntimeError) -> bool:
-    # gloo's failures are plain RuntimeErrors.
-    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
-    return isinstance(error, dist.DistError) or re.search(signs, str(error)) is not None

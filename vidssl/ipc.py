@@ -1,23 +1,20 @@
 """Messages between processes: any picklable value through a Unix socket, large arrays without a copy.
 
-A large value is pickled into an anonymous memory file, whose descriptor is sent. So the sender never waits for the
-reader, /dev/shm (64 MB in containers) is not used, and the receiver's arrays lie in the pages of the file, which are
-freed with them. Small values are sent as bytes, as the kernel limits the number of files in flight per user.
+A large value is pickled into an anonymous memory file, whose descriptor is sent: the sender never waits for the reader,
+and /dev/shm (64 MB in containers) is not used. Small values are sent as bytes: the kernel limits the files in flight.
 """
 
-import ctypes
 import errno
-import mmap
 import os
 import pickle
 import resource
 import socket
 import struct
-import tempfile
-import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any
+
+import torch
 
 from vidssl.errors import DataError
 
@@ -27,6 +24,22 @@ Message = bytes | tuple[IO[bytes], int]
 _HEADER = struct.Struct("<QQ")
 
 
+@contextmanager
+def file_limit_explained() -> Iterator[None]:
+    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise DataError(
+            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, the "
+            "user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) or data.prefetch"
+        ) from None
+
+
+@file_limit_explained()
 def pack(value: object, inline: int) -> Message:
     """Pickle a value to bytes, or if that takes more than `inline` of them to a memory file."""
     buffers: list[pickle.PickleBuffer] = []
@@ -34,7 +47,7 @@ def pack(value: object, inline: int) -> Message:
     if len(pickled) + sum(buffer.raw().nbytes for buffer in buffers) <= inline:
         return pickle.dumps(value, protocol=5) if buffers else pickled
     spans: list[tuple[int, int]] = []
-    file = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    file = open(os.memfd_create("vidssl"), "w+b")
     for buffer in buffers:
         file.seek(-(-file.tell() // 64) * 64)  # aligned for vector instructions
         spans.append((file.tell(), buffer.raw().nbytes))
@@ -45,6 +58,7 @@ def pack(value: object, inline: int) -> Message:
     return file, start
 
 
+@file_limit_explained()
 def send(end: socket.socket, message: Message) -> None:
     """Send a packed message."""
     if isinstance(message, bytes):
@@ -54,13 +68,9 @@ def send(end: socket.socket, message: Message) -> None:
         socket.send_fds(end, [_HEADER.pack(message[1], file.tell())], [file.fileno()])
 
 
+@file_limit_explained()
 def receive(end: socket.socket) -> Any:
-    """Receive a value.
-
-    Raises:
-        EOFError: The other end is closed.
-        OSError: This process has too many open files.
-    """
+    """Receive a value; raises EOFError if the other end is closed."""
     header, files, _, _ = socket.recv_fds(end, _HEADER.size, 1)
     if not header:
         raise EOFError
@@ -76,50 +86,10 @@ def receive(end: socket.socket) -> Any:
     if not files:  # the kernel drops a descriptor that exceeds the limit of this process
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
-        pages = _mapped(files[0], stop)
+        # Unlike the mmap module torch keeps no descriptor open: a thousand results would exceed the limit.
+        pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8)
     finally:
         os.close(files[0])
-    pickled, spans = pickle.loads(pages[start:])
-    return pickle.loads(pickled, buffers=[pages[first : first + size] for first, size in spans])
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def _mapped(file: int, size: int) -> memoryview:
-    """Map a file, writable; it is unmapped when the last view of it is freed.
-
-    Not by the mmap module, which keeps a descriptor open for each mapping: a thousand results would exceed the limit.
-    """
-    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes")
-    pages = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(pages, _libc.munmap, address, size).atexit = False  # arrays may still be used at exit
-    return memoryview(pages).cast("B")
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files of this process to the hard one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError):  # macOS reports an infinite hard limit that it does not accept
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-@contextmanager
-def file_limit_explained() -> Iterator[None]:
-    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise DataError(
-            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
-            "all processes of a user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) "
-            "or data.prefetch"
-        ) from None
+    view = pages.numpy().data
+    pickled, spans = pickle.loads(view[start:])
+    return pickle.loads(pickled, buffers=[view[first : first + size] for first, size in spans])

@@ -6,15 +6,14 @@ Shapes, as in the papers:
     K  negatives                negatives   (K, d) unit rows: the queue, or the rows of a memory bank
     d  embedding dimension      result      scalar, the mean over the queries
 
-All are float32 or float64: half precision is too coarse for temperatures of 0.05. Gradients flow to the queries only,
-unless keys or negatives require them.
+All are float32 or float64: half precision is too coarse for temperatures of 0.05.
 
 Every loss here is a cross-entropy -Σ_k w_k log p_k of targets w that sum to 1 with p_k = softmax(q·z_k / τ), so
 
     loss = log Σ_k exp(q·z_k / τ) - q·c / τ    with the centre    c = Σ_k w_k z_k.
 
-So no loss stores the (N, K) similarities: it needs the log-sum of each query, and the mean of the negatives weighted
-by the relations of each key. `_attend` computes both in one pass. The gradient of a log-sum is such a mean too.
+So no loss stores the (N, K) similarities: `_attend` computes the log-sums, and the means of the negatives weighted by
+the relations of each key, in one pass. The gradient of a log-sum is such a mean too.
 """
 
 from typing import Any, Literal
@@ -28,9 +27,8 @@ from vidssl.errors import ConfigError
 
 PositiveSlot = Literal["masked", "zero"]
 
-# Similarities in memory at a time. CPU: 4 MiB fit its cache. Other devices: 32 MiB, for few kernel launches.
-_BLOCK = {"cpu": 2**20}
-_BLOCK_ELSEWHERE = 2**23
+_BLOCK = {"cpu": 2**20}  # similarities in memory at a time: 4 MiB fit the cache
+_BLOCK_ELSEWHERE = 2**23  # few kernel launches
 
 
 def full(x: Tensor) -> Tensor:
@@ -92,20 +90,17 @@ def sce(
 ) -> Tensor:
     """Soft contrastive loss: the target mixes the positive with the relations of the key (SCE, Eq. 5, 8-10).
 
-    `temperature` is tau, of the online distribution, `target_temperature` tau_m, of the relations, and `coefficient`
-    lambda in [0, 1], the weight of the positive: 1 is InfoNCE. The `positive_slot` `masked` leaves the positive out of
-    the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and the authors' code do.
+    `temperature` is tau, `target_temperature` tau_m, `coefficient` lambda in [0, 1]: 1 is InfoNCE. `masked` leaves the
+    positive out of the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and their code do.
     """
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
-    if positive_slot == "masked":
-        relations_of_key = related  # Σ_k s_k z_k, Eq. 5
-    elif positive_slot == "zero":
+    if positive_slot == "zero":
         own = torch.sigmoid(-key_log_sum).unsqueeze(1)  # exp(0) / (exp(0) + Σ_k exp(key·z_k / τ_m))
-        relations_of_key = own * key + (1 - own) * related
-    else:
+        related = own * key + (1 - own) * related
+    elif positive_slot != "masked":
         raise ConfigError(f"positive_slot '{positive_slot}' is neither masked nor zero")
-    centre = coefficient * key + (1 - coefficient) * relations_of_key  # of the targets of Eq. 8
+    centre = coefficient * key + (1 - coefficient) * related  # of the targets of Eq. 8; related: Σ_k s_k z_k of Eq. 5
     log_sum = torch.logaddexp(log_sum, _dot(query, key))  # with the positive: the denominator of Eq. 9
     return (log_sum - _dot(query, centre)).mean()  # Eq. 9 in Eq. 10
 
@@ -113,10 +108,9 @@ def sce(
 def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
     """Contrast each row with all others, rows of its group being its positives (Khosla et al., 2020, Eq. 2, L_out).
 
-    Where each video is a group this is NT-Xent, for any number of views (Chen et al., 2020, Eq. 1). `embedding` (R, d)
-    has the unit rows of all processes; rows of equal number in `group` (R,) are positives of each other. A row that is
-    alone in its group is only a negative; if all are, the loss is 0. Gradients flow to all rows. `anchors` are the rows
-    of this process: the mean of the processes' losses is the mean over all anchors.
+    Where each video is a group this is NT-Xent (Chen et al., 2020, Eq. 1). `embedding` (R, d) has the unit rows of all
+    processes; rows of equal number in `group` (R,) are positives of each other; one alone in its group is a negative
+    only. `anchors` are the rows of this process: the mean of the processes' losses is the mean over all anchors.
     """
     number = torch.arange(len(group), device=group.device)
     itself = number[anchors, None] == number
@@ -139,40 +133,31 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _attend_both(query: Tensor, key: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-sums of the queries (N,) and of the keys (N,), and the means of the keys (N, d), in one pass."""
     if key.requires_grad:
-        return _attend_plainly(query, negatives)[0], *_attend_plainly(key, negatives)
+        return _attend(query, negatives)[0], *_attend(key, negatives, means_need_gradients=True)
     log_sum, mean = _attend(torch.cat([query, key]), negatives)
     n = len(query)
     return log_sum[:n], log_sum[n:], mean[n:]
 
 
-def _attend(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    if negatives.requires_grad:
-        return _attend_plainly(rows, negatives)
+def _attend(rows: Tensor, negatives: Tensor, means_need_gradients: bool = False) -> tuple[Tensor, Tensor]:
+    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k)."""
+    if means_need_gradients or negatives.requires_grad:
+        similarity = rows @ negatives.T  # (M, K)
+        return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
     log_sum, mean = _Streamed.apply(rows, negatives)
     return log_sum, mean
 
 
-def _attend_plainly(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k).
-
-    The rows are divided by their temperature. This is the formula that `_Streamed` computes in chunks; it stores (M, K)
-    matrices, and is used where gradients to keys or negatives are required.
-    """
-    similarity = rows @ negatives.T
-    return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
-
-
 class _Streamed(torch.autograd.Function):
-    """`_attend_plainly` in one pass over chunks of the negatives: memory does not grow with K.
+    """`_attend` in one pass over chunks of the negatives: memory does not grow with K.
 
-    The running maximum keeps the exponentials finite at any temperature (as in FlashAttention). Gradients flow through
-    the log-sums to the rows only: that gradient is the mean, which the forward pass has computed.
+    The running maximum keeps the exponentials finite (as in FlashAttention). The gradient of a log-sum is the mean.
     """
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-        m, k = len(rows), len(negatives)
-        size = min(k, max(256, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // m))
+        m = len(rows)
+        size = min(len(negatives), max(256, _BLOCK.get(rows.device.type, _BLOCK_ELSEWHERE) // m))
         block = rows.new_empty(m, size)  # reused for each chunk: new memory costs 20 % on a CPU
         top = rows.new_full((m, 1), -torch.inf)
         total = rows.new_zeros(m, 1)  # Σ exp(row·z - top), over the chunks so far
@@ -198,10 +183,7 @@ class _Streamed(torch.autograd.Function):
 
 
 class _Picked(torch.autograd.Function):
-    """log Σ_k exp(row·z_k) (M,) over the negatives picked for each row; gradients flow to the rows only.
-
-    The negatives of a few rows are gathered at a time: (M, K, d) numbers would be gigabytes.
-    """
+    """log Σ_k exp(row·z_k) (M,) over the negatives picked for each row, gathered for a few rows at a time."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, negatives: Tensor, picks: Tensor) -> Tensor:

@@ -18,26 +18,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """A mapping that decorators fill; it iterates over the sorted names.
-
-    Args:
-        kind: What the entries are, for messages: "method".
-        package: The package whose modules register entries; all are imported at the first look-up.
-    """
+    """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late."""
 
     def __init__(self, kind: str, package: str) -> None:
-        self.kind = kind
-        self._package = package
+        self.kind, self._package = kind, package
         self._entries: dict[str, T] = {}
         self._loaded = False
         self._failure: Exception | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a class or function.
-
-        Raises:
-            ConfigError: The name is taken.
-        """
+        """Return a decorator that registers a class or function."""
 
         def add(entry: T) -> T:
             if name in self._entries:
@@ -73,6 +63,3 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._all()))
-
-    def __len__(self) -> int:
-        return len(self._all())

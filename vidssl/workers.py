@@ -3,6 +3,7 @@
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.ipc import Message, file_limit_explained, pack, raise_file_limit, receive, send
+from vidssl.ipc import file_limit_explained, pack, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -25,35 +26,25 @@ _Answer = tuple[Any, Exception | None]  # a result or an error
 
 _IDLE = -1  # in place of an item
 _MAX_DEATHS = 3  # in a row, of processes in one slot that finished no task and failed no item
-# Most bytes of messages in a socket at a time: half of the buffer that it requests, so that sending never blocks.
-_INLINE = 1 << 16
+_INLINE = 1 << 16  # most bytes in a socket at a time: half of the buffer that it requests, so sending never blocks
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)
 
-# This process's ends of all sockets. A forked worker closes its copies: as long as one is open, the other workers
-# do not see that this process has ended.
+# This process's ends of all sockets. A forked worker closes its copies, or others would not see this process end.
 _ends: set[socket.socket] = set()
 
 
 def usable_cpus() -> int:
     """Count the CPUs that this process may run on: by affinity, which Slurm sets, not by a quota of CPU time."""
-    # macOS has no affinity.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 class ItemGuard:
-    """Passed with each task: names the item in work, so that the right one is blamed for a hang or crash.
+    """Passed with each task: names the item in work, so that the right one is blamed for a hang or crash."""
 
-    Attributes:
-        failed: Items that hung or killed a process, with the reason; the function must skip them.
-    """
-
-    failed: Mapping[int, str] = MappingProxyType({})
+    failed: Mapping[int, str] = MappingProxyType({})  # item to reason; the function must skip these
 
     def at(self, item: int) -> None:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
-
-
-_Function = Callable[[Any, ItemGuard], Any]
 
 
 def ordered(
@@ -69,31 +60,27 @@ def ordered(
 
     A task can cover several items; the function calls `guard.at(item)` before it touches one. An item that kills its
     process, or exceeds the timeout twice, has failed: `on_failure` is called, a new process takes over the unfinished
-    tasks, and the function finds the item in `guard.failed`. Large arrays in results are not copied in this process.
+    tasks, and the function finds the item in `guard.failed`. A VidsslError of the function is raised at the turn of its
+    task, any other exception as a RuntimeError. Large arrays in results are not copied in this process.
 
     Args:
-        function: Called with a task and a guard. Processes are forked: only tasks and results must be picklable.
+        function: Processes are forked: only tasks and results must be picklable.
         tasks: Drawn only as far ahead as the workers need.
-        workers: Number of processes. With 0 this process does the work, and no hang or crash is survived.
+        workers: Processes. With 0 this process does the work, and no hang or crash is survived.
         timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
         ahead: Tasks that a process has at a time.
-        on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is an error.
-
-    Raises:
-        DataError: An item failed without `on_failure`, workers keep dying, or the limit of open files is too low.
-        VidsslError: Raised by the function; re-raised at the turn of its task.
-        RuntimeError: Any other exception of the function, with its traceback.
+        on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is a DataError.
     """
     if not workers:
         guard = ItemGuard()
         yield from (function(task, guard) for task in tasks)
         return
-    raise_file_limit()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     owner, failed = os.getpid(), dict[int, str]()
     pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:
-        with file_limit_explained():
-            yield from _results(pool, tasks, workers * ahead, on_failure)
+        yield from _results(pool, tasks, workers * ahead, on_failure)
     finally:
         if os.getpid() == owner:  # a fork that cleans up its copy of this generator must not kill the workers
             for worker in pool:
@@ -138,43 +125,35 @@ class _SharedGuard(ItemGuard):
         self._shared = mmap.mmap(-1, 8)  # the item + 1; 0: idle
 
     def at(self, item: int) -> None:
-        self._set(item, self._timeout)
-
-    def idle(self) -> None:
-        """Stop the timeout."""
-        self._set(_IDLE, 0.0)
+        self._shared[:] = (item + 1).to_bytes(8, "little")
+        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
+        # the parent is busy, and after the parent has died.
+        signal.setitimer(signal.ITIMER_REAL, self._timeout)
 
     @property
     def item(self) -> int:
         return int.from_bytes(self._shared[:], "little") - 1
 
-    def _set(self, item: int, timeout: float) -> None:
-        self._shared[:] = (item + 1).to_bytes(8, "little")
-        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
-        # the parent is busy, and after the parent has died.
-        signal.setitimer(signal.ITIMER_REAL, timeout)
-
 
 class _Worker:
-    """A slot of the pool: a process, replaced when it dies, and a socket to it.
+    """A slot of the pool: a process, replaced when it dies, and a socket to it. Processes share no lock or queue."""
 
-    Processes share no lock or queue, so that one can be killed at any moment without harm to the others.
-    """
-
-    def __init__(self, function: _Function, timeout: float | None, inline: int, failed: dict[int, str]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], timeout: float | None, inline: int, failed: dict[int, str]
+    ) -> None:
         self.tasks: deque[tuple[int, Any]] = deque()  # submitted and not answered, oldest first
-        self._function, self._timeout = function, timeout
+        self._function, self._timeout, self._failed = function, timeout, failed
         self._inline = inline  # bytes up to which a message is sent through the socket itself
-        self._failed = failed
         self._deaths = 0  # in a row
         self._late: set[int] = set()  # items of the oldest task that timed out once
         self._process: multiprocessing.process.BaseProcess | None = None
 
+    @file_limit_explained()
     def start(self) -> None:
         """Start a process and submit the unfinished tasks to it."""
         self._guard = _SharedGuard(self._timeout)
         self.end, theirs = socket.socketpair()
-        for end in (self.end, theirs):  # the default is 8 KiB on macOS, and configurable on Linux
+        for end in (self.end, theirs):  # the default is configurable
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _INLINE)
         _ends.add(self.end)
         with theirs:
@@ -188,16 +167,13 @@ class _Worker:
                 self._process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for _, task in self.tasks:
-            self._send(task)
+        unfinished, self.tasks = self.tasks, deque()
+        for number, task in unfinished:
+            self.submit(number, task)
 
     def submit(self, number: int, task: Any) -> None:
         self.tasks.append((number, task))
-        self._send(task)
-
-    def _send(self, task: Any) -> None:
-        # If the process has died, this is handled where its answer is received.
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # a process that has died is noticed where its answer is received
             send(self.end, pack((task, self._failed), self._inline))
 
     def receive(self, answers: dict[int, _Answer]) -> None:
@@ -214,20 +190,16 @@ class _Worker:
         process, self._process = self._process, None
         _ends.discard(self.end)
         self.end.close()
-        if process.pid is None:  # it could not be started
-            return 0
-        process.kill()
-        process.join()
-        code = process.exitcode or 0
-        process.close()
-        return code
+        if process.pid is not None:  # it could be started
+            process.kill()
+            process.join()
+        return process.exitcode or 0
 
     def handle_exit(self, on_failure: Callable[[int, str], None] | None) -> None:
         """Fail the item that a dead process was at, unless it deserves another attempt or is not to blame."""
         item, code = self._guard.item, self.stop()
-        reason = f"its worker ended with exit code {code}"
         if code == -signal.SIGALRM and self._timeout is not None:
-            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout)"
+            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout, --timeout)"
             if item not in self._late and item != _IDLE:
                 self._late.add(item)
                 self._deaths = 0
@@ -235,13 +207,15 @@ class _Worker:
         elif code < 0:
             hint = "out of memory?" if code == -signal.SIGKILL else signal.strsignal(-code)
             reason = f"its worker was killed by signal {-code}: {hint}"
+        else:
+            reason = f"its worker ended with exit code {code}"
         # SIGTERM comes from outside, for example from Slurm: no item is to blame.
         if item == _IDLE or item in self._failed or code == -signal.SIGTERM:
             self._deaths += 1
             if self._deaths == _MAX_DEATHS:
                 raise DataError(
-                    f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): probably out of "
-                    "memory; lower data.workers (--workers)"
+                    f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): lower "
+                    "data.workers (--workers) if the memory is full"
                 )
             return
         if on_failure is None:
@@ -251,10 +225,10 @@ class _Worker:
         self._deaths = 0
 
 
-def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
+def _work(function: Callable[..., Any], end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
     """Do tasks until the parent closes the socket: the main function of a worker process."""
-    # Ctrl-C and batch systems signal the whole process group. These are for the parent, which may need more results
-    # before it ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
+    # Ctrl-C and batch systems signal the whole group: these are for the parent, which may need more results before it
+    # ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGALRM):
@@ -265,34 +239,27 @@ def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: 
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
         while True:
-            guard.idle()
+            guard.at(_IDLE)
+            signal.setitimer(signal.ITIMER_REAL, 0)  # waiting is not a timeout
             task, guard.failed = receive(end)
             guard.at(_IDLE)  # the time before the first item counts too
             try:
-                with file_limit_explained():
-                    send(end, _answer(function, task, guard, inline))
-            except DataError as error:
+                result = function(task, guard)
+                guard.at(_IDLE)
+                message = pack((result, None), inline)
+            except VidsslError as error:
+                message = pack((None, error), inline)
+            except Exception:
+                message = pack((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
+            try:
+                send(end, message)
+            except DataError as error:  # too many open files
                 send(end, pack((None, error), _INLINE))
 
 
-def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Message:
-    """Call the function on a task, and pack its result or error."""
-    try:
-        result = function(task, guard)
-        guard.at(_IDLE)
-        with file_limit_explained():
-            return pack((result, None), inline)
-    except VidsslError as error:
-        return pack((None, error), inline)
-    except Exception:
-        return pack((None, RuntimeError(f"a worker failed\n{traceback.format_exc()}")), inline)
-
-
 def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, even during a slow task: it holds memory and locks.
-
-    Linux's parent death signal is not used: it comes when the *thread* ends that forked this process.
-    """
+    """End this process when its parent has ended, even during a slow task: it holds memory and locks."""
+    # Linux's parent death signal is not used: it comes when the *thread* ends that forked this process.
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -25,7 +25,7 @@ def remove():
 def plug_in():
     """Import a module of the example: `plug_in("measure")`."""
     remove()
-    len(METHODS)  # the methods of vidssl first
+    list(METHODS)  # the methods of vidssl first
     sys.path.insert(0, str(EXAMPLE))
     importlib.import_module("part_segmentation")
     yield importlib.import_module

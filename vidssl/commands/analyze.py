@@ -14,13 +14,12 @@ from vidssl.analysis.transformed_features import (
     choose_transformations,
     trajectory_features,
 )
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
 from vidssl.commands.results import Results, existing_results, for_splits, format_count, format_table
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
-from vidssl.engine.checkpoint import file_hash
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError

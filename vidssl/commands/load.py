@@ -13,7 +13,6 @@ import torch
 import vidssl
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
-from vidssl.engine import checkpoint as checkpoints
 from vidssl.engine.config_schema import Run, bind_run, choose_device
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
@@ -115,7 +114,7 @@ def load_subject(options: LoadOptions) -> Subject:
     run = bind_run(content["config"], f"config of {path}")
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
-    digest = checkpoints.file_hash(path)
+    digest = file_hash(path)
     classify, classes = None, 0
     if METHODS[run.method.name].classifies:
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
@@ -156,7 +155,7 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
     if path != "random":
         # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
         initial = run.init if run.init is not None and run.init.file == path else InitialWeights(file=path)
-        digest = checkpoints.file_hash(Path(path))
+        digest = file_hash(Path(path))
         matched = str(load_initial(backbone, initial, options.trust_checkpoint))
         origin = {"path": path, "sha256": digest, "matched": matched}
         weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}

@@ -48,7 +48,9 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     """
     from vidssl.commands.retrieval_page import video_preview
     from vidssl.data.video_list import read_list
-    from vidssl.viz import training_curves, write_compare_page
+    from vidssl.viz.curves import training_curves
+    from vidssl.viz.figure import png
+    from vidssl.viz.pages import write_compare_page
 
     found = _read(folder, runs)
     try:
@@ -57,7 +59,7 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
         raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # the first video of each class
-    curves = training_curves(lines)
+    curves = png(training_curves(lines))
     (folder / "curves.png").write_bytes(curves)
     write_compare_page(
         folder / "index.html",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from vidssl.analysis import TRANSFORMATIONS
 from vidssl.commands.measure_network import Results
 from vidssl.viz.bars import grouped_bars
+from vidssl.viz.figure import png
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
 
@@ -16,7 +17,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
     series = {label: [_means(results).get(f"invariance_{name}") for name in names] for label, results in found.items()}
     top, variant = first["measure"]["top_k"], first["measure"]["variant"]
     whose = "of each class" if variant == "class" else "of all"
-    return grouped_bars(
+    figure = grouped_bars(
         names,
         series,
         title=f"Invariance of the {top} best units {whose}: {first['num_samples']} clips",
@@ -24,6 +25,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
         levels={"1: ignores\nthe clip": 1.0, "perfect": _means(first)["invariance_ceiling"]},
         apart=COMPARED,
     )
+    return png(figure)
 
 
 def _means(results: Results) -> Results:

@@ -12,7 +12,8 @@ from torch import Tensor
 from vidssl.atomic import write_whole
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import confusion
-from vidssl.viz import confusion_picture
+from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.figure import png
 
 
 def write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
@@ -38,7 +39,7 @@ def write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor
         ("class", "videos", "right", "accuracy", "most often taken for"),
         [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
     )
-    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+    write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
 def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int, str, str]:

@@ -9,12 +9,7 @@ from pathlib import Path, PurePath
 from vidssl import distributed
 from vidssl.analysis.object_occlusion import Boxes, read_boxes
 from vidssl.analysis.scores import Measure, score_features
-from vidssl.analysis.transformed_features import (
-    TRANSFORMATIONS,
-    Trajectories,
-    choose_transformations,
-    trajectory_features,
-)
+from vidssl.analysis.transformed_features import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.invariance_chart import chart
 from vidssl.commands.load import LoadOptions, Subject, class_hash, fill_split, load_subject
@@ -25,6 +20,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import encode_videos
 from vidssl.models.weights import is_checkpoint, read_anything
 
 
@@ -206,28 +202,14 @@ def _measure(
     there = distributed.on_main(lambda: results_there(out, request.content))
     if there is not None:
         return there
-    subject = request.subject
+    subject, trajectories = request.subject, request.trajectories
     test = subject.test
-    features = trajectory_features(
-        subject.backbone,
-        listed,
-        request.trajectories,
-        test,
-        subject.device,
-        mean=test.mean,
-        std=test.std,
-        boxes=boxes,
-        batch_size=test.batch_size,
-        half=test.precision == "bfloat16",
-        workers=test.workers,
-        prefetch=test.prefetch,
-        timeout=test.timeout,
-        skip=test.allow_missing,
-        title=name,
-    )
+    dataset = trajectories.dataset(listed, test, boxes, test.allow_missing)
+    columns, missing = encode_videos(subject.backbone, dataset, test, subject.device, trajectories.encode, name)
+    features = trajectories.features(*columns)
 
     def score() -> Results:
-        numbers, details, without = score_features(features, request.trajectories, listed, measure)
+        numbers, details, without = score_features(features, trajectories, listed, measure)
         results = {
             **numbers,
             "details": details,
@@ -235,7 +217,7 @@ def _measure(
             "num_videos": len({*features.index.tolist()}),
             "num_samples": len(features.x),
             "num_units": features.x.shape[1],
-            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "missing": [{"path": path, "reason": reason} for path, reason in missing],
             "list": str(videos),
             "boxes": None if measure.boxes is None else str(measure.boxes),
             "measure": request.content["invariance"],

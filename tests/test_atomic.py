@@ -2,12 +2,11 @@
 
 import errno
 import os
-from pathlib import Path
 
 import pytest
 
 from vidssl import atomic
-from vidssl.atomic import replacing, replacing_path, temporary_for
+from vidssl.atomic import replacing, temporary_for
 
 OLD, NEW = b"old\n", b"new" * 1000
 
@@ -107,24 +106,3 @@ def test_the_temporary_is_hidden_beside_it_and_of_this_process(tmp_path):
     temporary = temporary_for(tmp_path / "a.pt")
     assert temporary.parent == tmp_path and temporary.name.startswith(".a.pt.")
     assert str(os.getpid()) in temporary.name.split(".")
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_path_that_a_library_writes_to_is_replaced_too(fails, path):
-    before = content(path)
-    try:
-        with replacing_path(path) as temporary:
-            assert temporary == temporary_for(path)
-            temporary.write_bytes(NEW)
-            if fails:
-                raise KeyError
-    except KeyError:
-        pass
-    assert content(path) == (before if fails else [(path, NEW)])
-
-
-def test_a_link_is_replaced_even_if_its_target_is_missing(tmp_path):
-    for target in ("a", "b"):
-        with replacing_path(tmp_path / "last") as temporary:
-            temporary.symlink_to(target)
-    assert (tmp_path / "last").readlink() == Path("b") and len(list(tmp_path.iterdir())) == 1

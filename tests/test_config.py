@@ -166,19 +166,16 @@ def test_a_renamed_key_is_refused_with_the_new_name():
 
 
 def test_an_override_of_the_name_of_a_choice_alone(write):
-    """The keys that are left over are named, once, and how the part is chosen anew."""
+    """The keys that are left over are unknown ones of the new entry."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))
-    told = message(load, path, "shapes.1.name=circle")
-    assert told == (
-        f"{path}: 1 mistake\n  shapes.1: circle has no edge, colours, which square has; each name has settings of its "
-        "own: replace the whole section, as 'shapes.1={name: circle, …}'; there are: name, radius"
-    )
     told = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
-    assert "2 mistakes" in told and "shapes.1.raduis: unknown key (did you mean 'radius'?)" in told
+    assert told.splitlines() == [
+        f"{path}: 3 mistakes",
+        "  shapes.1.edge: unknown key; there are: name, radius",
+        "  shapes.1.colours: unknown key; there are: name, radius",
+        "  shapes.1.raduis: unknown key (did you mean 'radius'?); there are: name, radius",
+    ]
     assert load(path, "shapes.1={name: circle}").shapes[1].radius == 1.0
-    configs = Path(__file__).parents[1] / "configs"
-    told = message(load_run, configs / "toy" / "sce.yaml", ["method.name=moco"])
-    assert "method: moco has no coefficient, which sce has" in told and "'method={name: moco, …}'" in told
 
 
 def test_15_all_mistakes_at_once(write):

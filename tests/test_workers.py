@@ -293,7 +293,7 @@ def test_an_item_that_hangs_fails_after_the_timeout(failures):
         ordered(pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures)
     )
     assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
-    assert failures == [(8, "timed out after 0.5 s, twice (data.timeout)")]
+    assert failures == [(8, "timed out after 0.5 s, twice (data.timeout, --timeout)")]
     assert 0.5 < time.monotonic() - start < 5
 
 
@@ -425,7 +425,7 @@ def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(failures):
     time.sleep(1.2)
     assert not failures
     start = time.monotonic()
-    assert list(results) == [2, 3, 4, 5, 6, 7] and failures == [(3, "timed out after 0.8 s, twice (data.timeout)")]
+    assert list(results) == [2, 3, 4, 5, 6, 7] and failures == [(3, "timed out after 0.8 s, twice (data.timeout, --timeout)")]
     assert time.monotonic() - start < 1.5  # it was stopped long ago, and has one more attempt
 
 

@@ -1,6 +1,7 @@
 """Atomic writes: a file is complete under its name, or what was there before is untouched."""
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -15,40 +16,30 @@ from vidssl.errors import DataError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing that replaces `path` when the block ends without an error, synced to disk.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
-    with replacing_path(path) as temporary, open(temporary, "wb") as file:
-        yield file
-
-
-@contextmanager
-def replacing_path(path: Path) -> Iterator[Path]:
-    """Like `replacing`, for code that writes to a path: yields the temporary path, a file or symlink in the end.
-
-    Raises:
-        OSError: The file cannot be written.
-    """
+    """Open a file for writing that replaces `path` when the block ends without an error, synced to disk."""
     temporary = temporary_for(path)
     try:
-        yield temporary
-        if not temporary.is_symlink():
-            sync(temporary)
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def sync(path: Path) -> None:
-    """Flush a file, or the names in a folder, to disk: without it, a power cut can undo a rename."""
+def temporary_for(path: Path) -> Path:
+    """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder to disk, if its file system can: else a power cut can undo a rename."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some file systems cannot sync folders.
-        if not (path.is_dir() and error.errno in (errno.EINVAL, errno.ENOTSUP)):
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)
@@ -69,22 +60,23 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write plain data as JSON, atomically, creating its folder.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
+    """Write plain data as JSON, as `write_whole` does."""
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def check_folder(path: Path) -> None:
-    """Check that results can go into a folder, before hours of work.
-
-    Raises:
-        DataError: The path is a file.
-    """
+    """Raise a DataError if results cannot go into a folder because it is a file, before hours of work."""
     if path.exists() and not path.is_dir():
         raise DataError(f"cannot write to {path}: it is a file; name a folder")
+
+
+def file_hash(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def state_of(path: Path) -> tuple[int, int]:
@@ -96,21 +88,11 @@ def state_of(path: Path) -> tuple[int, int]:
     return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 
 
-def temporary_for(path: Path) -> Path:
-    """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
-
-
 @contextmanager
 def creating_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted.
-
-    Raises:
-        OSError: It cannot be written, or `path` exists and is not an empty folder.
-    """
+    """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling, so that the rename stays on one file system. One level deeper, since mkdtemp's own folder is not
-    # readable by other users.
+    # A sibling: the rename stays on one file system. Other users cannot read mkdtemp's own folder, so one level deeper.
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
     try:
         folder = scratch / path.name

@@ -1,11 +1,10 @@
 """Configs: YAML and KEY=VALUE in, a validated frozen model out; all mistakes are reported at once."""
 
 import json
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
@@ -15,22 +14,11 @@ from vidssl.errors import ConfigError
 from vidssl.registry import Registry, did_you_mean
 
 
-def _add_renamed(schema: dict[str, Any], model: Any) -> None:
-    if model.renamed:
-        schema["renamed"] = model.renamed
-
-
 class Settings(BaseModel):
     """What every `Config` derives from: strict types, no unknown keys, no change once made."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", json_schema_extra=_add_renamed)
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
     renamed: ClassVar[dict[str, str]] = {}  # old key: new key; the error for the old one names the new one
-
-
-class Configurable(Protocol):
-    """A class that carries its own `Config`."""
-
-    Config: type[Settings]
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -53,11 +41,7 @@ def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
-    """Read a YAML 1.2 file as plain data, and apply `KEY=VALUE` overrides.
-
-    Args:
-        path: The file. Keys must be unique; `1e-6` is a float; tags make no objects.
-        overrides: `a.b.0.c=VALUE` with VALUE in YAML; a number is an index into a list. Missing sections are added.
+    """Read a YAML 1.2 file as plain data, and apply overrides, see `override`.
 
     Raises:
         ConfigError: The file is missing or not a YAML mapping, or an override is invalid.
@@ -76,7 +60,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
 
 
 def override(tree: Tree, text: str) -> None:
-    """Apply `a.b.0.c=VALUE` to a tree, in place.
+    """Apply `a.b.0.c=VALUE` to a tree, in place: VALUE is YAML, a number is an index, missing sections are added.
 
     Raises:
         ConfigError: There is no `=`, the value is not YAML, or the key does not lead to a section.
@@ -88,26 +72,18 @@ def override(tree: Tree, text: str) -> None:
         parsed = _yaml().load(value)
     except YAMLError:
         raise ConfigError(f"override '{text}': the value is not YAML; quote it") from None
-    here: Any = tree
+    section: Any = tree
     *way, last = key.split(".")
     for part in way:
-        here = _step(here, part, text, create=True)
-    if isinstance(here, list):
-        _step(here, last, text)
-        here[int(last)] = parsed
-    elif isinstance(here, dict):
-        here[last] = parsed
-    else:
-        raise ConfigError(f"override '{text}': what precedes '{last}' is a value, not a section")
+        place = _place(section, part, text)
+        if isinstance(section, dict) and not isinstance(section.get(place), dict | list):
+            section[place] = {}
+        section = section[place]
+    section[_place(section, last, text)] = parsed
 
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
-    """Validate a tree against a schema, and return the frozen model.
-
-    Args:
-        schema: A pydantic model.
-        tree: Plain data, as `read` returns it.
-        source: Where the tree comes from, for messages.
+    """Validate plain data against a pydantic model, and return the frozen model; `source` is named in messages.
 
     Raises:
         ConfigError: One line for each mistake; an unknown key with the closest known one.
@@ -156,40 +132,37 @@ def _yaml() -> YAML:
     return YAML(typ="safe", pure=True)  # YAML 1.2; duplicate keys and unknown tags are errors
 
 
-def _step(here: Any, part: str, override: str, create: bool = False) -> Any:
-    if isinstance(here, list):
-        if not part.isdigit() or int(part) >= len(here):
-            raise ConfigError(f"override '{override}': '{part}' is not an index of a list of {len(here)} (from 0)")
-        return here[int(part)]
-    if not isinstance(here, dict):
+def _place(section: Any, part: str, override: str) -> str | int:
+    """Return a part of an override's key as a key or index of the section it is in."""
+    if isinstance(section, dict):
+        return part
+    if not isinstance(section, list):
         raise ConfigError(f"override '{override}': what precedes '{part}' is a value, not a section")
-    if create and not isinstance(here.get(part), dict | list):
-        here[part] = {}
-    return here[part]
+    if not part.isdigit() or int(part) >= len(section):
+        raise ConfigError(f"override '{override}': '{part}' is not an index of a list of {len(section)} (from 0)")
+    return int(part)
 
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
     """Explain a mistake in one line: key, problem, value, remedy."""
+    loc, kind = mistake["loc"], mistake["type"]
     where: list[str] = []
     here: Any = tree
-    section: Any = tree  # which holds the last part of the location
-    for part in mistake["loc"]:
+    for part in loc:
         if isinstance(here, dict) and part not in here and part == here.get("name"):
             continue  # the tag of a choice is in the location, but not in the file
         where.append(str(part))
-        section = here
         try:
             here = here[part]
         except (KeyError, IndexError, TypeError):
             here = None
-    place, kind, message = ".".join(where), mistake["type"], mistake["msg"]
+    place = ".".join(where)
     if kind == "extra_forbidden":
-        keys = _keys(schema, mistake["loc"][:-1])
-        if new := _resolve(*_node(schema, mistake["loc"][:-1])).get("renamed", {}).get(where[-1]):
-            return f"{place}: was renamed to '{new}'"
-        if swapped := _swapped(schema, mistake["loc"], ".".join(where[:-1]), section):
-            return f"{swapped}; there are: {', '.join(keys)}"
-        return f"{place}: unknown key{did_you_mean(where[-1], keys)}; there are: {', '.join(keys)}"
+        model = _model_at(schema, loc[:-1])
+        if loc[-1] in model.renamed:
+            return f"{place}: was renamed to '{model.renamed[loc[-1]]}'"
+        known = sorted(model.model_fields)
+        return f"{place}: unknown key{did_you_mean(loc[-1], known)}; there are: {', '.join(known)}"
     if kind == "missing":
         return f"{place}: is required"
     if kind == "union_tag_not_found":
@@ -198,65 +171,27 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
         names = [name.strip(" '") for name in mistake["ctx"]["expected_tags"].split(",")]
         tag = mistake["ctx"]["tag"]
         return f"{place}.name: no '{tag}'{did_you_mean(tag, names)}; there are: {', '.join(names)}"
-    value, message = mistake["input"], message.removeprefix("Value error, ")
-    shown = f", got {json.dumps(value, default=str)[:60]}" if not isinstance(value, dict) else ""
-    return f"{place}: {message}{shown}" if place else message
+    value, message = mistake["input"], mistake["msg"].removeprefix("Value error, ")
+    got = "" if isinstance(value, dict) else f", got {json.dumps(value, default=str)[:60]}"
+    return f"{place}: {message}{got}" if place else message
 
 
-def _swapped(schema: Any, loc: Sequence[int | str], place: str, section: Tree) -> str | None:
-    """Explain a key of another entry of the same choice: the name was changed, but not the other settings."""
-    if len(loc) < 2:
-        return None
-    *way, name, key = loc
-    options: dict[int | str, list[str]] = {other: _keys(schema, (*way, other)) for other in _names(schema, way)}
-    if key not in {known for keys in options.values() for known in keys}:
-        return None
-    left = [key for key in section if key not in options[name] and any(key in keys for keys in options.values())]
-    owners = [str(other) for other, keys in options.items() if {*left} <= {*keys}]
-    of = f", which {' and '.join(owners[:2])} {'has' if len(owners) == 1 else 'have'}" if owners else ""
-    return (
-        f"{place}: {name} has no {', '.join(left)}{of}; each name has settings of its own: "
-        f"replace the whole section, as '{place}={{name: {name}, …}}'"
-    )
-
-
-def _names(schema: Any, loc: Iterable[int | str]) -> list[str]:
-    """List the names of the choice at a location; empty if there is no choice."""
-    node = _resolve(*_node(schema, loc))
-    return list(node.get("discriminator", {}).get("mapping", ()))
-
-
-def _keys(schema: Any, loc: Iterable[int | str]) -> list[str]:
-    """List the keys of a model at a location of its tree."""
-    node, root = _node(schema, loc)
-    return sorted(_resolve(node, root).get("properties", {}))
-
-
-def _node(schema: Any, loc: Iterable[int | str]) -> tuple[Any, Any]:
-    """Find a location of a model's tree in its JSON schema; returns the node and the schema, which it refers to."""
-    root = _json_schema(schema)
-    node: Any = root
+def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
+    """Find the model at a location, which names the fields, the indices of lists and the tags of choices."""
+    models = [schema]
     for part in loc:
-        node = _resolve(node, root)
-        if isinstance(part, int):
-            node = node.get("items", {})
-        elif "discriminator" in node and part in node["discriminator"]["mapping"]:
-            node = {"$ref": node["discriminator"]["mapping"][part]}
-        else:
-            node = node.get("properties", {}).get(part, {})
-    return node, root
+        if isinstance(part, str):
+            tagged = [model for model in models if part in _tags(model)]
+            models = tagged or _models(models[0].model_fields[part].annotation)
+    return models[0]
 
 
-@lru_cache(maxsize=1)
-def _json_schema(schema: Any) -> Any:
-    return schema.model_json_schema()
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
+    return get_args(model.model_fields["name"].annotation) if "name" in model.model_fields else ()
 
 
-def _resolve(node: Any, root: Any) -> Any:
-    for option in node.get("anyOf", []):
-        if option.get("type") != "null":
-            node = option
-            break
-    while "$ref" in node:
-        node = root["$defs"][node["$ref"].rsplit("/", 1)[1]]
-    return node
+def _models(kind: Any) -> list[Any]:
+    """List the models in the type of a field: one, a choice of several, a list of them."""
+    if parts := get_args(kind):
+        return [model for part in parts for model in _models(part)]
+    return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []

@@ -33,18 +33,17 @@ def joined(device: torch.device) -> Iterator[None]:
     adopt_slurm(os.environ)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not outer:
         _start(device)
-    # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it in a
-    # collective, so it must not leave, but end. A signal ends all of them.
-    leaves = device.type != "cuda"
+    failed = False
     try:
         with lost_peers_reported():
             yield
-        leaves = True
-    except Interrupted:
-        leaves = True
+    except BaseException as error:
+        failed = not isinstance(error, Interrupted)
         raise
     finally:
-        if leaves and not outer and dist.is_initialized():
+        # Leaving an nccl group waits for the other processes of the machine. If this one fails alone they wait for it
+        # in a collective, so it must not leave, but end. A signal ends all of them.
+        if not outer and dist.is_initialized() and not (failed and device.type == "cuda"):
             dist.destroy_process_group()
 
 
@@ -54,9 +53,8 @@ def _start(device: torch.device) -> None:
     try:
         store, number, count = next(dist.rendezvous("env://", timeout=_MEETING))  # type: ignore[attr-defined]
     except (RuntimeError, ValueError) as error:
-        number, count, host, port = (
-            os.environ.get(name, "?") for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-        )
+        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+        number, count, host, port = (os.environ.get(name, "?") for name in names)
         raise PeerError(
             f"process {number} of {count} did not meet the others at {host}:{port} "
             f"({str(error).splitlines()[0][:120]}); start all of them with the same MASTER_ADDR and MASTER_PORT"
@@ -70,15 +68,13 @@ def _start(device: torch.device) -> None:
 
 @contextmanager
 def lost_peers_reported() -> Iterator[None]:
-    """Turn torch's error for processes that have ended into one line.
-
-    Raises:
-        PeerError: Another process has ended.
-    """
+    """Turn torch's error for processes that have ended into a PeerError of one line."""
+    # gloo's failures are plain RuntimeErrors.
+    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
     try:
         yield
     except RuntimeError as error:
-        if world() > 1 and _is_lost_peer(error):
+        if world() > 1 and (isinstance(error, dist.DistError) or re.search(signs, str(error))):
             raise PeerError(
                 f"process {rank()} of {world()} lost the others ({str(error).splitlines()[0][:160]}); "
                 "the process that ended first has logged why"
@@ -99,15 +95,11 @@ def adopt_slurm(environment: MutableMapping[str, str]) -> None:
     first = "".join(part or "" for part in found.groups()) if found else nodes
     # Two steps of one job, or two jobs on one node, need different ports.
     number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
-    variables = {
-        "RANK": environment["SLURM_PROCID"],
-        "WORLD_SIZE": environment["SLURM_STEP_NUM_TASKS"],
-        "LOCAL_RANK": environment["SLURM_LOCALID"],
-        "MASTER_ADDR": first,
-        "MASTER_PORT": str(15000 + number % 15000),
-    }
-    for name, value in variables.items():
-        environment.setdefault(name, value)
+    environment["RANK"] = environment["SLURM_PROCID"]
+    environment.setdefault("WORLD_SIZE", environment["SLURM_STEP_NUM_TASKS"])
+    environment.setdefault("LOCAL_RANK", environment["SLURM_LOCALID"])
+    environment.setdefault("MASTER_ADDR", first)
+    environment.setdefault("MASTER_PORT", str(15000 + number % 15000))
 
 
 def rank() -> int:
@@ -138,10 +130,7 @@ def gather(x: Tensor) -> Tensor:
 
 
 def gather_later(x: Tensor) -> Callable[[], Tensor]:
-    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …).
-
-    Computation in between hides the transfer.
-    """
+    """Start to gather (N, …) tensors of equal shape; the returned function waits for the result (world, N, …)."""
     if world() == 1:
         return lambda: x[None]
     every = x.new_empty(world(), *x.shape)
@@ -181,10 +170,7 @@ def exchange(x: Tensor, order: Tensor) -> Tensor:
 
     Args:
         x: (N, …), of equal shape on all processes.
-        order: A permutation (world * N,) of all rows in rank order, equal on all processes.
-
-    Returns:
-        (N, …), the rows `order[rank * N : (rank + 1) * N]`.
+        order: A permutation (world * N,) of all rows in rank order; this process gets those of its N places.
     """
     if world() == 1:
         return x[order.to(x.device)]
@@ -228,22 +214,19 @@ def together(work: Callable[[], T]) -> T:
         PeerError: The function raised a VidsslError on another process.
         Interrupted: A process received a signal.
     """
-    if world() == 1:
-        return work()
     result: T | None = None
     failure: VidsslError | Interrupted | None = None
     try:
         result = work()
     except (VidsslError, Interrupted) as error:
         failure = error
-    interrupted = failure.signal if isinstance(failure, Interrupted) else None
-    message = str(failure) if isinstance(failure, VidsslError) else None
-    every = gather_objects((message, interrupted))
     if isinstance(failure, VidsslError):
+        gather_objects((str(failure), None))
         raise failure
-    for number, (other, _) in enumerate(every):
-        if other is not None:
-            raise PeerError(f"process {number}: {other}")
+    every = gather_objects((None, failure.signal if failure else None))
+    for number, (message, _) in enumerate(every):
+        if message is not None:
+            raise PeerError(f"process {number}: {message}")
     for _, signal in every:
         if signal is not None:
             raise Interrupted(signal)
@@ -271,9 +254,3 @@ class _Gather(Function):
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows]
-
-
-def _is_lost_peer(error: RuntimeError) -> bool:
-    # gloo's failures are plain RuntimeErrors.
-    signs = "Connection closed by peer|Connection reset by peer|Broken pipe|Timed out waiting|Gloo"
-    return isinstance(error, dist.DistError) or re.search(signs, str(error)) is not None

@@ -5,19 +5,18 @@ reader, /dev/shm (64 MB in containers) is not used, and the receiver's arrays li
 freed with them. Small values are sent as bytes, as the kernel limits the number of files in flight per user.
 """
 
-import ctypes
 import errno
-import mmap
 import os
 import pickle
 import resource
 import socket
 import struct
 import tempfile
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
+
+import torch
 
 from vidssl.errors import DataError
 
@@ -76,30 +75,12 @@ def receive(end: socket.socket) -> Any:
     if not files:  # the kernel drops a descriptor that exceeds the limit of this process
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
-        pages = _mapped(files[0], stop)
+        # Unlike the mmap module torch keeps no descriptor open: a thousand results would exceed the limit.
+        pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8).numpy()
     finally:
         os.close(files[0])
     pickled, spans = pickle.loads(pages[start:])
     return pickle.loads(pickled, buffers=[pages[first : first + size] for first, size in spans])
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *3 * [ctypes.c_int], ctypes.c_long]
-_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-
-
-def _mapped(file: int, size: int) -> memoryview:
-    """Map a file, writable; it is unmapped when the last view of it is freed.
-
-    Not by the mmap module, which keeps a descriptor open for each mapping: a thousand results would exceed the limit.
-    """
-    address = _libc.mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-    if address == ctypes.c_void_p(-1).value:
-        raise OSError(ctypes.get_errno(), f"cannot map {size} bytes")
-    pages = (ctypes.c_char * size).from_address(address)
-    weakref.finalize(pages, _libc.munmap, address, size).atexit = False  # arrays may still be used at exit
-    return memoryview(pages).cast("B")
 
 
 def raise_file_limit() -> None:

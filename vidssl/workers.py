@@ -72,7 +72,7 @@ def ordered(
     tasks, and the function finds the item in `guard.failed`. Large arrays in results are not copied in this process.
 
     Args:
-        function: Called with a task and a guard. Processes are forked: only tasks and results must be picklable.
+        function: Processes are forked: only tasks and results must be picklable.
         tasks: Drawn only as far ahead as the workers need.
         workers: Number of processes. With 0 this process does the work, and no hang or crash is survived.
         timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
@@ -81,8 +81,7 @@ def ordered(
 
     Raises:
         DataError: An item failed without `on_failure`, workers keep dying, or the limit of open files is too low.
-        VidsslError: Raised by the function; re-raised at the turn of its task.
-        RuntimeError: Any other exception of the function, with its traceback.
+        VidsslError: Raised by the function, at the turn of its task; any other exception of it is a RuntimeError.
     """
     if not workers:
         guard = ItemGuard()
@@ -138,21 +137,14 @@ class _SharedGuard(ItemGuard):
         self._shared = mmap.mmap(-1, 8)  # the item + 1; 0: idle
 
     def at(self, item: int) -> None:
-        self._set(item, self._timeout)
-
-    def idle(self) -> None:
-        """Stop the timeout."""
-        self._set(_IDLE, 0.0)
+        self._shared[:] = (item + 1).to_bytes(8, "little")
+        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
+        # the parent is busy, and after the parent has died.
+        signal.setitimer(signal.ITIMER_REAL, self._timeout)
 
     @property
     def item(self) -> int:
         return int.from_bytes(self._shared[:], "little") - 1
-
-    def _set(self, item: int, timeout: float) -> None:
-        self._shared[:] = (item + 1).to_bytes(8, "little")
-        # The kernel kills the process at the timeout: even inside of a decoder that never returns to Python, while
-        # the parent is busy, and after the parent has died.
-        signal.setitimer(signal.ITIMER_REAL, timeout)
 
 
 class _Worker:
@@ -214,20 +206,16 @@ class _Worker:
         process, self._process = self._process, None
         _ends.discard(self.end)
         self.end.close()
-        if process.pid is None:  # it could not be started
-            return 0
-        process.kill()
-        process.join()
-        code = process.exitcode or 0
-        process.close()
-        return code
+        if process.pid is not None:  # it could be started
+            process.kill()
+            process.join()
+        return process.exitcode or 0
 
     def handle_exit(self, on_failure: Callable[[int, str], None] | None) -> None:
         """Fail the item that a dead process was at, unless it deserves another attempt or is not to blame."""
         item, code = self._guard.item, self.stop()
-        reason = f"its worker ended with exit code {code}"
         if code == -signal.SIGALRM and self._timeout is not None:
-            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout)"
+            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout, --timeout)"
             if item not in self._late and item != _IDLE:
                 self._late.add(item)
                 self._deaths = 0
@@ -235,13 +223,15 @@ class _Worker:
         elif code < 0:
             hint = "out of memory?" if code == -signal.SIGKILL else signal.strsignal(-code)
             reason = f"its worker was killed by signal {-code}: {hint}"
+        else:
+            reason = f"its worker ended with exit code {code}"
         # SIGTERM comes from outside, for example from Slurm: no item is to blame.
         if item == _IDLE or item in self._failed or code == -signal.SIGTERM:
             self._deaths += 1
             if self._deaths == _MAX_DEATHS:
                 raise DataError(
-                    f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): probably out of "
-                    "memory; lower data.workers (--workers)"
+                    f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): lower "
+                    "data.workers (--workers) if the memory is full"
                 )
             return
         if on_failure is None:
@@ -265,7 +255,8 @@ def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: 
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
         while True:
-            guard.idle()
+            guard.at(_IDLE)
+            signal.setitimer(signal.ITIMER_REAL, 0)  # waiting is not a timeout
             task, guard.failed = receive(end)
             guard.at(_IDLE)  # the time before the first item counts too
             try:

@@ -456,7 +456,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
-    said = "timed out after 0.5 s, twice (data.timeout)"
+    said = "timed out after 0.5 s, twice (data.timeout, --timeout)"
     names = ["07.mp4", "22.mp4"]
     told = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
     assert len(told) == 4

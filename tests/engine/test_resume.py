@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from vidssl.engine.checkpoint import file_hash
+from vidssl.atomic import file_hash
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, DataError
 

@@ -9,9 +9,9 @@ from typing import Any, Literal
 import torch
 
 import vidssl
+from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
-from vidssl.engine import checkpoint as checkpoints
 from vidssl.engine.config_schema import Run, bind_run, choose_device
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
@@ -149,7 +149,7 @@ def load_subject(options: LoadOptions) -> Subject:
     content = {} if random else read_anything(path, options.trust_checkpoint)
     origin: dict[str, Any] = {"path": str(path)}
     if not random:
-        origin["sha256"] = checkpoints.file_hash(path)
+        origin["sha256"] = file_hash(path)
     if not is_checkpoint(content):
         run, backbone, initial = _build_from_config(options, origin)
         return Subject(backbone.to(device).eval(), run, _clips(options, run), device, origin, initial=initial)

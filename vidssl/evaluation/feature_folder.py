@@ -6,7 +6,6 @@ list, `label`, -1 if unknown, `index`, the row of the list, and `start` and `end
 """
 
 import csv
-import hashlib
 import io
 import json
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import torch
 
 import vidssl
-from vidssl.atomic import replacing, write_json, write_whole
+from vidssl.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
@@ -100,7 +99,7 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
     write_whole(path / _ROWS, text.getvalue().encode())
     meta = {
         "format": _FORMAT,
-        "sha256": {name: _sha256(path / name) for name in (_ARRAY, _ROWS)},
+        "sha256": {name: file_hash(path / name) for name in (_ARRAY, _ROWS)},
         "request": request,
         "root": str(parts[0].root),
         "classes": parts[0].classes,
@@ -127,7 +126,7 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
     meta = _read_meta(path, remedy)
     try:
         for name, digest in meta["sha256"].items() if verify else ():
-            if _sha256(path / name) != digest:
+            if file_hash(path / name) != digest:
                 raise ValueError(f"{name} was changed")
         x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:
@@ -185,11 +184,3 @@ def _read_meta(path: Path, remedy: str) -> Any:
     if meta["format"] != _FORMAT:
         raise DataError(f"{path} has format {meta['format']}, this version reads {_FORMAT}: {remedy}")
     return meta
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

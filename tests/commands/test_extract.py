@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands import extract_features as job
-from vidssl.commands.extract_features import extract_features, merge, open_index
+from vidssl.commands import extract as job
+from vidssl.commands.extract import extract_features, merge, open_index
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
@@ -198,7 +197,7 @@ def test_other_files_of_the_same_names_are_another_request(options, digits, tmp_
 def test_copies_of_the_videos_are_another_request(options, digits, tmp_path, never):
     videos = write_list(tmp_path / "videos", digits, 2)
     extract_features(options, videos, tmp_path / "x")
-    shrink(videos, tmp_path / "small", Settings(short_side=32), Shrinking())
+    shrink(videos, tmp_path / "small", Settings(short_side=32))
     never()
     with pytest.raises(
         DataError, match=r"data\.copies nothing stored, {'fps': None, 'quality': 18, 'short_side': 32} "

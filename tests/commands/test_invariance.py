@@ -12,9 +12,8 @@ from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.analysis.scores import Measure
-from vidssl.commands.invariance_chart import summary
+from vidssl.commands.analyze import measure_invariance, measure_invariance_splits, summary
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -120,7 +119,7 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     other = replace(measure, top_k=6)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    monkeypatch.setattr("vidssl.commands.measure_invariance.encode_videos", None)
+    monkeypatch.setattr("vidssl.commands.analyze.encode_videos", None)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
@@ -191,7 +190,7 @@ def test_broken_videos(options, digits, tmp_path):
     allowing = replace(options, allow_missing=True)
     found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
-    assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
+    assert summary({"random": found}).startswith("15 of 16 (1 missing) videos")
 
 
 def test_what_is_refused(options, checkpoint, digits, tmp_path):
@@ -202,9 +201,9 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"needs labels, but 16 videos of .* have none.*--variant goodfellow"):
+    with pytest.raises(DataError, match=r"--variant class needs a label for each video .*--variant goodfellow"):
         measure_invariance(rooted, ["random"], unlabelled, out, FEW)
-    with pytest.raises(DataError, match="have one class"):
+    with pytest.raises(DataError, match="two classes or more"):
         measure_invariance(rooted, ["random"], alike, out, FEW)
     with pytest.raises(ConfigError, match="--top-k 4000 is more than the 64 units of random"):
         measure_invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
@@ -254,7 +253,7 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     lines = summary({"random": found}).splitlines()
     assert "mean ± standard deviation of 2 splits" in lines[0]
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
-    with pytest.raises(ConfigError, match=r"neither random nor the list contains \{split\}"):
+    with pytest.raises(ConfigError, match="all splits would be the same"):
         measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
 

@@ -131,7 +131,7 @@ def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int)
         raise DataError("no sample has a transformed version: there is nothing to measure")
     if not (np.isfinite(features).all() and np.isfinite(versions[counted]).all()):
         raise DataError("features are not finite: the weights of the network are broken")
-    return counted, counted.any(axis=1)
+    return counted, np.asarray(counted.any(axis=1))
 
 
 def _blocks(

@@ -104,20 +104,17 @@ class Trajectories:
         return ClipDataset(videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip)
 
     def encode(self, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
-        """Stack the features (B, D) of all views of a batch, and compare each version with its clip.
-
-        Returns:
-            (B, clips, 1 + V, D), and (B, clips, 1 + V): whether it differs from the clip in any pixel.
-        """
+        """Stack the features (B, views, D) of a batch; also return whether views differ from their clips (B, views)."""
         length = len(batch.views) // self.clips
         pairs = [(view, batch.views[n // length * length]) for n, view in enumerate(batch.views)]
         changed = [(view != clip).flatten(1).any(dim=1) for view, clip in pairs]
-        shape = self.clips, length
-        return torch.stack([*features], dim=1).unflatten(1, shape), torch.stack(changed, dim=1).unflatten(1, shape)
+        return torch.stack([*features], dim=1), torch.stack(changed, dim=1)
 
     def features(self, index: Tensor, encoded: Tensor, changed: Tensor) -> TrajectoryFeatures:
         """Collect what `encode` returned for videos, the rows `index` of a list."""
-        x, differs = encoded.flatten(0, 1).numpy(), changed.flatten(0, 1).numpy()
+        length = encoded.shape[1] // self.clips
+        x = encoded.reshape(-1, length, encoded.shape[2]).numpy()
+        differs = changed.reshape(-1, length).numpy()
         return TrajectoryFeatures(x[:, 0], x[:, 1:], differs[:, 1:], index.repeat_interleave(self.clips).numpy())
 
 

@@ -1,7 +1,8 @@
-"""The command `vidssl`: one module per sub-command, with its arguments and the job that it runs."""
+"""The command `vidssl`: `parsers.py` has the options of each sub-command, and a module of its name runs it."""
 
 import argparse
 import importlib
+import inspect
 import logging
 import os
 import signal
@@ -9,27 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 import vidssl
+from vidssl.commands.arguments import parse
+from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
-
-# Command -> summary. The module of a command's name has a function of that name, which imports what the job needs after
-# parsing, so that --help and a mistyped option do not wait for torch.
-COMMANDS = {
-    "prepare": "write the lists of a folder of videos or of a data set",
-    "train": "pre-train, finetune, probe or train from scratch",
-    "test": "measure a network on a list: accuracy, kNN, SVM, few labels, retrieval",
-    "retrieval": "search a gallery of videos and write a page with the results",
-    "extract": "write the features of a list of videos",
-    "track": "track the regions of videos",
-    "analyze": "measure how invariant networks are to transformations",
-    "check": "decode every video of a list and write a list without the broken ones",
-    "shrink": "copy videos into a small format that decodes fast",
-    "compare": "compare the retrieval results of two networks on one page",
-    "launch": "submit a training to Slurm",
-    "doctor": "report which optional parts work on this machine",
-    "schema": "print the JSON schema of config files, for editors",
-}
 
 
 def main(command: str | None = None) -> None:
@@ -37,10 +22,11 @@ def main(command: str | None = None) -> None:
     if command is not None:
         guarded(lambda: run(command, sys.argv[1:]))
         return
+    summaries = {name: str(inspect.getdoc(options)).splitlines()[0] for name, options in COMMANDS.items()}
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in summaries.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)
@@ -55,13 +41,19 @@ def main(command: str | None = None) -> None:
 def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None:
     """Run a command with its arguments; errors are raised.
 
+    The module of the command, with torch and all that the job needs, is imported after parsing, so that `--help` and a
+    mistyped option are answered at once.
+
     Args:
         command: A name of `COMMANDS`.
         arguments: Its words.
         prog: Name of the program in its help; the script's if None.
     """
-    module = importlib.import_module(f"vidssl.commands.{command}")
-    getattr(module, command)(arguments, prog)
+    parser = argparse.ArgumentParser(prog=prog, description=inspect.getdoc(COMMANDS[command]))
+    COMMANDS[command](parser)
+    # argparse cannot parse options and settings in any order if there are sub-commands.
+    parsed = parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)
+    importlib.import_module(f"vidssl.commands.{command}").run(parsed)
 
 
 def guarded(command: Callable[[], None]) -> None:

@@ -1,15 +1,12 @@
 """Files of predicted classes: CSV tables of videos and of classes, and the confusion matrix."""
 
-import csv
-import io
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from vidssl.atomic import write_whole
+from vidssl.commands.results import write_csv
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.metrics import confusion
 from vidssl.viz.confusion import confusion_matrix
@@ -33,12 +30,9 @@ def write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor
         (path, names[of], names[p] if p >= 0 else "")
         for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
     ]
-    _write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
-    _write_csv(
-        out / f"per_class_{name}.csv",
-        ("class", "videos", "right", "accuracy", "most often taken for"),
-        [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())],
-    )
+    write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    table = [_class_row(n, names, counts) for n in range(classes) if int(counts[n].sum())]
+    write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
     write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
@@ -48,9 +42,3 @@ def _class_row(n: int, names: list[str], counts: Tensor) -> tuple[str, int, int,
     others[n] = 0
     other = names[int(others.argmax())] if int(others.max()) else ""
     return names[n], total, right, f"{right / total:.4f}", other
-
-
-def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_whole(path, text.getvalue().encode())

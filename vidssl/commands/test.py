@@ -1,43 +1,31 @@
-"""The command `test`."""
+"""The command `test`: measure a network on a list with the evaluation protocols, for one split or several."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vidssl.commands.arguments import (
-    add_input,
-    add_network_options,
-    add_splits,
-    is_setting,
-    network_options,
-    parse,
-    print_results,
-)
+from pydantic import Field, create_model
+
+from vidssl import distributed
+from vidssl.atomic import check_folder, write_json
+from vidssl.commands.arguments import is_setting, print_results
+from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
+from vidssl.commands.predictions import write_predictions
+from vidssl.commands.results import Results, check_splits, existing_results, fill_split, format_count, over_splits
+from vidssl.config import Tree, bind, choice, override
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import choose_device
+from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
+from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
+from vidssl.evaluation.preconditions import check_measurable, check_names
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 
-if TYPE_CHECKING:
-    from vidssl.config import Tree
 
-
-def test(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Measure a network on a list by the standard protocols."""
-    parser = argparse.ArgumentParser(prog=prog, description=test.__doc__)
-    option = parser.add_argument
-    add_input(parser)
-    add_network_options(parser)
-    option("--train-list", type=Path, help="training videos, for the protocols that need them")
-    option(
-        "--protocol",
-        nargs="+",
-        metavar=("NAME", "KEY=VALUE"),
-        help="protocols, each followed by its settings: accuracy, knn, lowshot, retrieval, svm, uniformity",
-    )
-    add_splits(parser, "test once per split, as 1 2 3; the number replaces {split} in paths and settings")
-    option("--out", type=Path, required=True, help="folder for results.json, tables and images")
-    parsed = parse(parser, arguments)
-    from vidssl.commands.measure_network import measure_network, measure_splits, summary
-
+def run(parsed: argparse.Namespace) -> None:
+    """Measure a network, and print the numbers."""
     protocols = None
     if parsed.protocol is not None:
         protocols, overrides = protocol_choices(parsed.protocol)
@@ -50,16 +38,11 @@ def test(arguments: Sequence[str] | None = None, prog: str | None = None) -> Non
     print_results(parsed, results, summary(results), parsed.out / "results.json")
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test by its name
-
-
-def protocol_choices(words: Sequence[str]) -> "tuple[list[Tree], list[str]]":
+def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
     """Parse `knn k=20 svm data.workers=0` as the choices of two protocols and the settings of the config among them.
 
     A setting belongs to the protocol before it, unless only the config has it.
     """
-    from vidssl.config import override
-
     choices: list[Tree] = []
     overrides = []
     for word in words:
@@ -77,10 +60,173 @@ def protocol_choices(words: Sequence[str]) -> "tuple[list[Tree], list[str]]":
 
 
 def _has_setting(protocol: str, word: str) -> bool:
-    from vidssl.evaluation import PROTOCOLS
-
     key = word.partition("=")[0]
     if protocol not in PROTOCOLS:  # a plug-in's, which is not imported yet
         return "." not in key
     kind: Any = PROTOCOLS[protocol]
     return key.split(".")[0] in kind.Config.model_fields
+
+
+# Measuring --------------------------------------------------------------------------------------------------
+
+
+def measure_network(
+    options: LoadOptions,
+    videos: Path,
+    out: Path,
+    train: Path | None = None,
+    protocols: Sequence[Tree] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Results:
+    """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
+
+    Results of the same request that exist already are returned.
+
+    Args:
+        options: The network and its clips.
+        videos: The list that is tested.
+        out: Folder for the results.
+        train: The list of training videos, for protocols that need a gallery.
+        protocols: Plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`.
+        check: As of `extract`.
+
+    Returns:
+        The content of `results.json`, on every process.
+
+    Raises:
+        ConfigError: A protocol is unknown or lacks what it needs.
+        DataError: A list or a video cannot be used, or the lists do not fit the network or each other.
+    """
+    check_folder(out)
+    with distributed.joined(choose_device(options.device)):
+        subject, chosen, gallery, query = plan = _plan(options, videos, train, protocols)
+        request = distributed.on_main(lambda: _request(*plan))
+        with only_run_in(out):
+            existing = distributed.on_main(lambda: existing_results(out, request))
+            if existing is not None:
+                return existing
+            network = subject.backbone, chosen, gallery, query, subject.test, subject.device
+            found = measure(*network, subject.classify, subject.classes, check)
+            results = {
+                **found.numbers,
+                "protocols": request["protocols"],
+                "details": {name: measured.details for name, measured in found.found.items() if measured.details},
+                "num_videos": len(found.query.records),
+                "num_train": None if found.gallery is None else len(found.gallery.records),
+                "missing": [{"path": path, "reason": reason} for path, reason in found.missing_query],
+                "missing_train": [{"path": path, "reason": reason} for path, reason in found.missing_gallery],
+                "list": str(videos),
+                "train_list": None if train is None else str(train),
+                **subject.describe(),
+                "request": request,
+            }
+            distributed.on_main(lambda: _write(out, results, found))
+    return results
+
+
+def measure_splits(
+    options: LoadOptions,
+    videos: Path,
+    out: Path,
+    splits: Sequence[int],
+    train: Path | None = None,
+    protocols: Sequence[Tree] | None = None,
+) -> Results:
+    """Run `measure_network` per split; its number replaces `{split}` in the checkpoint, the lists and the settings.
+
+    Raises:
+        ConfigError: The test is the same for all splits, or as of `measure_network`.
+    """
+    check_splits(videos, options.checkpoint, *options.overrides)
+
+    def of_split(split: int) -> tuple[LoadOptions, Path, Path | None]:
+        gallery = None if train is None else Path(fill_split(split, train))
+        return options.of_split(split), Path(fill_split(split, videos)), gallery
+
+    def one(split: int, folder: Path) -> Results:
+        chosen, query, gallery = of_split(split)
+        return measure_network(chosen, query, folder, gallery, protocols)
+
+    with distributed.joined(choose_device(options.device)):
+        for split in splits:  # errors of any split are raised before the first one is measured
+            _plan(*of_split(split), protocols)
+        return over_splits(splits, out, one)
+
+
+_Plan = tuple[Subject, Mapping[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
+
+
+def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Plan:
+    """Read the lists, load the network, and check that they and the protocols fit each other."""
+    several = [path for path in (videos, train) if "{split}" in str(path)]
+    if several:
+        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
+    query = read_list(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    subject = load_subject(options)
+    # Bound only now: modules that the run imports may register protocols.
+    bound = None if protocols is None else _bind(protocols)
+    chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
+    check_measurable(chosen, gallery, query, subject.classes)
+    if any(protocol.probabilities for protocol in chosen.values()):
+        check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
+    return subject, chosen, gallery, query
+
+
+def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
+    return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
+
+
+def _request(
+    subject: Subject, protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
+) -> Tree:
+    """What decides the results; reads the size of each file."""
+    data, train_list, train_data = identify(query), None, None
+    if gallery is not None:
+        train_list, train_data = gallery.fingerprint, identify(gallery)
+        check_copies(gallery.path, train_data, query.path, data)
+    settings = [{"name": name, **p.config.model_dump(mode="json", exclude={"name"})} for name, p in protocols.items()]
+    lists = {"list": query.fingerprint, "classes": class_hash(query), "train_list": train_list}
+    return subject.request(protocols=settings, data=data, train_data=train_data, **lists)
+
+
+def _write(out: Path, results: Results, found: Measurement) -> None:
+    (out / "results.json").unlink(missing_ok=True)
+    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # also of other protocols
+        for path in out.glob(kind):
+            path.unlink()
+    for name, measured in found.found.items():
+        if measured.predicted is not None:
+            write_predictions(out, name, found.query, measured.predicted)
+    write_json(out / "results.json", results)  # last: if it exists, the rest is complete
+
+
+# Printing ---------------------------------------------------------------------------------------------------
+
+
+def summary(results: Results) -> str:
+    """Format the numbers of a test as a short table."""
+    test, splits = results["protocol"], list(results.get("splits", {}).values())
+    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
+    head = f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
+    lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    width = max((len(name) for name in numbers), default=0)
+    for name, value in numbers.items():
+        if name.endswith("_spread"):
+            continue
+        line = f"{name:<{width}} {_cell(name, value):>7}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
+        if len(splits) > 1:
+            line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: float) -> str:
+    # The uniformity loss is a logarithm, not a percentage.
+    return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"

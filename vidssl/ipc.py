@@ -11,9 +11,8 @@ import pickle
 import resource
 import socket
 import struct
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import IO, Any
 
 import torch
@@ -26,6 +25,22 @@ Message = bytes | tuple[IO[bytes], int]
 _HEADER = struct.Struct("<QQ")
 
 
+@contextmanager
+def file_limit_explained() -> Iterator[None]:
+    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
+            raise
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        raise DataError(
+            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, the "
+            "user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) or data.prefetch"
+        ) from None
+
+
+@file_limit_explained()
 def pack(value: object, inline: int) -> Message:
     """Pickle a value to bytes, or if that takes more than `inline` of them to a memory file."""
     buffers: list[pickle.PickleBuffer] = []
@@ -33,7 +48,7 @@ def pack(value: object, inline: int) -> Message:
     if len(pickled) + sum(buffer.raw().nbytes for buffer in buffers) <= inline:
         return pickle.dumps(value, protocol=5) if buffers else pickled
     spans: list[tuple[int, int]] = []
-    file = open(os.memfd_create("vidssl"), "w+b") if hasattr(os, "memfd_create") else tempfile.TemporaryFile()
+    file = open(os.memfd_create("vidssl"), "w+b")
     for buffer in buffers:
         file.seek(-(-file.tell() // 64) * 64)  # aligned for vector instructions
         spans.append((file.tell(), buffer.raw().nbytes))
@@ -44,6 +59,7 @@ def pack(value: object, inline: int) -> Message:
     return file, start
 
 
+@file_limit_explained()
 def send(end: socket.socket, message: Message) -> None:
     """Send a packed message."""
     if isinstance(message, bytes):
@@ -53,13 +69,9 @@ def send(end: socket.socket, message: Message) -> None:
         socket.send_fds(end, [_HEADER.pack(message[1], file.tell())], [file.fileno()])
 
 
+@file_limit_explained()
 def receive(end: socket.socket) -> Any:
-    """Receive a value.
-
-    Raises:
-        EOFError: The other end is closed.
-        OSError: This process has too many open files.
-    """
+    """Receive a value; raises EOFError if the other end is closed."""
     header, files, _, _ = socket.recv_fds(end, _HEADER.size, 1)
     if not header:
         raise EOFError
@@ -86,21 +98,4 @@ def receive(end: socket.socket) -> Any:
 def raise_file_limit() -> None:
     """Raise the soft limit of open files of this process to the hard one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError):  # macOS reports an infinite hard limit that it does not accept
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-@contextmanager
-def file_limit_explained() -> Iterator[None]:
-    """Turn the error for too many open files, or too many in flight between processes, into a DataError."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS):
-            raise
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        raise DataError(
-            f"worker processes cannot exchange more files ({error.strerror}): this process may have {limit} open, and "
-            "all processes of a user as many in flight; raise the limit (ulimit -n), or lower data.workers (--workers) "
-            "or data.prefetch"
-        ) from None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

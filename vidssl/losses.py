@@ -98,14 +98,12 @@ def sce(
     """
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
-    if positive_slot == "masked":
-        relations_of_key = related  # Σ_k s_k z_k, Eq. 5
-    elif positive_slot == "zero":
+    if positive_slot == "zero":
         own = torch.sigmoid(-key_log_sum).unsqueeze(1)  # exp(0) / (exp(0) + Σ_k exp(key·z_k / τ_m))
-        relations_of_key = own * key + (1 - own) * related
-    else:
+        related = own * key + (1 - own) * related
+    elif positive_slot != "masked":
         raise ConfigError(f"positive_slot '{positive_slot}' is neither masked nor zero")
-    centre = coefficient * key + (1 - coefficient) * relations_of_key  # of the targets of Eq. 8
+    centre = coefficient * key + (1 - coefficient) * related  # of the targets of Eq. 8; related: Σ_k s_k z_k of Eq. 5
     log_sum = torch.logaddexp(log_sum, _dot(query, key))  # with the positive: the denominator of Eq. 9
     return (log_sum - _dot(query, centre)).mean()  # Eq. 9 in Eq. 10
 
@@ -113,10 +111,10 @@ def sce(
 def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:
     """Contrast each row with all others, rows of its group being its positives (Khosla et al., 2020, Eq. 2, L_out).
 
-    Where each video is a group this is NT-Xent, for any number of views (Chen et al., 2020, Eq. 1). `embedding` (R, d)
-    has the unit rows of all processes; rows of equal number in `group` (R,) are positives of each other. A row that is
-    alone in its group is only a negative; if all are, the loss is 0. Gradients flow to all rows. `anchors` are the rows
-    of this process: the mean of the processes' losses is the mean over all anchors.
+    Where each video is a group this is NT-Xent (Chen et al., 2020, Eq. 1). `embedding` (R, d) has the unit rows of all
+    processes; rows of equal number in `group` (R,) are positives of each other. A row that is alone in its group is
+    only a negative. Gradients flow to all rows. `anchors` are the rows of this process: the mean of the processes'
+    losses is the mean over all anchors.
     """
     number = torch.arange(len(group), device=group.device)
     itself = number[anchors, None] == number
@@ -139,31 +137,26 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
 def _attend_both(query: Tensor, key: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-sums of the queries (N,) and of the keys (N,), and the means of the keys (N, d), in one pass."""
     if key.requires_grad:
-        return _attend_plainly(query, negatives)[0], *_attend_plainly(key, negatives)
+        return _attend(query, negatives)[0], *_attend(key, negatives, means_need_gradients=True)
     log_sum, mean = _attend(torch.cat([query, key]), negatives)
     n = len(query)
     return log_sum[:n], log_sum[n:], mean[n:]
 
 
-def _attend(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    if negatives.requires_grad:
-        return _attend_plainly(rows, negatives)
+def _attend(rows: Tensor, negatives: Tensor, means_need_gradients: bool = False) -> tuple[Tensor, Tensor]:
+    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k).
+
+    The rows are divided by their temperature.
+    """
+    if means_need_gradients or negatives.requires_grad:
+        similarity = rows @ negatives.T  # (M, K)
+        return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
     log_sum, mean = _Streamed.apply(rows, negatives)
     return log_sum, mean
 
 
-def _attend_plainly(rows: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sums (M,) of rows (M, d), log Σ_k exp(row·z_k), and means (M, d) of the z_k weighted by softmax(row·z_k).
-
-    The rows are divided by their temperature. This is the formula that `_Streamed` computes in chunks; it stores (M, K)
-    matrices, and is used where gradients to keys or negatives are required.
-    """
-    similarity = rows @ negatives.T
-    return torch.logsumexp(similarity, dim=1), torch.softmax(similarity, dim=1) @ negatives
-
-
 class _Streamed(torch.autograd.Function):
-    """`_attend_plainly` in one pass over chunks of the negatives: memory does not grow with K.
+    """`_attend` in one pass over chunks of the negatives: memory does not grow with K.
 
     The running maximum keeps the exponentials finite at any temperature (as in FlashAttention). Gradients flow through
     the log-sums to the rows only: that gradient is the mean, which the forward pass has computed.

@@ -8,16 +8,7 @@ from tqdm import tqdm
 
 
 def progress(iterable: Any = None, *, title: str | None = None, unit: str, **settings: Any) -> "tqdm[Any]":
-    """Make a tqdm bar on stderr.
-
-    In a file each refresh is a new line, so there it refreshes every 15 seconds only.
-
-    Args:
-        iterable: None if the caller counts with `update()`.
-        title: Shown before the bar.
-        unit: What is counted.
-        settings: Of tqdm: total, initial, leave, disable, …
-    """
+    """Make a tqdm bar on stderr; `settings` are tqdm's. In a file each refresh is a new line: every 15 seconds."""
     terminal = sys.stderr.isatty()
     if logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
         settings["disable"] = True

@@ -19,7 +19,10 @@ def generator(seed: int, *key: int) -> np.random.Generator:
 
 
 class RngStream(IntEnum):
-    """Last number of a key, which keeps the random numbers of different purposes apart."""
+    """Last number of a method's key (step, view, stream), which keeps the draws of its parts apart from each other.
+
+    A key can equal that of a view of a sample, (epoch, index, view): the two seed different kinds of draws.
+    """
 
     INTER = 1
     JIGSAW = 2

@@ -20,9 +20,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 class Registry(Generic[T]):
     """A mapping that decorators fill; it iterates over the sorted names.
 
-    Args:
-        kind: What the entries are, for messages: "method".
-        package: The package whose modules register entries; all are imported at the first look-up.
+    All modules of `package` are imported at the first look-up. `kind` says what the entries are, for messages.
     """
 
     def __init__(self, kind: str, package: str) -> None:
@@ -33,11 +31,7 @@ class Registry(Generic[T]):
         self._failure: Exception | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a class or function.
-
-        Raises:
-            ConfigError: The name is taken.
-        """
+        """Return a decorator that registers a class or function; a name that is taken is a ConfigError."""
 
         def add(entry: T) -> T:
             if name in self._entries:

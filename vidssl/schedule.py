@@ -12,16 +12,12 @@ class Schedule(Settings):
     """A value that goes from `start` to `end` over a run; in a config a plain number is a constant.
 
     Attributes:
-        start: Value at the beginning (after the warm-up, if `after_warmup`).
-        end: Value at the end of the run.
         shape: `steps` multiplies the value by an equal factor at each of `milestones`: from 1 to 0.04 at 0.6 and 0.8
             is a fifth each time.
-        warmup: Fraction of the run, in [0, 1), over which the value climbs linearly: 35 of 200 epochs are 0.175.
-        warmup_start: Where the climb begins.
-        after_warmup: Whether the shapes linear and cosine start after the warm-up, at `start`. If false they cover the
-            whole run, and the warm-up climbs to the value they have at its end: SlowFast's learning rate
-            (`COSINE_AFTER_WARMUP: False`).
-        milestones: Fractions of the whole run, of the shape `steps`.
+        warmup: Fraction of the run over which the value climbs linearly from `warmup_start`.
+        after_warmup: Whether linear and cosine start after the warm-up, at `start`. If false they cover the whole run,
+            and the warm-up climbs to their value at its end: SlowFast's `COSINE_AFTER_WARMUP: False`.
+        milestones: Fractions of the whole run.
     """
 
     start: float
@@ -53,12 +49,8 @@ class Schedule(Settings):
         """Compute the value at a progress; progress outside [0, 1] is clamped."""
         where = min(max(progress, 0.0), 1.0)
         if where < self.warmup:
-            climb = LinearParamScheduler(self.warmup_start, self._shape_at(self.warmup))
+            climb = LinearParamScheduler(self.warmup_start, self.at(self.warmup))
             return float(climb(where / self.warmup))
-        return self._shape_at(where)
-
-    def _shape_at(self, where: float) -> float:
-        """Value of the shape at a progress after the warm-up."""
         if self.shape == "constant":
             return self.start
         if self.shape == "steps":
@@ -81,15 +73,13 @@ def _to_number(schedule: Schedule) -> Any:
 
 
 def _above_zero(value: Schedule) -> Schedule:
-    values = [value.start, value.end, *([value.warmup_start] if value.warmup else [])]
-    if min(values) <= 0:
+    if min(value.start, value.end) <= 0 or (value.warmup and value.warmup_start <= 0):
         raise ValueError("must be above 0 all the time: start, end and, with a warmup, warmup_start (default 0)")
     return value
 
 
 def _in_unit_interval(value: Schedule) -> Schedule:
-    values = value.start, value.end, value.warmup_start
-    if not 0 <= min(values) <= max(values) <= 1:
+    if not all(0 <= each <= 1 for each in (value.start, value.end, value.warmup_start)):
         raise ValueError("must stay between 0 and 1")
     return value
 

@@ -40,11 +40,10 @@ class Tracks:
     track: NDArray[np.int64]  # (N,)
 
     def __post_init__(self) -> None:
-        if self.boxes.shape != (len(self.frames), 4) or not (len(self.frames) == len(self.scores) == len(self.track)):
-            raise ValueError(
-                f"{len(self.frames)} frames, {self.boxes.shape} boxes, {len(self.scores)} scores, "
-                f"{len(self.track)} tracks"
-            )
+        lengths = [len(column) for column in (self.frames, self.boxes, self.scores, self.track)]
+        if len(set(lengths)) > 1 or self.boxes.shape[1:] != (4,):
+            frames, _, scores, tracks = lengths
+            raise ValueError(f"{frames} frames, {self.boxes.shape} boxes, {scores} scores, {tracks} tracks")
         sides = self.boxes[:, 2:] - self.boxes[:, :2]
         if not (np.isfinite(sides).all() and (sides > 0).all() and (self.frames >= 0).all()):
             raise ValueError("a box has no area, or is not finite, or a frame number is negative")
@@ -105,17 +104,14 @@ class Batch:
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
+        size = len(self.label)
         for view in self.views:
-            if view.ndim != 5 or view.shape[0] != len(self.label) or len(self.label) != len(self.index):
-                shape = tuple(view.shape)
-                raise ValueError(f"view {shape} does not fit {len(self.label)} labels, {len(self.index)} indices")
-        if self.boxes is not None and self.boxes.shape != (len(self.label), len(self.views), 4):
-            raise ValueError(
-                f"{tuple(self.boxes.shape)} boxes for {len(self.label)} samples of {len(self.views)} views"
-            )
-        if self.mask is not None and self.mask.shape != (len(self.label), *self.views[0].shape[3:]):
-            shapes = tuple(self.mask.shape), tuple(self.views[0].shape)
-            raise ValueError(f"masks {shapes[0]} do not fit the first view {shapes[1]}")
+            if view.ndim != 5 or len(view) != size or len(self.index) != size:
+                raise ValueError(f"view {tuple(view.shape)} does not fit {size} labels, {len(self.index)} indices")
+        if self.boxes is not None and self.boxes.shape != (size, len(self.views), 4):
+            raise ValueError(f"{tuple(self.boxes.shape)} boxes for {size} samples of {len(self.views)} views")
+        if self.mask is not None and self.mask.shape != (size, *self.views[0].shape[3:]):
+            raise ValueError(f"masks {self.mask.shape} do not fit the first view {self.views[0].shape}")
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ _ends: set[socket.socket] = set()
 
 def usable_cpus() -> int:
     """Count the CPUs that this process may run on: by affinity, which Slurm sets, not by a quota of CPU time."""
-    # macOS has no affinity.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(os.sched_getaffinity(0))
 
 
 class ItemGuard:
@@ -91,8 +90,7 @@ def ordered(
     owner, failed = os.getpid(), dict[int, str]()
     pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:
-        with file_limit_explained():
-            yield from _results(pool, tasks, workers * ahead, on_failure)
+        yield from _results(pool, tasks, workers * ahead, on_failure)
     finally:
         if os.getpid() == owner:  # a fork that cleans up its copy of this generator must not kill the workers
             for worker in pool:
@@ -162,11 +160,12 @@ class _Worker:
         self._late: set[int] = set()  # items of the oldest task that timed out once
         self._process: multiprocessing.process.BaseProcess | None = None
 
+    @file_limit_explained()
     def start(self) -> None:
         """Start a process and submit the unfinished tasks to it."""
         self._guard = _SharedGuard(self._timeout)
         self.end, theirs = socket.socketpair()
-        for end in (self.end, theirs):  # the default is 8 KiB on macOS, and configurable on Linux
+        for end in (self.end, theirs):  # the default is configurable
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * _INLINE)
         _ends.add(self.end)
         with theirs:
@@ -260,9 +259,8 @@ def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: 
             task, guard.failed = receive(end)
             guard.at(_IDLE)  # the time before the first item counts too
             try:
-                with file_limit_explained():
-                    send(end, _answer(function, task, guard, inline))
-            except DataError as error:
+                send(end, _answer(function, task, guard, inline))
+            except DataError as error:  # too many open files
                 send(end, pack((None, error), _INLINE))
 
 
@@ -271,8 +269,7 @@ def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Me
     try:
         result = function(task, guard)
         guard.at(_IDLE)
-        with file_limit_explained():
-            return pack((result, None), inline)
+        return pack((result, None), inline)
     except VidsslError as error:
         return pack((None, error), inline)
     except Exception:

@@ -301,7 +301,7 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
     gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)
     assert 0 <= measure(options, tmp_path / "swapped/list.csv", tmp_path / "o", gallery, neighbours)["knn"] <= 1
-    with pytest.raises(ConfigError, match="has labels up to 8, the network's classifier 8 classes, from 0"):
+    with pytest.raises(ConfigError, match="has 9 classes, the network's classifier 8: test on the data set"):
         measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
         told = [{"name": "accuracy"}]
@@ -340,18 +340,15 @@ def test_protocols_that_do_not_exist(options, digits, tmp_path):
 
 PLUG_IN = """
 from vidssl.config import Settings
-from vidssl.evaluation.protocols import PROTOCOLS, Compared, Measured
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 
 @PROTOCOLS.register("mean_of_features")
-class MeanOfFeatures(Compared):
+class MeanOfFeatures(EvaluationProtocol):
     gallery = False
     labels = False
 
     class Config(Settings):
         times: float = 1.0
-
-    def __init__(self, config):
-        self.config = config
 
     def __call__(self, gallery, query, exclude):
         return Measured({"mean_of_features": self.config.times * query.x.mean().item()})

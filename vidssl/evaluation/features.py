@@ -22,6 +22,7 @@ from vidssl.types import Batch, Features
 from vidssl.video.reader import DecodeSettings
 
 _log = logging.getLogger(__name__)
+Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
 class TestClips(DecodeSettings):
@@ -64,14 +65,17 @@ def extract(
     title: str = "features",
     shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
+    classify: Classifier | None = None,
 ) -> Features:
     """Average the features of all views of each video, as of `encode_videos`.
 
-    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`.
+    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`. With `classify` the class
+    probabilities are appended to the features of each view.
     """
 
     def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
-        return (sum(features, torch.zeros(())) / len(batch.views),)
+        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
+        return (sum(rows, torch.zeros(())) / len(batch.views),)
 
     columns, missing = encode_videos(backbone, test.dataset(videos), test, device, average, title, shard, check)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, backbone.dim))  # an empty part of the list
@@ -107,13 +111,7 @@ def encode_videos(
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch)
-
-    def features(batch: Batch) -> Iterator[Tensor]:
-        for view in batch.views:
-            clips = normalised(view, test.mean, test.std)
-            with torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16"):
-                encoded = backbone(clips).float()
-            yield encoded
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
         rows: list[list[Tensor]] = []
@@ -129,7 +127,9 @@ def encode_videos(
                     check()
                     missing += batch.replaced
                     if len(batch.index):
-                        rows.append([column.cpu() for column in (batch.index, *encode(batch, features(batch)))])
+                        features = (backbone(normalised(view, test.mean, test.std)).float() for view in batch.views)
+                        with autocast:
+                            rows.append([column.cpu() for column in (batch.index, *encode(batch, features))])
         finally:
             backbone.train(training)
         return _joined(rows), missing

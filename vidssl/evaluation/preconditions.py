@@ -1,6 +1,7 @@
 """Checks that lists fit protocols and each other, and which of their rows show the same video."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -21,23 +22,9 @@ def check_measurable(
         ConfigError: A protocol needs a gallery or a classifier and there is none, or the classifier does not fit.
         DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
     """
-    asking = [name for name, protocol in protocols.items() if protocol.probabilities]
-    if asking and not classes:
-        raise ConfigError(
-            f"protocol {asking[0]} needs a classifier, and this network has none: train one with the method "
-            "supervised, or use knn, svm, lowshot or retrieval"
-        )
-    if asking and query.classes and len(query.classes) != classes:
-        raise ConfigError(
-            f"{query.path} has {len(query.classes)} classes, the network's classifier {classes}: test on the data set "
-            "that it was trained on"
-        )
-    highest = int(query.labels.max())
-    if asking and highest >= classes:
-        raise ConfigError(
-            f"{query.path} has labels up to {highest}, the network's classifier {classes} classes, from 0"
-        )
     for name, protocol in protocols.items():
+        if protocol.probabilities:
+            _check_classifier(name, query, classes)
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list too")
         for videos in (gallery, query):
@@ -53,45 +40,44 @@ def check_measurable(
         protocols[name].check(torch.from_numpy(gallery.labels))
 
 
-def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
-    """Check that the classes of a list have the names that a classifier was trained with, `where` for the message.
+def _check_classifier(name: str, query: VideoList, classes: int) -> None:
+    if not classes:
+        raise ConfigError(
+            f"protocol {name} needs a classifier, and this network has none: train one with the method supervised, or "
+            "use knn, svm, lowshot or retrieval"
+        )
+    labels = int(query.labels.max()) + 1
+    if labels > classes or len(query.classes) not in (0, classes):
+        raise ConfigError(
+            f"{query.path} has {max(labels, len(query.classes))} classes, the network's classifier {classes}: test on "
+            "the data set that it was trained on"
+        )
 
-    Raises:
-        DataError: A class has another name.
-    """
+
+def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
+    """Raise a DataError if a class has another name than the classifier was trained with, `where` for the message."""
     if len(videos.classes) != len(names):
         return  # one side has no names; `check_measurable` compares the number of classes
     for n, (name, learned) in enumerate(zip(videos.classes, names, strict=True)):
         if name != learned:
             raise DataError(
-                f"label {n} is {name!r} in {videos.path} and was {learned!r} {where}: test on lists of the same data "
-                "set"
+                f"label {n} is {name!r} in {videos.path} and was {learned!r} {where}: test on the same data set"
             )
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:
-    """Check that two lists have the same classes.
-
-    Raises:
-        DataError: They do not.
-    """
-    if gallery.classes == query.classes:
-        return
-    counts = len(gallery.classes), len(query.classes)
-    pairs = enumerate(zip(gallery.classes, query.classes, strict=False))
-    first = next((n for n, (one, other) in pairs if one != other), min(counts))
-    raise DataError(
-        f"{gallery.path} and {query.path} have different classes.txt ({counts[0]} and {counts[1]} classes, {first} is "
-        "the first that differs): a label must mean the same in both"
-    )
+    """Raise a DataError if two lists have different classes."""
+    pairs = enumerate(zip_longest(gallery.classes, query.classes))
+    first = next((n for n, (one, other) in pairs if one != other), None)
+    if first is not None:
+        raise DataError(
+            f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
+            f"{len(query.classes)} classes, {first} is the first that differs): a label must mean the same in both"
+        )
 
 
 def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
-    """Check that no tested video, or span that overlaps it, is in the training list of the `learner`.
-
-    Raises:
-        DataError: One is.
-    """
+    """Raise a DataError if a tested video, or a span that overlaps it, is in the training list of the `learner`."""
     own = own_rows(train, query)
     if len(own):
         raise DataError(

@@ -1,23 +1,14 @@
 """Protocols: metrics of query features against gallery features. None of them trains a network."""
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from vidssl.config import Settings
-from vidssl.evaluation.metrics import (
-    accuracy,
-    calibration_error,
-    chance,
-    mean_class_accuracy,
-    recall,
-    top_k,
-    uniformity_loss,
-    vote,
-)
+from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
 from vidssl.registry import Registry
 from vidssl.types import Features
@@ -32,50 +23,34 @@ class Measured:
     details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
 
 
-class EvaluationProtocol(Protocol):
-    """Measures features against features; configured by its nested `Config`."""
+class EvaluationProtocol:
+    """Measures features against features; configured by its nested `Config`.
 
-    config: Any
-    probabilities: ClassVar[bool]  # `query.x` are the classifier's probabilities (Q, classes), not features
-    gallery: ClassVar[bool]  # needs a gallery; without one it gets the queries
-    learns: ClassVar[bool]  # from the gallery's labels: no query may be in the gallery
-    labels: ClassVar[bool]  # needs labels
+    The defaults are those of protocols that compare with a gallery and need labels on both sides.
+    """
 
-    def __init__(self, config: Any) -> None: ...
-
-    def check(self, label: Tensor) -> None:
-        """Check that it can learn from the labels (N,) of a gallery, before features are extracted.
-
-        Raises:
-            DataError: It cannot.
-        """
-        ...
-
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
-        ...
-
-
-PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
-
-
-class Compared:
-    """Defaults of protocols that compare with a gallery and need labels on both sides."""
-
-    probabilities: ClassVar[bool] = False
-    gallery: ClassVar[bool] = True
-    learns: ClassVar[bool] = False
-    labels: ClassVar[bool] = True
+    Config: ClassVar[type[Settings]] = Settings
+    probabilities: ClassVar[bool] = False  # `query.x` are the classifier's probabilities (Q, classes), not features
+    gallery: ClassVar[bool] = True  # needs a gallery; without one it gets the queries
+    learns: ClassVar[bool] = False  # from the gallery's labels: no query may be in the gallery
+    labels: ClassVar[bool] = True  # needs labels
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
     def check(self, label: Tensor) -> None:
-        """Accept any labels."""
+        """Raise a DataError if it cannot learn from the labels (N,) of a gallery, before features are extracted."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
+        raise NotImplementedError
+
+
+PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
 
 
 @PROTOCOLS.register("accuracy")
-class Accuracy(Compared):
+class Accuracy(EvaluationProtocol):
     """Accuracy of the network's own classifier: class probabilities averaged over all clips and crops of a video."""
 
     probabilities: ClassVar[bool] = True
@@ -91,16 +66,14 @@ class Accuracy(Compared):
         check_finite("query", query.x)
         p, label = query.x, query.label
         predicted = torch.sort(p, dim=1, descending=True, stable=True).indices[:, 0]
-        numbers = {"top1": top_k(p, label, 1)}
-        if p.shape[1] > 5:
-            numbers["top5"] = top_k(p, label, 5)
-        numbers["mean_class"] = mean_class_accuracy(predicted, label)
-        numbers["ece"] = calibration_error(p, label, self.config.bins)
+        numbers = {f"top{k}": metrics.top_k(p, label, k) for k in (1, 5) if k == 1 or p.shape[1] > k}
+        numbers["mean_class"] = metrics.mean_class_accuracy(predicted, label)
+        numbers["ece"] = metrics.calibration_error(p, label, self.config.bins)
         return Measured(numbers, predicted)
 
 
 @PROTOCOLS.register("retrieval")
-class Retrieval(Compared):
+class Retrieval(EvaluationProtocol):
     """R@k by cosine: the fraction of queries with a video of their class among the k nearest of the gallery.
 
     With `center` the mean of the gallery is subtracted from the gallery and the mean of the queries from the queries
@@ -116,12 +89,12 @@ class Retrieval(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `R@k` for each k and `chance`."""
         neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
-        numbers = recall(neighbours, query, gallery, self.config.ks)
-        return Measured({**numbers, "chance": chance(query, gallery, exclude)})
+        numbers = metrics.recall(neighbours, query, gallery, self.config.ks)
+        return Measured({**numbers, "chance": metrics.chance(query, gallery, exclude)})
 
 
 @PROTOCOLS.register("knn")
-class KNN(Compared):
+class KNN(EvaluationProtocol):
     """Accuracy of the weighted vote of the k nearest videos of the gallery (Wu et al., 2018)."""
 
     class Config(Settings):
@@ -133,12 +106,12 @@ class KNN(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
-        predicted = vote(neighbours, gallery, self.config.k, self.config.temperature)
+        predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
         return Measured(accuracies("knn", predicted, query.label), predicted)
 
 
 @PROTOCOLS.register("uniformity")
-class Uniformity(Compared):
+class Uniformity(EvaluationProtocol):
     """How evenly the gallery's features cover the sphere (Wang and Isola, 2020); needs no labels."""
 
     labels: ClassVar[bool] = False
@@ -150,16 +123,15 @@ class Uniformity(Compared):
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `uniformity_loss`: 0 is collapse, about -4 is uniform; `details` hold the rows used if not all."""
-        count = len(gallery.x)
+        count, used = len(gallery.x), min(len(gallery.x), self.config.rows)
         if count < 2:
             return Measured({}, details={"rows": count})  # no pairs
-        if count <= self.config.rows:
-            return Measured({"uniformity_loss": uniformity_loss(gallery.x)})
-        chosen = torch.arange(self.config.rows) * count // self.config.rows
-        loss = uniformity_loss(gallery.x[chosen])
-        return Measured({"uniformity_loss": loss}, details={"rows": self.config.rows})
+        chosen = torch.arange(used) * count // used
+        loss = metrics.uniformity_loss(gallery.x[chosen])
+        return Measured({"uniformity_loss": loss}, details={"rows": used} if used < count else {})
 
 
 def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     """Return the accuracy and the mean of the per-class accuracies of a protocol."""
-    return {name: accuracy(predicted, label), f"{name}_mean_class": mean_class_accuracy(predicted, label)}
+    mean_class = metrics.mean_class_accuracy(predicted, label)
+    return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, stdev
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional
 from vidssl.config import Settings
 from vidssl.errors import DataError
 from vidssl.evaluation.metrics import accuracy
-from vidssl.evaluation.protocols import PROTOCOLS, Compared, Measured, accuracies
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies
 from vidssl.evaluation.search import check_finite
 from vidssl.randomness import generator
 from vidssl.types import Features
@@ -28,7 +28,7 @@ class _SvmSettings(Settings):
 
 
 @PROTOCOLS.register("svm")
-class LinearSVM(Compared):
+class LinearSVM(EvaluationProtocol):
     """Accuracy of one-against-rest linear SVMs on frozen features of unit length.
 
     The cost is chosen by cross-validation on the training list; of equally good ones the smallest.
@@ -42,8 +42,8 @@ class LinearSVM(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
         self.check(gallery.label)
-        x, label = _unit("gallery", gallery.x), gallery.label.numpy()
-        queries = _unit("query", query.x)
+        x, queries = _unit("gallery", gallery.x), _unit("query", query.x)
+        label = gallery.label.numpy()
         cost, scores = _choose_cost(x, label, self.config, self.config.folds)
         predicted = _predict(x, label, cost, queries)
         details = {"cost": cost, "cross_validation": {str(c): score for c, score in scores.items()}}
@@ -51,16 +51,12 @@ class LinearSVM(Compared):
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the folds."""
-        smallest = _smallest_class("svm", label)
-        if len(self.config.costs) > 1 and smallest < self.config.folds:
-            raise DataError(
-                f"protocol svm: a class has {smallest} training videos, cross-validation with {self.config.folds} "
-                f"folds needs at least {self.config.folds}; lower folds (at least 2), give one cost, or add videos"
-            )
+        needed = self.config.folds if len(self.config.costs) > 1 else 1
+        _check_classes("svm", label, needed, "lower folds, give one cost")
 
 
 @PROTOCOLS.register("lowshot")
-class LowShot(Compared):
+class LowShot(EvaluationProtocol):
     """Accuracy of a linear SVM trained on k videos of each class, over several draws.
 
     The cost of each draw is chosen by cross-validation on its own videos, with k folds if k is less than `folds`.
@@ -79,50 +75,38 @@ class LowShot(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)
-        x, queries = _unit("gallery", gallery.x), _unit("query", query.x)
-        smallest = _smallest_class("lowshot", gallery.label)
+        x, queries, label = _unit("gallery", gallery.x), _unit("query", query.x), gallery.label.numpy()
+        own = {number: np.flatnonzero(label == number) for number in np.unique(label).tolist()}  # rows of each class
+        smallest = min(map(len, own.values()))
         numbers: dict[str, float] = {}
-        chosen: dict[str, list[float]] = {}
+        costs: dict[str, list[float]] = {}
         for k in (k for k in self.config.shots if k <= smallest):
-            found, costs = [], []
+            found = []
             for draw in range(self.config.draws):
-                rows = self._rows(gallery.label, draw, k)
-                some, label = x[rows], gallery.label.numpy()[rows]
-                cost, _ = _choose_cost(some, label, self.config, min(k, self.config.folds))
-                found.append(accuracy(_predict(some, label, cost, queries), query.label))
-                costs.append(cost)
+                drawn = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in own.items()]
+                rows = np.concatenate(drawn)
+                cost, _ = _choose_cost(x[rows], label[rows], self.config, min(k, self.config.folds))
+                found.append(accuracy(_predict(x[rows], label[rows], cost, queries), query.label))
+                costs.setdefault(str(k), []).append(cost)
             numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
-            chosen[str(k)] = costs
+        details: dict[str, Any] = {"costs": costs} if len(self.config.costs) > 1 else {}
         skipped = [k for k in self.config.shots if k > smallest]
-        why = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
-        costs_of = {"costs": chosen} if len(self.config.costs) > 1 else {}
-        return Measured(numbers, details={**costs_of, **why})
+        if skipped:
+            details |= {"left_out": skipped, "videos_of_the_smallest_class": smallest}
+        return Measured(numbers, details=details)
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the fewest shots."""
-        smallest = _smallest_class("lowshot", label)
-        if min(self.config.shots) > smallest:
-            raise DataError(
-                f"protocol lowshot: a class has {smallest} training videos, the fewest shots are "
-                f"{min(self.config.shots)}; lower shots, or add videos"
-            )
-
-    def _rows(self, label: Tensor, draw: int, k: int) -> np.ndarray:
-        """Draw k rows of each class."""
-        chosen = []
-        for number in sorted(set(label.tolist())):
-            rows = (label == number).nonzero()[:, 0].numpy()
-            chosen.append(generator(self.config.seed, draw, number).permutation(rows)[:k])
-        return np.concatenate(chosen)
+        _check_classes("lowshot", label, min(self.config.shots), "lower shots")
 
 
-def _smallest_class(name: str, label: Tensor) -> int:
-    """Count the videos of the smallest class; raise an error if there are not two classes."""
-    counts = torch.bincount(label)
-    counts = counts[counts > 0]
-    if len(counts) < 2:
-        raise DataError(f"protocol {name}: all {len(label)} training videos are of one class: it needs at least two")
-    return int(counts.min())
+def _check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
+    counts = np.unique(label.numpy(), return_counts=True)[1]
+    if len(counts) < 2 or counts.min() < needed:
+        raise DataError(
+            f"protocol {name} needs at least 2 classes of at least {needed} training videos, and there are "
+            f"{len(counts)}, the smallest of {counts.min()}: {remedy}, or add videos"
+        )
 
 
 def _unit(name: str, x: Tensor) -> np.ndarray:
@@ -147,11 +131,10 @@ def _choose_cost(
     def count_right(cost: float, train: np.ndarray, test: np.ndarray) -> int:
         return int((_predict(x[train], label[train], cost, x[test]).numpy() == label[test]).sum())
 
+    # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
+    threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
     if min(len(train) for train, _ in parts) < x.shape[1]:
         threads = 1  # the dual solver of liblinear uses one random generator per process
-    else:
-        # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
-        threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
     with ThreadPoolExecutor(threads) as pool:
         jobs = {cost: [pool.submit(count_right, cost, *part) for part in parts] for cost in costs}
         scores = {cost: sum(job.result() for job in jobs[cost]) / len(label) for cost in costs}

@@ -137,8 +137,7 @@ class _MovedClips:
     """A sampler: uniform clips, each followed by its moved versions."""
 
     def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Move]) -> None:
-        settings = clip.model_dump(include=set(ClipSettings.model_fields))
-        self._uniform = Uniform(Uniform.Config(**settings, clips=clips))
+        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
         self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:

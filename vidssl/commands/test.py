@@ -19,8 +19,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
-from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
-from vidssl.evaluation.preconditions import check_measurable, check_names
+from vidssl.evaluation.measure import Measurement, check_measurable, check_names, chosen_protocols, measure
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 
 

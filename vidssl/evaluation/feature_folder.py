@@ -23,7 +23,6 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.types import Features, VideoRecord
 
-Span = tuple[float | None, float | None]
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
 _BLOCK_ROWS = 8192  # rows of the array that are written at a time
@@ -41,20 +40,16 @@ class FeatureFolder:
     request: Tree  # what decides the features: weights, list, files and protocol
     features: Features  # memory-mapped if read from the folder
     names: Sequence[str]  # (N,) paths as in the list
-    spans: Sequence[Span]  # (N,) start and end in seconds; None: those of the video
+    spans: Sequence[tuple[float | None, float | None]]  # (N,) start and end in seconds; None: those of the video
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
         root = self.root if root is None else root
-        names = tuple(self.names[row] for row in rows)
-        labels = (int(self.features.label[row]) for row in rows)
-        records = tuple(
-            VideoRecord(str(root / name), label, *self.spans[row])
-            for name, label, row in zip(names, labels, rows, strict=True)
-        )
-        return VideoList(self.path, root, names, records, self.classes)
+        labels = zip(rows, self.features.label[list(rows)].tolist(), strict=True)
+        records = [VideoRecord(str(root / self.names[n]), label, *self.spans[n]) for n, label in labels]
+        return VideoList(self.path, root, [self.names[n] for n in rows], records, self.classes)
 
 
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
@@ -70,19 +65,23 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
         with replacing(path / _ARRAY) as file:
             shape = len(index), parts[0].features.x.shape[1]
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-            for start in range(0, len(order), _BLOCK_ROWS):
-                block = _gather([part.features.x for part in parts], order[start : start + _BLOCK_ROWS])
+            places = [torch.searchsorted(index, part.features.index) for part in parts]  # of their rows, ascending
+            for start in range(0, len(index), _BLOCK_ROWS):
+                block = torch.empty(min(_BLOCK_ROWS, len(index) - start), shape[1])
+                for part, place in zip(parts, places, strict=True):
+                    first, last = torch.searchsorted(place, torch.tensor([start, start + len(block)])).tolist()
+                    block[place[first:last] - start] = part.features.x[first:last]
                 file.write(block.numpy().astype("<f4").data)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     text = io.StringIO()
     columns = 5 if any(span != (None, None) for span in spans) else 3
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["path", "label", "index", "start", "end"][:columns])
-    for n, *numbers in zip(order.tolist(), label.tolist(), index.tolist(), strict=True):
-        writer.writerow([names[n], *numbers, *spans[n]][:columns])
+    numbers = zip(order.tolist(), label.tolist(), index.tolist(), strict=True)
+    rows = ((names[n], of, row, *spans[n]) for n, of, row in numbers)
+    lines = [("path", "label", "index", "start", "end"), *rows]
+    csv.writer(text, lineterminator="\n").writerows(line[:columns] for line in lines)
     write_whole(path / _ROWS, text.getvalue().encode())
-    meta = {
+    content = {
         "format": _FORMAT,
         "sha256": {name: file_hash(path / name) for name in (_ARRAY, _ROWS)},
         "request": request,
@@ -91,7 +90,7 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
         "missing": [{"path": name, "reason": reason} for name, reason in missing],
         "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
     }
-    write_json(path / _META, meta)
+    write_json(path / _META, content)
 
 
 def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
@@ -134,13 +133,3 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
         )
     except (AttributeError, EOFError, FileNotFoundError, LookupError, TypeError, ValueError, csv.Error) as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
-
-
-def _gather(parts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-    """Take rows of the concatenation of arrays, which is not built."""
-    ends = torch.tensor([len(part) for part in parts]).cumsum(0)
-    numbers = torch.searchsorted(ends, rows, right=True)  # of the part that each row is in
-    block = torch.empty(len(rows), parts[0].shape[1])
-    for n, part in enumerate(parts):
-        block[numbers == n] = part[rows[numbers == n] - (ends[n] - len(part))]
-    return block

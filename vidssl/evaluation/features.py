@@ -6,7 +6,6 @@ from contextlib import closing
 from typing import Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from vidssl import distributed
@@ -17,7 +16,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
-from vidssl.transforms.recipes import UniformCrops, check_short_side
+from vidssl.transforms.recipes import UniformCrops
 from vidssl.types import Batch, Features
 from vidssl.video.reader import DecodeSettings
 
@@ -44,15 +43,9 @@ class TestClips(DecodeSettings):
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
     allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
 
-    @model_validator(mode="after")
-    def _crop_fits(self) -> "TestClips":
-        check_short_side(self.size, self.short_side)
-        return self
-
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are all views of a video."""
-        clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
-        sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
+        sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
         settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
         return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing)
 
@@ -69,8 +62,8 @@ def extract(
 ) -> Features:
     """Average the features of all views of each video, as of `encode_videos`.
 
-    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`. With `classify` the class
-    probabilities are appended to the features of each view.
+    With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
+    appended to the features of each view.
     """
 
     def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
@@ -100,9 +93,8 @@ def encode_videos(
     i + 2n, …, which may be none. `check` is called before each batch; a VidsslError or Interrupted that it raises ends
     the work on all processes. Videos that the dataset skips are logged.
 
-    Returns:
-        The rows (N,) of the list, ascending, and the tensors of `encode` with N rows; an empty list without videos.
-        Path and reason of each skipped video, ordered by path.
+    Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
+    reason of each skipped video, ordered by path.
 
     Raises:
         DataError: A video cannot be used, or all of the list cannot.

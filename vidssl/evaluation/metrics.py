@@ -20,7 +20,7 @@ def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Seque
 def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
     """Predict classes (Q,) by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 
-    Ties go to the smaller label. The class is -1 for a query without neighbours.
+    Ties go to the smaller label. A query without neighbours has class -1.
     """
     labels = gallery.label[neighbours.index[:, :k]]
     # Subtracting the largest similarity avoids overflow and does not change the winner.
@@ -32,10 +32,7 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
 
 
 def chance(query: Features, gallery: Features, exclude: Tensor | None = None) -> float:
-    """Expected R@1 of a random order of the gallery; a query with nothing to find counts as wrong.
-
-    `exclude` (P, 2) int64 are pairs of a query row and a gallery row that it must not find.
-    """
+    """Expected R@1 of a random order of the gallery without the pairs `exclude`; nothing to find counts as wrong."""
     same = torch.bincount(gallery.label, minlength=int(query.label.max()) + 1)[query.label]
     there = torch.full_like(same, len(gallery.label))
     if exclude is not None:
@@ -85,8 +82,7 @@ def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> f
 def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
     """Log of the mean Gaussian potential of all pairs of unit rows (N, D): lower is more uniform, 0 is collapse.
 
-    `log E exp(-t |x - y|²)` (Wang and Isola, 2020). Other papers call its negative uniformity. With fewer than two rows
-    it is nan. A feature that is not finite is a DataError.
+    `log E exp(-t |x - y|²)` (Wang and Isola, 2020), nan with fewer than two rows. Others call its negative uniformity.
     """
     check_finite("gallery", x)
     unit = functional.normalize(x.float(), dim=1)

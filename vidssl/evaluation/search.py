@@ -33,14 +33,12 @@ def nearest(
     equal bit by bit have equal similarities wherever they are in the gallery. The similarity of a row of zeros is 0.
     The gallery may be memory-mapped: it is read twice, in blocks. `exclude` (P, 2) int64 are pairs of a query row and a
     gallery row that it must not find. With `center` the means of the queries and of the gallery are subtracted first.
-
-    Raises:
-        DataError: A feature is not finite.
+    A feature that is not finite is a DataError.
     """
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
-    copies = _Copies(g)
-    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies.first))))
+    copies = _copies(g)
+    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies[1]))))
     pairs = torch.empty(0, 2, dtype=torch.int64) if exclude is None else exclude
     index, similarity = torch.empty(len(query), k, dtype=torch.int64), torch.empty(len(query), k)
     for start in range(0, len(query), chunk):
@@ -73,14 +71,12 @@ class _Vectors:
     def __init__(self, name: str, x: Tensor, center: bool) -> None:
         self.x: Array = x.detach().numpy()
         self._mean: Array | None = x.detach().mean(dim=0).numpy() if center else None
-        if self._mean is not None and not np.isfinite(self._mean).all():
-            check_finite(name, x)
         self.norm: Array = np.empty(len(x))
         step = max(1, 2**17 // max(1, x.shape[1]))  # such a block stays in the processor's cache
-        for start in range(0, len(x), step):
-            # In float64 the square of a float32 neither overflows nor is rounded to 0.
-            rows = self._rows(slice(start, start + step)).astype(np.float64)
-            self.norm[start : start + step] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+        with np.errstate(invalid="ignore"):
+            for block in (slice(start, start + step) for start in range(0, len(x), step)):
+                rows = self._rows(block).astype(np.float64)  # its squares neither overflow nor are rounded to 0
+                self.norm[block] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
         if not np.isfinite(self.norm).all():
             check_finite(name, x)
             raise DataError(f"the {name} features are too large to be centred: the network is broken")
@@ -103,35 +99,33 @@ class _Vectors:
         return self.x[which] if self._mean is None else self.x[which] - self._mean
 
 
-class _Copies:
-    """The gallery rows that occur several times, bit by bit, as the features of a video file with copies do.
+def _copies(gallery: _Vectors) -> tuple[Rows, Rows, Rows]:
+    """Return the rows that occur several times, bit by bit; the first row of each kind; and the kind of each row.
 
-    Matrix products of equal rows can differ in the last bit, by the position of the row. So the similarities of such
-    rows are computed once, for the first of them.
+    Matrix products of equal rows can differ in the last bit, so their similarities are computed once, for the first.
     """
-
-    def __init__(self, gallery: _Vectors) -> None:
-        norms, counts = np.unique(gallery.norm, return_counts=True)
-        rows = np.flatnonzero(np.isin(gallery.norm, norms[counts > 1]))
-        keys = [hashlib.blake2b(gallery.x[row].tobytes(), digest_size=16).hexdigest() for row in rows]
-        _, first, key, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-        several = counts[key] > 1
-        self.rows: Rows = rows[several]
-        self.first, self.number = np.unique(rows[first[key]][several], return_inverse=True)  # number: place in `first`
+    norms, counts = np.unique(gallery.norm, return_counts=True)
+    rows = np.flatnonzero(np.isin(gallery.norm, norms[counts > 1]))
+    keys = [hashlib.blake2b(gallery.x[row].tobytes(), digest_size=16).hexdigest() for row in rows]
+    _, first, key, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    several = counts[key] > 1
+    firsts, kind = np.unique(rows[first[key]][several], return_inverse=True)
+    return rows[several], firsts, kind
 
 
-def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: Rows) -> tuple[Tensor, Tensor]:
+def _search(unit: Array, g: _Vectors, copies: tuple[Rows, Rows, Rows], k: int, own: Rows) -> tuple[Tensor, Tensor]:
     """Return rows and similarities (Q, k) for unit vectors (Q, D); `own` are pairs to exclude."""
     step = max(1, _BLOCK // max(unit.shape))
-    of_copies = np.empty((len(unit), len(copies.first)), np.float32)
-    for start in range(0, len(copies.first), step):
-        of_copies[:, start : start + step] = g.similarity(unit, copies.first[start : start + step])
+    repeated, firsts, kind = copies
+    of_firsts = np.empty((len(unit), len(firsts)), np.float32)
+    for start in range(0, len(firsts), step):
+        of_firsts[:, start : start + step] = g.similarity(unit, firsts[start : start + step])
     index, value = torch.empty(len(unit), 0, dtype=torch.int64), torch.empty(len(unit), 0)
     for start in range(0, len(g.x), step):
         product = g.similarity(unit, slice(start, start + step))
         stop = start + product.shape[1]
-        inside = slice(*np.searchsorted(copies.rows, (start, stop)))
-        product[:, copies.rows[inside] - start] = of_copies[:, copies.number[inside]]
+        inside = slice(*np.searchsorted(repeated, (start, stop)))
+        product[:, repeated[inside] - start] = of_firsts[:, kind[inside]]
         left_out = own[(own[:, 1] >= start) & (own[:, 1] < stop)]
         product[left_out[:, 0], left_out[:, 1] - start] = -np.inf
         found, column = _largest(torch.from_numpy(product), k)

@@ -296,7 +296,7 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     with pytest.raises(ConfigError, match=r"needs a classifier of 3 classes for .*, and this network has one of 8"):
         measure(options, listing(tmp_path / "three", digits, ["a", "b", "c"]), tmp_path / "o")
     swapped = [classes[1], classes[0], *classes[2:]]
-    with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .* and '{classes[0]}' when .* was trained"):
+    with pytest.raises(DataError, match=rf"label 0 is '{classes[1]}' in .* and was '{classes[0]}' when .* was trained"):
         measure(options, listing(tmp_path / "swapped", digits, swapped), tmp_path / "o")
     neighbours = [{"name": "knn"}]  # does not ask the classifier: any data set will do
     gallery = listing(tmp_path / "swapped/too", digits, swapped, count=9)

@@ -139,7 +139,7 @@ def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
     """Raise a DataError if a class of a list has another name than `where`; without names on one side all is fine."""
     for n, (name, other) in enumerate(zip(videos.classes, names, strict=False)):
         if name != other:
-            raise DataError(f"label {n} is {name!r} in {videos.path} and {other!r} {where}: test on the same data set")
+            raise DataError(f"label {n} is {name!r} in {videos.path} and was {other!r} {where}: test on the same data")
 
 
 def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:

@@ -151,5 +151,5 @@ def test_images_are_tested_as_the_papers_do(name, tmp_path):
 
 @pytest.mark.parametrize("size", [257, 300])
 def test_a_test_crop_larger_than_its_short_side_is_refused(size, tmp_path):
-    with pytest.raises(ConfigError, match=f"evaluate.short_side 256 is less than size {size}"):
+    with pytest.raises(ConfigError, match=f"short_side 256 is less than size {size}"):
         load_run(ROOT / "configs/linear/imagenet_r50.yaml", [f"output={tmp_path}", f"evaluate.size={size}"])

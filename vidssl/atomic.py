@@ -46,11 +46,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file atomically, creating its folder.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
+    """Write a file atomically, creating its folder; a DataError if it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
@@ -92,7 +88,7 @@ def state_of(path: Path) -> tuple[int, int]:
 def creating_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling: the rename stays on one file system. Other users cannot read mkdtemp's own folder, so one level deeper.
+    # A sibling, for the rename. One level deeper, as other users cannot read mkdtemp's own folder.
     scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
     try:
         folder = scratch / path.name

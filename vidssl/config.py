@@ -41,11 +41,7 @@ def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
 
 
 def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
-    """Read a YAML 1.2 file as plain data, and apply overrides, see `override`.
-
-    Raises:
-        ConfigError: The file is missing or not a YAML mapping, or an override is invalid.
-    """
+    """Read a YAML 1.2 file as plain data, and apply overrides, see `override`."""
     try:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -60,11 +56,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
 
 
 def override(tree: Tree, text: str) -> None:
-    """Apply `a.b.0.c=VALUE` to a tree, in place: VALUE is YAML, a number is an index, missing sections are added.
-
-    Raises:
-        ConfigError: There is no `=`, the value is not YAML, or the key does not lead to a section.
-    """
+    """Apply `a.b.0.c=VALUE` to a tree, in place: VALUE is YAML, a number is an index, missing sections are added."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(f"override '{text}' is not KEY=VALUE")
@@ -83,11 +75,7 @@ def override(tree: Tree, text: str) -> None:
 
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:
-    """Validate plain data against a pydantic model, and return the frozen model; `source` is named in messages.
-
-    Raises:
-        ConfigError: One line for each mistake; an unknown key with the closest known one.
-    """
+    """Validate plain data of a source against a pydantic model; a ConfigError has one line for each mistake."""
     try:
         # Through JSON, for which pydantic's strict mode accepts lists as tuples.
         return schema.model_validate_json(json.dumps(tree))
@@ -106,8 +94,7 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
 def dump(config: BaseModel) -> str:
     """Write a bound config as YAML; `read` and `bind` restore it."""
     text = StringIO()
-    yaml = YAML()  # this type keeps the order of the fields
-    yaml.dump(config.model_dump(mode="json"), text)
+    YAML().dump(config.model_dump(mode="json"), text)  # this type of YAML keeps the order of the fields
     return text.getvalue()
 
 
@@ -115,17 +102,14 @@ def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, An
     """List the differences of two trees of settings: dotted name and both values; None for a missing one."""
     if one == other:
         return []
+    parts = [*one, *other] if isinstance(one, list) and isinstance(other, list) else [None]
     if isinstance(one, dict) and isinstance(other, dict):
         inner = [(str(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
-    elif _is_section(one) and _is_section(other) and len(one) == len(other):
+    elif all(isinstance(part, dict) for part in parts) and len(one) == len(other):  # lists of sections
         inner = [(str(place), *pair) for place, pair in enumerate(zip(one, other, strict=True))]
     else:
         return [(name, one, other)]
     return [line for key, a, b in inner for line in differences(a, b, f"{name}.{key}".lstrip("."))]
-
-
-def _is_section(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(part, dict) for part in value)
 
 
 def _yaml() -> YAML:
@@ -181,13 +165,10 @@ def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
     models = [schema]
     for part in loc:
         if isinstance(part, str):
-            tagged = [model for model in models if part in _tags(model)]
+            named = [model for model in models if "name" in model.model_fields]
+            tagged = [model for model in named if part in get_args(model.model_fields["name"].annotation)]
             models = tagged or _models(models[0].model_fields[part].annotation)
     return models[0]
-
-
-def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
-    return get_args(model.model_fields["name"].annotation) if "name" in model.model_fields else ()
 
 
 def _models(kind: Any) -> list[Any]:

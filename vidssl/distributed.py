@@ -24,11 +24,7 @@ _MEETING = timedelta(minutes=10)  # imports from a slow network drive take minut
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing.
-
-    Raises:
-        PeerError: Another process did not start, or has ended.
-    """
+    """Join the processes that torchrun or srun started, in this block; nested blocks do nothing."""
     outer = dist.is_initialized()
     adopt_slurm(os.environ)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not outer:
@@ -83,16 +79,13 @@ def lost_peers_reported() -> Iterator[None]:
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:
-    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun.
-
-    A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
-    """
+    """Set the variables that torch needs (rank, world size, address) if srun started this process, but not torchrun."""
+    # A plain `python` in a batch script is one process: only srun sets SLURM_STEP_NUM_TASKS.
     if "RANK" in environment or int(environment.get("SLURM_STEP_NUM_TASKS", "1")) < 2:
         return
     # Rank 0 is on the first node of `node[03-07,11],other`.
-    nodes = environment["SLURM_STEP_NODELIST"]
-    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
-    first = "".join(part or "" for part in found.groups()) if found else nodes
+    found = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment["SLURM_STEP_NODELIST"])
+    first = "".join(part or "" for part in found.groups()) if found else environment["SLURM_STEP_NODELIST"]
     # Two steps of one job, or two jobs on one node, need different ports.
     number = int(environment.get("SLURM_JOB_ID", "0")) * 7 + int(environment.get("SLURM_STEP_ID", "0"))
     environment["RANK"] = environment["SLURM_PROCID"]
@@ -166,11 +159,9 @@ def broadcast(x: Tensor) -> Tensor:
 
 
 def exchange(x: Tensor, order: Tensor) -> Tensor:
-    """Permute the rows of all processes; each row is sent once.
+    """Permute the rows of the (N, …) tensors of all processes; each row is sent once.
 
-    Args:
-        x: (N, …), of equal shape on all processes.
-        order: A permutation (world * N,) of all rows in rank order; this process gets those of its N places.
+    `order` (world * N,), equal on all, is the permutation of all rows in rank order.
     """
     if world() == 1:
         return x[order.to(x.device)]
@@ -207,12 +198,8 @@ def gather_objects(value: T) -> list[T]:
 def together(work: Callable[[], T]) -> T:
     """Call a function on every process and return this one's result; if it raises on one, all raise.
 
-    So that no process continues alone, and later waits forever in a collective.
-
-    Raises:
-        VidsslError: Raised by the function on this process.
-        PeerError: The function raised a VidsslError on another process.
-        Interrupted: A process received a signal.
+    So that no process continues alone, and later waits forever in a collective. A VidsslError of another process is
+    raised as a PeerError, an Interrupted as itself.
     """
     result: T | None = None
     failure: VidsslError | Interrupted | None = None

@@ -88,14 +88,9 @@ def receive(end: socket.socket) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
         # Unlike the mmap module torch keeps no descriptor open: a thousand results would exceed the limit.
-        pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8).numpy()
+        pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8)
     finally:
         os.close(files[0])
-    pickled, spans = pickle.loads(pages[start:])
-    return pickle.loads(pickled, buffers=[pages[first : first + size] for first, size in spans])
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files of this process to the hard one."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    view = pages.numpy().data
+    pickled, spans = pickle.loads(view[start:])
+    return pickle.loads(pickled, buffers=[view[first : first + size] for first, size in spans])

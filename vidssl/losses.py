@@ -13,8 +13,8 @@ Every loss here is a cross-entropy -Σ_k w_k log p_k of targets w that sum to 1 
 
     loss = log Σ_k exp(q·z_k / τ) - q·c / τ    with the centre    c = Σ_k w_k z_k.
 
-So no loss stores the (N, K) similarities: it needs the log-sum of each query, and the mean of the negatives weighted
-by the relations of each key. `_attend` computes both in one pass. The gradient of a log-sum is such a mean too.
+So no loss stores the (N, K) similarities: `_attend` computes the log-sums, and the means of the negatives weighted by
+the relations of each key, in one pass. The gradient of a log-sum is such a mean too.
 """
 
 from typing import Any, Literal
@@ -112,9 +112,8 @@ def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice
     """Contrast each row with all others, rows of its group being its positives (Khosla et al., 2020, Eq. 2, L_out).
 
     Where each video is a group this is NT-Xent (Chen et al., 2020, Eq. 1). `embedding` (R, d) has the unit rows of all
-    processes; rows of equal number in `group` (R,) are positives of each other. A row that is alone in its group is
-    only a negative. Gradients flow to all rows. `anchors` are the rows of this process: the mean of the processes'
-    losses is the mean over all anchors.
+    processes; rows of equal number in `group` (R,) are positives of each other; one alone in its group is a negative
+    only. `anchors` are the rows of this process: the mean of the processes' losses is the mean over all anchors.
     """
     number = torch.arange(len(group), device=group.device)
     itself = number[anchors, None] == number

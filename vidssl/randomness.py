@@ -6,23 +6,16 @@ import numpy as np
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """Make the random generator of a key.
+    """Make the random generator of a seed and a key, all >= 0: equal ones make equal streams in every process.
 
-    Equal arguments make equal streams on every machine and in every process, different ones independent streams. So
-    results do not depend on the number of workers, and a resumed run needs no saved data state.
-
-    Args:
-        seed: Seed of the run, >= 0.
-        key: Each >= 0: (epoch, index, view) for a view of a sample, (epoch,) for the order of an epoch.
+    A view of a sample has the key (epoch, index, view), the order of an epoch (epoch,). So results do not depend on the
+    number of workers, and a resumed run needs no saved data state.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 
 
 class RngStream(IntEnum):
-    """Last number of a method's key (step, view, stream), which keeps the draws of its parts apart from each other.
-
-    A key can equal that of a view of a sample, (epoch, index, view): the two seed different kinds of draws.
-    """
+    """Last number of a method's key (step, view, stream): keeps its parts apart, but not from the keys of samples."""
 
     INTER = 1
     JIGSAW = 2

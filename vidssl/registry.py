@@ -18,10 +18,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class Registry(Generic[T]):
-    """A mapping that decorators fill; it iterates over the sorted names.
-
-    All modules of `package` are imported at the first look-up. `kind` says what the entries are, for messages.
-    """
+    """A mapping of names to entries of a kind; the modules of its package, which register them, are imported late."""
 
     def __init__(self, kind: str, package: str) -> None:
         self.kind = kind
@@ -31,7 +28,7 @@ class Registry(Generic[T]):
         self._failure: Exception | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers a class or function; a name that is taken is a ConfigError."""
+        """Return a decorator that registers a class or function."""
 
         def add(entry: T) -> T:
             if name in self._entries:

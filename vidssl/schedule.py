@@ -9,23 +9,17 @@ from vidssl.config import Settings
 
 
 class Schedule(Settings):
-    """A value that goes from `start` to `end` over a run; in a config a plain number is a constant.
-
-    Attributes:
-        shape: `steps` multiplies the value by an equal factor at each of `milestones`: from 1 to 0.04 at 0.6 and 0.8
-            is a fifth each time.
-        warmup: Fraction of the run over which the value climbs linearly from `warmup_start`.
-        after_warmup: Whether linear and cosine start after the warm-up, at `start`. If false they cover the whole run,
-            and the warm-up climbs to their value at its end: SlowFast's `COSINE_AFTER_WARMUP: False`.
-        milestones: Fractions of the whole run.
-    """
+    """A value that goes from `start` to `end` over a run; in a config a plain number is a constant."""
 
     start: float
     end: float
     shape: Literal["constant", "linear", "cosine", "steps"] = "cosine"
-    warmup: float = Field(default=0.0, ge=0.0, lt=1.0)
+    warmup: float = Field(default=0.0, ge=0.0, lt=1.0)  # fraction of the run of a linear climb from `warmup_start`
     warmup_start: float = 0.0
+    # Linear and cosine begin after the warm-up, at `start`. If false they cover the whole run, and the warm-up climbs
+    # to their value at its end: SlowFast's `COSINE_AFTER_WARMUP: False`.
     after_warmup: bool = True
+    # Fractions of the run at which `steps` multiplies the value by an equal factor: from 1 to 0.04 by a fifth at two.
     # Not strict: after the before-validator of `Scheduled` pydantic no longer accepts a list for a tuple.
     milestones: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field(default=(), strict=False)
 

@@ -40,9 +40,8 @@ class Tracks:
     track: NDArray[np.int64]  # (N,)
 
     def __post_init__(self) -> None:
-        lengths = [len(column) for column in (self.frames, self.boxes, self.scores, self.track)]
-        if len(set(lengths)) > 1 or self.boxes.shape[1:] != (4,):
-            frames, _, scores, tracks = lengths
+        frames, scores, tracks = len(self.frames), len(self.scores), len(self.track)
+        if self.boxes.shape != (frames, 4) or not frames == scores == tracks:
             raise ValueError(f"{frames} frames, {self.boxes.shape} boxes, {scores} scores, {tracks} tracks")
         sides = self.boxes[:, 2:] - self.boxes[:, :2]
         if not (np.isfinite(sides).all() and (sides > 0).all() and (self.frames >= 0).all()):
@@ -77,8 +76,7 @@ class Sample:
     label: int
     index: int  # of the record in its list
     replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one replaces
-    # (views, 4) xyxy, pixels of each view: one region in all views; None: no tracks
-    boxes: NDArray[np.float32] | None = None
+    boxes: NDArray[np.float32] | None = None  # (views, 4) xyxy, pixels of each view: one region; None: no tracks
     mask: NDArray[np.uint8] | None = None  # (S, S) of the first view; None: the list has no masks
 
     def __post_init__(self) -> None:
@@ -100,8 +98,7 @@ class Batch:
     index: Tensor  # (B,) int64
     replaced: tuple[tuple[str, str], ...] = ()
     boxes: Tensor | None = None  # (B, views, 4) float32, xyxy, pixels of each view; None: no tracks
-    # (B, S, S) of the first view: uint8 from the loader, int64 on the device; None: the list has no masks
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # (B, S, S) of the first view: uint8 from the loader, int64 on the device
 
     def __post_init__(self) -> None:
         size = len(self.label)

@@ -3,6 +3,7 @@
 import mmap
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import threading
@@ -17,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from vidssl.errors import DataError, VidsslError
-from vidssl.ipc import Message, file_limit_explained, pack, raise_file_limit, receive, send
+from vidssl.ipc import Message, file_limit_explained, pack, receive, send
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -40,13 +41,9 @@ def usable_cpus() -> int:
 
 
 class ItemGuard:
-    """Passed with each task: names the item in work, so that the right one is blamed for a hang or crash.
+    """Passed with each task: names the item in work, so that the right one is blamed for a hang or crash."""
 
-    Attributes:
-        failed: Items that hung or killed a process, with the reason; the function must skip them.
-    """
-
-    failed: Mapping[int, str] = MappingProxyType({})
+    failed: Mapping[int, str] = MappingProxyType({})  # item to reason; the function must skip these
 
     def at(self, item: int) -> None:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
@@ -68,7 +65,8 @@ def ordered(
 
     A task can cover several items; the function calls `guard.at(item)` before it touches one. An item that kills its
     process, or exceeds the timeout twice, has failed: `on_failure` is called, a new process takes over the unfinished
-    tasks, and the function finds the item in `guard.failed`. Large arrays in results are not copied in this process.
+    tasks, and the function finds the item in `guard.failed`. A VidsslError of the function is raised at the turn of its
+    task, any other exception as a RuntimeError. Large arrays in results are not copied in this process.
 
     Args:
         function: Processes are forked: only tasks and results must be picklable.
@@ -76,17 +74,14 @@ def ordered(
         workers: Number of processes. With 0 this process does the work, and no hang or crash is survived.
         timeout: Wall-clock seconds for an item. They pass while the job is suspended too: hence a second attempt.
         ahead: Tasks that a process has at a time.
-        on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is an error.
-
-    Raises:
-        DataError: An item failed without `on_failure`, workers keep dying, or the limit of open files is too low.
-        VidsslError: Raised by the function, at the turn of its task; any other exception of it is a RuntimeError.
+        on_failure: Called with a failed item and the reason; it may raise to stop. None: a failed item is a DataError.
     """
     if not workers:
         guard = ItemGuard()
         yield from (function(task, guard) for task in tasks)
         return
-    raise_file_limit()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     owner, failed = os.getpid(), dict[int, str]()
     pool = [_Worker(function, timeout, _INLINE // ahead, failed) for _ in range(workers)]
     try:
@@ -179,16 +174,13 @@ class _Worker:
                 self._process.start()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for _, task in self.tasks:
-            self._send(task)
+        unfinished, self.tasks = self.tasks, deque()
+        for number, task in unfinished:
+            self.submit(number, task)
 
     def submit(self, number: int, task: Any) -> None:
         self.tasks.append((number, task))
-        self._send(task)
-
-    def _send(self, task: Any) -> None:
-        # If the process has died, this is handled where its answer is received.
-        with suppress(ConnectionError):
+        with suppress(ConnectionError):  # a process that has died is noticed where its answer is received
             send(self.end, pack((task, self._failed), self._inline))
 
     def receive(self, answers: dict[int, _Answer]) -> None:
@@ -242,8 +234,8 @@ class _Worker:
 
 def _work(function: _Function, end: socket.socket, guard: _SharedGuard, parent: int, inline: int) -> None:
     """Do tasks until the parent closes the socket: the main function of a worker process."""
-    # Ctrl-C and batch systems signal the whole process group. These are for the parent, which may need more results
-    # before it ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
+    # Ctrl-C and batch systems signal the whole group: these are for the parent, which may need more results before it
+    # ends. SIGTERM must end a worker: Python sends it to daemons when the parent exits.
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGALRM):
@@ -277,10 +269,8 @@ def _answer(function: _Function, task: Any, guard: ItemGuard, inline: int) -> Me
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, even during a slow task: it holds memory and locks.
-
-    Linux's parent death signal is not used: it comes when the *thread* ends that forked this process.
-    """
+    """End this process when its parent has ended, even during a slow task: it holds memory and locks."""
+    # Linux's parent death signal is not used: it comes when the *thread* ends that forked this process.
     while os.getppid() == parent:
         time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGKILL)

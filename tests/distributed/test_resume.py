@@ -224,7 +224,7 @@ def test_torchrun_runs_a_toy(name, toy_data, tmp_path):
         "verify_every=3",
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
-    assert "2 processes on cpu, float32, batch norm sync over all of them" in ended.stderr
+    assert "2 processes on cpu, float32, batch norm sync;" in ended.stderr
     assert ended.stdout.split() == [str(tmp_path / "checkpoints" / "last.pt")] and saved_at(tmp_path) == 12
 
 
@@ -253,7 +253,7 @@ def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_
     ends = run_world(2, unlike, "supervised", toy_data, tmp_path, ())
     assert [kind for kind, _ in ends] == ["ConfigError"] * 2
     assert (
-        ends[0][1] == "process 1 was started with other settings than process 0: seed 0, now 1; start all with the same"
+        ends[0][1] == "process 0 was started with other settings than process 1: seed 1, now 0; start all with the same"
     )
 
 

@@ -41,7 +41,7 @@ def test_another_root_is_named(go_on, toy_folder, tmp_path):
     go_on(1, root)
     (line,) = go_on(2, moved)
     assert line.startswith(f"{tmp_path}/a/checkpoints/step-00000001.pt was trained on other files: ")
-    assert f": data.root {root}, now {moved} (the sizes of all files are the same); the run continues" in line
+    assert line.endswith(f": data.root {root}, now {moved}; exact only if their content is the same")
     assert go_on(3, moved) == []  # it was said once
     assert saved(tmp_path / "a")["step"] == 3 and saved(tmp_path / "a")["data"]["root"] == str(moved)
 
@@ -53,7 +53,7 @@ def test_other_files_of_the_same_names_are_named(go_on, toy_folder, tmp_path):
     shutil.copy(moved / "videos/train/00001.mp4", moved / "videos/train/00000.mp4")
     (line,) = go_on(2, moved)
     assert "was trained on other files: data.bytes " in line and "; data.sizes " in line
-    assert "data.root" not in line and "are the same)" not in line
+    assert "data.root" not in line
     (moved / "shrink.json").write_text('{"short_side": 128, "quality": 18}')
     (line,) = go_on(3, moved)
     assert "data.copies None, now {'quality': 18, 'short_side': 128}" in line

@@ -110,7 +110,7 @@ def test_epochs_are_counted_in_steps(toy_run, metrics):
     [
         (["epochs=1"], "set exactly one of epochs and steps"),
         (["steps=null"], "set exactly one of epochs and steps"),
-        (["evaluate.every=2"], "every needs the list query, and most protocols a gallery"),
+        (["evaluate.every=2"], "evaluate.every needs the list evaluate.query, and most"),
         (["imports=[no_such_module]"], "imports: cannot import 'no_such_module'"),
         (["method.name=scf"], r"no 'scf' \(did you mean 'sce'\?\); there are: .*moco, .*ressl, sce"),
     ],
@@ -238,7 +238,7 @@ def test_fault_26_another_folder_of_tracks_is_refused(toy_run, tmp_path):
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
     train(toy_run("sce", "a"), until=1)
     other = f"data.train={toy_folder}/data/digit/train.csv"
-    with pytest.raises(CheckpointError, match=r"holds a run on other videos than .*digit/train.csv lists"):
+    with pytest.raises(CheckpointError, match=r"other settings: other videos than .*digit/train.csv lists"):
         train(toy_run("sce", "a", other, "data.moving_digits=null"))
 
 

@@ -12,7 +12,7 @@ from vidssl.commands.test import measure_network, summary
 from vidssl.engine import train as engine
 from vidssl.engine.config_schema import Run, choose_device, load_run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.engine.periodic_evaluation import build_monitor
+from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
 from vidssl.evaluation.measure import check_disjoint
@@ -47,7 +47,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)
-            query = build_monitor(run, videos).query
+            query = Monitor(run, videos).query
             if METHODS[run.method.name].classifies:
                 check_disjoint(videos, query, "the classifier")
 

@@ -16,17 +16,10 @@ from vidssl.types import Batch
 def accumulate(
     method: Method, parallel: nn.Module, batches: Iterable[Batch], count: int, half: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Accumulate the gradients of a step.
+    """Accumulate the gradients of a step over the `count` micro-batches of this process, `half` in bfloat16.
 
-    Args:
-        method: The method.
-        parallel: The method, or DistributedDataParallel around it.
-        batches: The micro-batches of this process.
-        count: Their number.
-        half: Whether networks run in bfloat16.
-
-    Returns:
-        The scalars of this process, averaged over its micro-batches, and the indices (N,) of its records.
+    Returns its scalars, averaged over the micro-batches or, if the method contrasts all of them, computed over all; and
+    the indices (N,) of its records.
     """
     if count > 1 and isinstance(method, InBatchMethod):
         return _cached(method, parallel, batches, half)
@@ -34,8 +27,7 @@ def accumulate(
     seen = []
     for n, batch in enumerate(batches, start=1):
         method.micro_batch = (n - 1, count)
-        scalars = _backward(parallel, batch, count, half, last=n == count)
-        for name, value in scalars.items():
+        for name, value in _backward(parallel, batch, count, half, last=n == count).items():
             totals[name] = totals.get(name, 0.0) + value / count
         seen.append(batch.index)
     return totals, torch.cat(seen)
@@ -46,11 +38,9 @@ def _cached(
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Contrast all samples of a step with one another by gradient caching (Gao et al., 2021).
 
-    1. Embed all micro-batches without gradients.
-    2. Compute the loss over all embeddings, and its gradient with respect to them.
-    3. Run each micro-batch again, with gradients, and backpropagate from the gradient of its embeddings.
-
-    The second pass uses the random numbers of the first, and it alone updates the running statistics of batch norms.
+    All micro-batches are embedded without gradients; the loss over all embeddings gives the gradient of each; then each
+    micro-batch runs again and backpropagates from it. The second pass uses the random numbers of the first, and it
+    alone updates the running statistics of batch norms.
     """
     kept, states, embeddings = [], [], []
     with torch.no_grad(), statistics_kept(method):
@@ -67,8 +57,7 @@ def _cached(
     for n, (batch, part, state) in enumerate(zip(kept, parts, states, strict=True), start=1):
         _set_random_state(state, batch.index.device)
         _backward(parallel, batch, 1, half, last=n == len(kept), gradient=part)
-    seen = torch.cat([batch.index for batch in kept])
-    return {name: value.detach() for name, value in scalars.items()}, seen
+    return {name: value.detach() for name, value in scalars.items()}, torch.cat([batch.index for batch in kept])
 
 
 def _backward(
@@ -83,12 +72,11 @@ def _backward(
     return {name: value.detach() for name, value in scalars.items()}
 
 
-def _random_state(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
+def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
 
-def _set_random_state(states: list[Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)
+def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if state[1] is not None:
+        torch.cuda.set_rng_state(state[1], device)

@@ -21,11 +21,8 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
     """Write `step-N.pt` and its sha256, point `last.pt` to it, and delete all but the newest `keep` valid ones.
 
     A crash or power cut at any moment leaves a valid checkpoint: the hash is on disk before the file has its name,
-    and the file has its name only once it is complete. This holds too when a step is saved again, as after falling
-    back to an earlier checkpoint. Tensors are not copied in memory.
-
-    Raises:
-        CheckpointError: The disk is full or the folder is not writable.
+    and the file has its name only once it is complete. This holds too when a step is saved again. A CheckpointError
+    if the disk is full or the folder not writable.
     """
     path = path_of(folder, step)
     try:
@@ -63,10 +60,7 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
 
 
 def _delete_old(folder: Path, path: Path, keep: int) -> None:
-    """Delete what is older than the newest `keep` valid checkpoints, but not `path`, and hashes without a checkpoint.
-
-    Later ones than `path`, the one just written, were damaged when the run was resumed.
-    """
+    """Delete what is older than the newest `keep` valid checkpoints but not `path`, and hashes without a checkpoint."""
     valid = 0
     for old in saved(folder):
         if valid >= keep and old != path:
@@ -101,12 +95,7 @@ def saved(folder: Path) -> list[Path]:
 
 
 def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
-    """Load the newest checkpoint whose hash is right; None if there are no checkpoints. `trust`: `read_checkpoint`.
-
-    Raises:
-        CheckpointError: There are checkpoints but none is valid: the run must not silently start over.
-        UntrustedError: The newest one holds objects, as those before it will.
-    """
+    """Load the newest checkpoint whose hash is right; None if there are none, a CheckpointError if none is valid."""
     errors: list[CheckpointError] = []
     for path in saved(folder):
         try:
@@ -115,7 +104,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
             if content.get("step") != step_of(path):
                 raise CheckpointError(f"{path} holds step {content.get('step')}, unlike its name")
             return content
-        except UntrustedError:
+        except UntrustedError:  # those before it hold objects too
             raise
         except CheckpointError as error:
             _log.warning("%s; falling back to the checkpoint before it", error)
@@ -129,11 +118,7 @@ def newest_valid(folder: Path, trust: bool = False) -> dict[str, Any] | None:
 
 
 def check(path: Path) -> str:
-    """Compare a checkpoint with the sha256 beside it, and return that.
-
-    Raises:
-        CheckpointError: They differ, or one of the two files cannot be read.
-    """
+    """Compare a checkpoint with the sha256 beside it, and return that; a CheckpointError if they differ."""
     try:
         expected = _hashes(path.resolve())
         actual = file_hash(path)

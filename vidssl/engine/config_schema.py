@@ -1,6 +1,7 @@
 """The config of a run: all settings of a config file."""
 
 import importlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,7 +35,7 @@ class RenderedDigits(MovingDigits):
 
 
 class Data(DecodeSettings):
-    """Which videos, clips and views a run trains on. `schema` adds the types of `sampler` and `views`."""
+    """Which videos, clips and views a run trains on."""
 
     train: str  # a list (CSV)
     subset: Subset | None = None  # train on a class-balanced part of the list
@@ -43,8 +44,7 @@ class Data(DecodeSettings):
     moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
     prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
-    # Seconds for decoding one video. Its worker is then replaced; after a second timeout the video counts as broken.
-    timeout: float = Field(default=120.0, gt=0)
+    timeout: float = Field(default=120.0, gt=0)  # seconds for decoding one video; after a second timeout it is broken
     max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
@@ -53,11 +53,7 @@ class Data(DecodeSettings):
 
 
 class Evaluate(Settings):
-    """Clips and protocols of evaluation; with `every`, also evaluation during training.
-
-    `schema` adds the type of `protocols`. None: accuracy if the method has a classifier and, if there is a gallery,
-    retrieval, knn and uniformity; for lists without labels only uniformity.
-    """
+    """Clips and protocols of evaluation; with `every`, also evaluation during training."""
 
     clips: int = Field(default=10, ge=1)
     crops: int = Field(default=3, ge=1)  # of each clip
@@ -65,18 +61,11 @@ class Evaluate(Settings):
     # The short side is resized to this before cropping, pixels; None: size. ImageNet: 256 with size 224.
     short_side: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=8, ge=1)  # videos at a time
-    # Of the forward pass, independent of the run's: published results are in float32.
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] = "float32"  # independent of the run's: published results are in float32
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
-    protocols: Any = None
-
-    @model_validator(mode="after")
-    def _list_for_the_monitor(self) -> "Evaluate":
-        if self.every is not None and self.query is None:
-            raise ValueError("every needs the list query, and most protocols a gallery")
-        return self
+    protocols: Any = None  # None: see `chosen_protocols`
 
 
 class Checkpoints(Settings):
@@ -84,11 +73,10 @@ class Checkpoints(Settings):
 
     every: int = Field(default=1000, ge=1)  # steps
     keep: int = Field(default=2, ge=2)  # older ones are deleted
-    # If a checkpoint or a line of the log cannot be written, for example on a full disk: `stop` ends the run,
-    # `continue` warns. If the last checkpoint cannot be written, the run always ends with an error.
+    # If a checkpoint or a line of the log cannot be written, `stop` ends the run, `continue` warns. If the last
+    # checkpoint cannot be written, the run always ends with an error.
     on_error: Literal["stop", "continue"] = "stop"
-    # Load checkpoints that hold objects, which can run code: needed by methods whose state is not plain data.
-    trust: bool = False
+    trust: bool = False  # load checkpoints that hold objects, which can run code
 
 
 class TrackFiles(Settings):
@@ -99,15 +87,9 @@ class TrackFiles(Settings):
     refresh: float | None = Field(default=None, gt=0)
     tracker: TrackerSettings = TrackerSettings()  # for `refresh`
 
-    @model_validator(mode="after")
-    def _from_somewhere(self) -> "TrackFiles":
-        if self.folder is None and self.refresh is None:
-            raise ValueError("set folder (written by `vidssl track`), refresh, or both")
-        return self
-
 
 class Run(Settings):
-    """A run. `schema` adds the types of fields that are chosen by name, after importing plug-ins."""
+    """A run. `schema` adds the types of all fields `Any`: what they choose by name is registered by plug-ins too."""
 
     imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
@@ -116,8 +98,7 @@ class Run(Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     deterministic: bool = False  # bit-exact on a GPU too; slower
     compile: bool = False  # torch.compile of the backbone and the target backbone
-    # Batch norm with several processes, see docs/distributed.md; auto: sync.
-    sync_bn: SyncBN = "auto"
+    sync_bn: SyncBN = "auto"  # batch norm with several processes, see `set_batch_norm`
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of the state of all processes
     epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
     steps: int | None = Field(default=None, ge=1)
@@ -134,17 +115,14 @@ class Run(Settings):
     log_every: int = Field(default=10, ge=1)  # steps
 
     @model_validator(mode="after")
-    def _one_length(self) -> "Run":
+    def _is_consistent(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
-        return self
-
-    @model_validator(mode="after")
-    def _test_crop_fits(self) -> "Run":
-        try:
-            check_short_side(self.test_size, self.evaluate.short_side)
-        except ValueError as error:
-            raise ValueError(f"evaluate.{error}") from None
+        if self.evaluate.every is not None and self.evaluate.query is None:
+            raise ValueError("evaluate.every needs the list evaluate.query, and most protocols a gallery")
+        if self.tracks is not None and self.tracks.folder is None and self.tracks.refresh is None:
+            raise ValueError("tracks needs folder (written by `vidssl track`), refresh, or both")
+        check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
     def total_steps(self, num_records: int) -> int:
@@ -159,67 +137,37 @@ class Run(Settings):
 
 def schema() -> type[Run]:
     """Make the type of a run, with all methods, backbones, samplers, recipes and protocols registered so far."""
-    recipe = choice(RECIPES)
-    data = create_model(
-        "Data",
-        __base__=Data,
-        sampler=(choice(SAMPLERS), ...),
-        views=(tuple[recipe, ...], Field(min_length=1)),  # type: ignore[valid-type]
-    )
-    protocol = choice(PROTOCOLS)
+    recipe, protocol = choice(RECIPES), choice(PROTOCOLS)
+    views = Annotated[tuple[recipe, ...], Field(min_length=1)]  # type: ignore[valid-type]
     protocols = Annotated[tuple[protocol, ...], Field(min_length=1)]  # type: ignore[valid-type]
+    data = create_model("Data", __base__=Data, sampler=(choice(SAMPLERS), ...), views=(views, ...))
     evaluate = create_model("Evaluate", __base__=Evaluate, protocols=(protocols | None, None))
-    return create_model(
-        "Run",
-        __base__=Run,
-        data=(data, ...),
-        evaluate=(evaluate, evaluate()),
-        backbone=(choice(BACKBONES), ...),
-        method=(choice(METHODS), ...),
-    )
+    parts: Any = {"data": (data, ...), "backbone": (choice(BACKBONES), ...), "method": (choice(METHODS), ...)}
+    return create_model("Run", __base__=Run, evaluate=(evaluate, evaluate()), **parts)
 
 
 def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
     """Read a config file with overrides and bind it.
 
-    Args:
-        path: The file.
-        overrides: `KEY=VALUE`.
-        split: Replaces `{split}` in all strings; the output becomes `OUTPUT/splitN`.
-
-    Raises:
-        ConfigError: All mistakes at once; or `{split}` occurs without a number, or a number is passed without it.
+    With `split` that number replaces `{split}` in file and overrides, and the output becomes `OUTPUT/splitN`.
+    All mistakes are one ConfigError.
     """
     tree = read(path, overrides)
-    named = [text.split("=")[0].split(".")[0] for text in overrides if "{split}" in text]
-    if split is None and (named or _mentions_split(tree)):
-        raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
-    if split is not None:
-        if not (_mentions_split(tree.get("data")) or {"data", "seed"} & {*named}):
-            raise ConfigError(
-                f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
-                "data.train=…{split}.csv, or seed={split} for several seeds"
-            )
-        if _mentions_split(tree.get("output")) or "output" in named:
-            raise ConfigError(
-                f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway"
-            )
-        tree = _fill(read(path, [text.replace("{split}", str(split)) for text in overrides]), split)
-        if isinstance(tree.get("output"), str):  # else bind_run reports it
-            tree["output"] = f"{tree['output']}/split{split}"
+    several = "{split}" in f"{tree} {overrides}"
+    if split is None:
+        if several:
+            raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
+        return bind_run(tree, str(path))
+    if not several:
+        raise ConfigError(
+            f"neither {path} nor KEY=VALUE names {{split}}: all splits would be the same; write "
+            "data.train=…{split}.csv, or seed={split} for several seeds"
+        )
+    tree = read(path, [text.replace("{split}", str(split)) for text in overrides])
+    tree = json.loads(json.dumps(tree, default=str).replace("{split}", str(split)))
+    if isinstance(tree.get("output"), str):  # else bind_run reports it
+        tree["output"] = f"{tree['output']}/split{split}"
     return bind_run(tree, str(path))
-
-
-def _mentions_split(tree: Any) -> bool:
-    return "{split}" in str(tree)
-
-
-def _fill(tree: Any, split: int) -> Any:
-    if isinstance(tree, dict):
-        return {key: _fill(value, split) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_fill(value, split) for value in tree]
-    return tree.replace("{split}", str(split)) if isinstance(tree, str) else tree
 
 
 def bind_run(tree: Tree, source: str) -> Run:
@@ -233,11 +181,7 @@ def bind_run(tree: Tree, source: str) -> Run:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of this process.
-
-    Raises:
-        TrainingError: `cuda` is requested and there is no GPU.
-    """
+    """Return the device of this process; a TrainingError if `cuda` is requested and there is no GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
     if name == "cpu" or not torch.cuda.is_available():

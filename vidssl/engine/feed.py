@@ -10,6 +10,7 @@ import torch
 
 from vidssl import distributed
 from vidssl.atomic import write_whole
+from vidssl.config import Tree
 from vidssl.data.dataset import first_few
 from vidssl.data.loader import Loader, on_device
 from vidssl.engine.config_schema import Run
@@ -30,34 +31,18 @@ class Feed:
     """
 
     def __init__(
-        self,
-        loader: Loader,
-        run: Run,
-        num_records: int,
-        device: torch.device,
-        request: StopRequest,
-        broken: dict[str, str],
+        self, loader: Loader, run: Run, num_records: int, device: torch.device, request: StopRequest, broken: Tree
     ) -> None:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
-        self._limit, self._num_records, self._request = run.data.max_broken, num_records, request
-        self._report = Path(run.output) / "broken-videos.csv"
-        self._broken = broken  # part of the run's state: new ones are added
+        self._run, self._num_records, self._request = run, num_records, request
+        self._broken = broken  # path to reason, part of the run's state: new ones are added
 
     def close(self) -> None:
         """End the workers."""
         self._batches.close()
 
     def next(self, *, between_steps: bool) -> Batch:
-        """Return the next micro-batch.
-
-        Args:
-            between_steps: Whether the run can stop here: a signal then interrupts the wait.
-
-        Raises:
-            Interrupted: A process received a signal.
-            DataError: Too many videos are broken.
-            PeerError: Another process failed.
-        """
+        """Return the next micro-batch; `between_steps` the run can stop, and a signal interrupts the wait."""
         batch: Batch | None = None
         failure: VidsslError | None = None
         try:
@@ -77,29 +62,27 @@ class Feed:
             raise Interrupted(next(number for number in signals if number))
         assert batch is not None
         if flags & _BROKEN:
-            self._count([pair for pairs in distributed.gather_objects(batch.replaced) for pair in pairs])
+            self._count(dict(pair for pairs in distributed.gather_objects(batch.replaced) for pair in pairs))
         return batch
 
-    def _count(self, replaced: list[tuple[str, str]]) -> None:
+    def _count(self, replaced: dict[str, str]) -> None:
         """Log each broken video once; raise if there are too many."""
-        for path, reason in replaced:
-            if path not in self._broken:
-                self._broken[path] = reason
-                if distributed.is_main():
-                    _log.warning("broken video %d, the next one takes its place: %s", len(self._broken), reason)
-        if len(self._broken) > self._limit * self._num_records:
+        new = {path: reason for path, reason in replaced.items() if path not in self._broken}
+        if distributed.is_main():
+            for number, reason in enumerate(new.values(), len(self._broken) + 1):
+                _log.warning("broken video %d, the next one takes its place: %s", number, reason)
+        self._broken.update(new)
+        limit = self._run.data.max_broken
+        if len(self._broken) > limit * self._num_records:
+            report, text = Path(self._run.output) / "broken-videos.csv", StringIO()
+            csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
             if distributed.is_main():
-                self._write_report()
+                with suppress(DataError):  # it must not hide the error that follows
+                    write_whole(report, text.getvalue().encode())
             raise DataError(
-                f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {self._limit}: "
-                f"{first_few([*self._broken.values()])}; all are listed in {self._report}"
+                f"{len(self._broken)} of {self._num_records} videos are broken, data.max_broken is {limit}: "
+                f"{first_few([*self._broken.values()])}; all are listed in {report}"
             )
-
-    def _write_report(self) -> None:
-        text = StringIO()
-        csv.writer(text, lineterminator="\n").writerows([("path", "reason"), *self._broken.items()])
-        with suppress(DataError):  # it must not hide the error that follows
-            write_whole(self._report, text.getvalue().encode())
 
 
 def _raise(failure: VidsslError | None) -> None:

@@ -15,14 +15,10 @@ _ECHO = 2.0  # seconds in which a launcher repeats a signal that its process gro
 
 
 class StopRequest:
-    """Whether a signal has asked the run to stop.
-
-    Attributes:
-        signal: Number of the first signal; None if there was none.
-    """
+    """Whether a signal has asked the run to stop."""
 
     def __init__(self) -> None:
-        self.signal: int | None = None
+        self.signal: int | None = None  # number of the first one
         self._breaks = False
 
     @contextmanager
@@ -31,8 +27,8 @@ class StopRequest:
         if threading.current_thread() is not threading.main_thread():
             yield self  # Python allows handlers in the main thread only
             return
-        # Python runs handlers between two bytecodes: never, while torch waits for a process that hangs. But each signal
-        # is written into this pipe at once, and a thread reads it.
+        # Python runs no handler while torch waits for a process that hangs. But each signal is written into this pipe
+        # at once, and a thread reads it.
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         threading.Thread(target=_end_on_repetition, args=(reader,), daemon=True).start()
@@ -75,15 +71,12 @@ class StopRequest:
 def _end_on_repetition(reader: int) -> None:
     """End the process when the first signal is repeated."""
     first, since = None, 0.0
+    launched = "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_STEP_ID" in os.environ
     with open(reader, "rb", buffering=0) as pipe:
         while received := pipe.read(1):
             number = received[0]
             if first is None and number in SIGNALS:
                 first, since = number, time.monotonic()
             # Other signals are ignored: Slurm sends SIGTERM some time after SIGUSR1, and leaves more time for saving.
-            elif number == first and not (_has_launcher() and time.monotonic() - since < _ECHO):
+            elif number == first and (not launched or time.monotonic() - since >= _ECHO):
                 os._exit(128 + number)
-
-
-def _has_launcher() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ or "SLURM_STEP_ID" in os.environ

@@ -16,44 +16,29 @@ _log = logging.getLogger(__name__)
 
 
 class RunLog:
-    """Writes `metrics.jsonl` and TensorBoard events; only the main process opens it.
+    """Writes `metrics.jsonl` and TensorBoard events, on the main process only, from a step of the run's `steps` on.
 
-    Args:
-        output: Output folder of the run.
-        step: The step that the run starts from; lines of later steps are dropped.
-        steps: Length of the run.
-        clips_per_step: Clips in a step, over all processes.
-        strict: Whether a line that cannot be written ends the run.
+    Lines of later steps are dropped. With `strict` a line that cannot be written ends the run.
     """
 
     def __init__(self, output: Path, step: int, steps: int, clips_per_step: int, strict: bool) -> None:
-        self._path, self._step, self._steps = output / "metrics.jsonl", step, steps
-        self._clips_per_step, self._strict = clips_per_step, strict
-        self._open = ExitStack()
-
-    def open(self) -> None:
-        """Drop the lines of steps that will be done again, and open the files.
-
-        Raises:
-            TrainingError: The folder cannot be written.
-        """
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and needed by the main process only
 
+        self._path, self._clips_per_step, self._strict = output / "metrics.jsonl", clips_per_step, strict
+        self._open = ExitStack()
         try:
             text = self._path.read_text(errors="replace") if self._path.exists() else ""
-            lines = [(line, _step_of(line)) for line in text.splitlines()]
-            if damaged := sum(step is None for _, step in lines):
-                _log.warning("%s: %d damaged lines are dropped", self._path, damaged)
             with replacing(self._path) as file:
-                for line, step in lines:
-                    if step is not None and step <= self._step:
-                        file.write(f"{line}\n".encode())
+                for line in text.splitlines():
+                    with suppress(ValueError, KeyError, TypeError):  # a line that a crash cut off is dropped too
+                        if json.loads(line)["step"] <= step:
+                            file.write(f"{line}\n".encode())
             self._file = self._open.enter_context(open(self._path, "a", buffering=1))
-            self._board = SummaryWriter(str(self._path.parent), purge_step=self._step + 1)
+            self._board = SummaryWriter(str(self._path.parent), purge_step=step + 1)
         except OSError as error:
             raise self._error(error) from None
         self._open.callback(self._board.close)
-        self._bar = progress(title="train", unit="step", total=self._steps, initial=self._step, smoothing=0.05)
+        self._bar = progress(title="train", unit="step", total=steps, initial=step, smoothing=0.05)
         self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
 
@@ -73,9 +58,8 @@ class RunLog:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Write a line of scalars, with the time in seconds since 1970 (UTC)."""
-        line = {"step": step, "time": round(time.time(), 3), **values}
         try:
-            self._file.write(json.dumps(line) + "\n")
+            self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
             for key, value in values.items():
                 self._board.add_scalar(key, value, step)
         except OSError as error:
@@ -103,18 +87,7 @@ def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
     if rank is None or negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
         return False
     _log.warning(
-        "step %d: the keys have collapsed: effective rank %.1f of at most %g, mean similarity of negatives %.2f; "
-        "try weaker augmentation, a lower learning rate, or with sce a higher coefficient",
-        step,
-        rank,
-        limit,
-        negative,
+        f"step {step}: the keys have collapsed: effective rank {rank:.1f} of at most {limit:g}, mean similarity of "
+        f"negatives {negative:.2f}; try weaker augmentation, a lower learning rate, or with sce a higher coefficient"
     )
     return True
-
-
-def _step_of(line: str) -> float | None:
-    try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return None  # cut off by a crash, or written by another program

@@ -1,6 +1,6 @@
 """Optimizers, and which parameters have weight decay."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import torch
@@ -64,23 +64,14 @@ class LARS(Optimizer):
     """
 
     def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        trust: float,
-        nesterov: bool = False,
+        self, params: Any, lr: float, momentum: float, weight_decay: float, trust: float, nesterov: bool = False
     ) -> None:
         super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust})
         self.nesterov = nesterov
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
-        """Update the weights; the gradients of matrices are scaled in place.
-
-        By `_foreach` functions: one call for all tensors, without synchronizing with the device.
-        """
+        """Update the weights, by `_foreach` functions; the gradients of matrices are scaled in place."""
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             gradients = [p.grad for p in params]

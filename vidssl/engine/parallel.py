@@ -2,7 +2,7 @@
 
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -26,9 +26,6 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
 
     `sync`: the micro-batch of all processes. `shuffle`: that of one process, with the keys shuffled over the processes
     (MoCo, section 3.3). `local`: that of one process. `auto` is `sync`; with one process all are `local`.
-
-    Raises:
-        ConfigError: `shuffle` is set for a method without keys.
     """
     if wanted == "shuffle" and not isinstance(method, MomentumMethod):
         raise ConfigError(
@@ -36,15 +33,13 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
         )
     if not batch_norms(method):
         return method, "none"
-    if distributed.world() == 1:
+    if distributed.world() == 1 or wanted == "local":
         return method, "local"
-    if wanted in ("auto", "sync"):
-        method = synchronise(method, device)  # type: ignore[assignment]
-        return method, "sync"
-    if wanted == "shuffle":
-        method.shuffle = True  # type: ignore[assignment]
+    if isinstance(method, MomentumMethod) and wanted == "shuffle":
+        method.shuffle = True
         return method, "shuffle"
-    return method, "local"
+    method = synchronise(method, device)  # type: ignore[assignment]
+    return method, "sync"
 
 
 def compile_backbones(method: Method, backend: str | Callable[..., Any] = "inductor") -> None:
@@ -89,37 +84,24 @@ def average_gradients(parallel: nn.Module) -> None:
 
 
 def check_equal(step: int, method: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Compare the state of method and optimizer on all processes, by checksum.
-
-    Raises:
-        TrainingError: They differ; the message names the first tensor and the processes.
-    """
-    every = distributed.gather_objects(
-        dict(_digests({"method": method.state_dict(), "optimizer": optimizer.state_dict()}))
-    )
-    different = {
-        name: [rank for rank, digests in enumerate(every) if digests.get(name) != every[0].get(name)]
-        for name in sorted(set().union(*every))
-    }
-    different = {name: ranks for name, ranks in different.items() if ranks}
+    """Raise a TrainingError if the state of method or optimizer differs between processes, by checksum."""
+    state = {f"method.{name}": value for name, value in method.state_dict().items()}
+    for number, moments in optimizer.state_dict()["state"].items():
+        state |= {f"optimizer.state.{number}.{name}": value for name, value in moments.items()}
+    every = distributed.gather_objects({name: _digest(x) for name, x in state.items() if isinstance(x, Tensor)})
+    different = [name for name in sorted(set().union(*every)) if len({digests.get(name) for digests in every}) > 1]
     if different:
-        name, ranks = next(iter(different.items()))
+        first = different[0]
+        ranks = [rank for rank, digests in enumerate(every) if digests.get(first) != every[0].get(first)]
         raise TrainingError(
             f"after step {step}, {len(different)} of {len(every[0])} tensors differ between processes; the first is "
-            f"{name}: process {', '.join(map(str, ranks))} differs from 0; the last checkpoint is untouched"
+            f"{first}: process {', '.join(map(str, ranks))} differs from 0; the last checkpoint is untouched"
         )
 
 
-def _digests(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Tensor):
-        content = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        yield name, hashlib.blake2b(content, digest_size=16).hexdigest()
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _digests(inner, f"{name}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple):
-        for place, inner in enumerate(value):
-            yield from _digests(inner, f"{name}.{place}")
+def _digest(x: Tensor) -> bytes:
+    content = x.detach().cpu().contiguous().flatten().view(torch.uint8)
+    return hashlib.blake2b(content.numpy().tobytes(), digest_size=16).digest()
 
 
 def gradient_norm(method: nn.Module) -> Tensor:

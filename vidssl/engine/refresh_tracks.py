@@ -2,7 +2,6 @@
 
 import logging
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -21,25 +20,17 @@ _log = logging.getLogger(__name__)
 
 
 class RunTracks:
-    """The tracks of each step of a run.
-
-    With `tracks.refresh` the target network tracks the training videos every so many epochs, and before the first step
-    if no folder is configured. All steps until the next refresh use the same files, so that a resumed run finds them.
-    """
+    """The tracks of each step of a run: all steps until the next refresh use the same files, also when resumed."""
 
     def __init__(self, run: Run, videos: VideoList) -> None:
         self._run, self._videos = run, videos
         config, sampler = run.tracks, run.data.sampler.name
         used = sampler == "tracked_pair" or getattr(run.method, "patch_weight", 0) > 0
         if config is not None and not used and distributed.is_main():
-            _log.warning(
-                "the run has tracks, but the sampler %s does not use them and the method has no patch_weight above 0: "
-                "set tracks=null, unless the method uses their boxes",
-                sampler,
-            )
-        self._given = None if config is None or config.folder is None else Path(config.folder)
+            _log.warning("sampler %s ignores the tracks: set tracks=null, unless the method uses boxes", sampler)
+        self._given = Path(config.folder) if config and config.folder else None
         self._every = None  # steps
-        if config is not None and config.refresh is not None:
+        if config and config.refresh:
             self._every = max(1, round(config.refresh * len(videos.records) / run.batch_size))
 
     def due(self, step: int) -> bool:
@@ -57,14 +48,9 @@ class RunTracks:
 
         Tracks of an interrupted attempt are kept, as the network is the same. A video that cannot be decoded gets a
         file without tracks: training reports it.
-
-        Raises:
-            DataError: The tracks cannot be written.
-            Interrupted: A signal asked to stop.
-            PeerError: Another process failed.
         """
-        config, folder, run = self._run.tracks, self.folder(step), self._run
-        assert config is not None and folder is not None
+        run, config, every, folder = self._run, self._run.tracks, self._every, self.folder(step)
+        assert config is not None and every is not None and folder is not None
 
         def track() -> dict[str, str]:
             return track_list(
@@ -92,16 +78,10 @@ class RunTracks:
                 if label in left_out:
                     _log.warning("no tracks: %s: %s", label, left_out[label])
                     write_tracks(tracks_file(folder, name, record), no_tracks(), {"step": step})
-            self._delete_old()
+            # Delete tracks that no checkpoint needs any more; the names of their folders sort by step.
+            oldest = min(map(step_of, saved_checkpoints(Path(run.output) / "checkpoints")), default=0)
+            for path in folder.parent.glob("step-*"):
+                if path.name < f"step-{oldest // every * every:08d}":
+                    shutil.rmtree(path, ignore_errors=True)
 
         distributed.on_main(complete)
-
-    def _delete_old(self) -> None:
-        """Delete tracks that no checkpoint needs any more."""
-        assert self._every is not None
-        output = Path(self._run.output)
-        oldest = min(map(step_of, saved_checkpoints(output / "checkpoints")), default=0)
-        for path in (output / "tracks").glob("step-*"):
-            with suppress(ValueError):
-                if step_of(path) < oldest // self._every * self._every:
-                    shutil.rmtree(path, ignore_errors=True)

@@ -6,9 +6,8 @@ import logging
 import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import av
 import torch
@@ -38,31 +37,18 @@ _FREE = {
 
 @dataclass
 class RunState:
-    """The progress of a run, saved with it.
+    """The progress of a run, saved with it."""
 
-    Attributes:
-        step: Optimizer steps done; the one counter of the loop.
-        evaluated: The step of the last evaluation.
-        broken: Broken videos found so far, path to reason.
-        data: The training files, as `identify` describes them.
-    """
-
-    step: int = 0
-    evaluated: int = 0
-    broken: dict[str, str] = field(default_factory=dict)
-    data: Tree = field(default_factory=dict)
+    step: int  # optimizer steps done; the one counter of the loop
+    evaluated: int  # the step of the last evaluation
+    broken: dict[str, str]  # broken videos found so far, path to reason
+    data: Tree  # the training files, as `identify` describes them
 
 
 def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
-    """Write a checkpoint with the state of all processes; called on all, the main one writes.
-
-    Raises:
-        CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
-    """
-    rng = {"cpu": torch.get_rng_state()}
-    if _on_gpu(method):
-        rng["cuda"] = torch.cuda.get_rng_state()
-    all_rng = distributed.gather_objects(rng)
+    """Write a checkpoint with the state of all processes; called on all, the main one writes."""
+    on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
+    all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
 
     def write() -> None:
         content = {
@@ -81,7 +67,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
             "fingerprint": videos.fingerprint,
             "classes": list(videos.classes),
         }
-        checkpoint.save(_folder(run), state.step, content, run.checkpoint.keep)
+        checkpoint.save(Path(run.output) / "checkpoints", state.step, content, run.checkpoint.keep)
 
     distributed.on_main(write)
 
@@ -90,28 +76,25 @@ def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) ->
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
     If the files of the list have changed, for example under another `data.root`, the run continues with a warning.
-
-    Raises:
-        ConfigError: The processes were started with different settings or see different lists.
-        CheckpointError: No checkpoint is valid, or it belongs to another run.
-        DataError: The settings of shrunk copies cannot be read.
     """
     _check_processes_agree(run, videos)
     data = distributed.on_main(lambda: identify(videos))
     # The main process alone chooses the checkpoint, as choosing means hashing it; the others read the same file.
-    folder, trust = _folder(run), run.checkpoint.trust
+    folder, trust = Path(run.output) / "checkpoints", run.checkpoint.trust
     found = distributed.together(lambda: checkpoint.newest_valid(folder, trust) if distributed.is_main() else None)
-    step: int = distributed.gather_objects(found["step"] if found is not None else 0)[0]
+    step: int = distributed.gather_objects(found["step"] if found else 0)[0]
     if not step:
-        return RunState(data=data)
+        return RunState(0, 0, {}, data)
     path = checkpoint.path_of(folder, step)
     content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
-    _restore_rng(run, content, path, _on_gpu(method))
+    _restore_rng(run, content, _on_gpu(method))
     if distributed.is_main():
         _log.info("resumed %s at step %d", run.output, step)
-        _warn_of_other_files(path, content["data"], data)
+        if content["data"] != data:
+            changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(content["data"], data, "data"))
+            _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
     return RunState(step, content["evaluated"], content["broken"], data)
 
 
@@ -121,98 +104,61 @@ def seed_process(run: Run, step: int = 0) -> None:
         torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
 
 
-def _restore_rng(run: Run, content: Tree, path: Path, on_gpu: bool) -> None:
+def _restore_rng(run: Run, content: Tree, on_gpu: bool) -> None:
     """Restore torch's random state; with another number or kind of processes there is none to restore."""
     states = content["rng"]
-    before = _processes(len(states), "cuda" in states[0])
-    now = _processes(distributed.world(), on_gpu)
-    if before == now:
+    if (len(states), "cuda" in states[0]) == (distributed.world(), on_gpu):
         torch.set_rng_state(states[distributed.rank()]["cpu"])
         if on_gpu:
             torch.cuda.set_rng_state(states[distributed.rank()]["cuda"])
         return
     seed_process(run, content["step"])
     if distributed.is_main():
-        _log.warning("%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now)
-
-
-def _warn_of_other_files(path: Path, before: Tree, now: Tree) -> None:
-    if before != now:
-        changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(before, now, "data"))
-        same = " (the sizes of all files are the same)" if before["sizes"] == now["sizes"] else ""
-        _log.warning(
-            "%s was trained on other files: %s%s; the run continues with those in %s, and is bit-exact only if their "
-            "content is the same",
-            path,
-            changed,
-            same,
-            now["root"],
-        )
-
-
-def _processes(world: int, on_gpu: bool) -> str:
-    return f"{world} process{'es' if world > 1 else ''} on {'GPUs' if on_gpu else 'CPUs'}"
+        before = f"{len(states)} processes on {'GPUs' if 'cuda' in states[0] else 'CPUs'}"
+        _log.warning("step %d was trained by %s: the run continues, but not bit-exactly", content["step"], before)
 
 
 def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _folder(run: Run) -> Path:
-    return Path(run.output) / "checkpoints"
-
-
 def _check_processes_agree(run: Run, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
-        if changes := _changes(own[0], config):
+        if changes := _changes(config, fingerprint, run, videos):
             raise ConfigError(
-                f"process {number} was started with other settings than process {distributed.rank()}: {changes}; "
+                f"process {distributed.rank()} was started with other settings than process {number}: {changes}; "
                 "start all with the same"
             )
-        if fingerprint != own[1]:
-            raise ConfigError(
-                f"{videos.path} differs between processes {number} and {distributed.rank()}: use the same list"
-            )
 
 
-def _check_same_run(content: dict[str, Any], run: Run, videos: VideoList) -> dict[str, Any]:
+def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
     """Return a checkpoint if this run may continue from it."""
-    needed = {"config", "method", "optimizer", "rng", "fingerprint", "evaluated", "broken", "data"}
-    if missing := sorted(needed - content.keys()):
-        raise CheckpointError(
-            f"the checkpoint in {run.output} has no {', '.join(missing)}: it is not the checkpoint of a run"
-        )
     # Bound again, so that settings which were added since have their defaults.
-    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}")
-    if changes := _changes(before.model_dump(mode="json"), run.model_dump(mode="json")):
+    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
+    if changes := _changes(before, content["fingerprint"], run, videos):
         raise CheckpointError(
             f"{run.output} holds a run with other settings: {changes}; choose another output, or continue that run "
             f"with --cfg {Path(run.output) / 'config.yaml'}"
         )
-    if content["fingerprint"] != videos.fingerprint:
-        raise CheckpointError(
-            f"{run.output} holds a run on other videos than {videos.path} lists; choose another output"
-        )
     return content
 
 
-def _changes(before: Tree, now: Tree) -> str:
+def _changes(before: Tree, fingerprint: str, run: Run, videos: VideoList) -> str:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
-    return "; ".join(
+    changes = [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"
-        for name, a, b in differences(before, now)
+        for name, a, b in differences(before, run.model_dump(mode="json"))
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
-    )
+    ]
+    if fingerprint != videos.fingerprint:
+        changes.append(f"other videos than {videos.path} lists")
+    return "; ".join(changes)
 
 
 @contextmanager
 def only_run_in(output: Path) -> Iterator[None]:
-    """Lock an output folder.
-
-    Raises:
-        ConfigError: Another run has locked it, or it cannot be written.
-    """
+    """Lock an output folder; a ConfigError if another run has locked it, or it cannot be written."""
     with ExitStack() as stack:
         distributed.on_main(lambda: _lock(output, stack))
         yield
@@ -222,10 +168,9 @@ def _lock(output: Path, stack: ExitStack) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
         file = stack.enter_context(open(output / ".lock", "w"))
-    except OSError as error:
-        raise ConfigError(f"cannot write to output {output}: {error.strerror}; choose another output") from None
-    try:
         # The kernel releases the lock when the process ends, even if it is killed.
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         raise ConfigError(f"another run is writing to {output}; choose another output") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write to output {output}: {error.strerror}; choose another output") from None

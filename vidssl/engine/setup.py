@@ -6,10 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from vidssl import distributed
-from vidssl.atomic import replacing
+from vidssl.atomic import write_whole
 from vidssl.config import build, dump
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import train_loader
@@ -24,7 +23,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
-from vidssl.engine.periodic_evaluation import build_monitor
+from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.status import Status
@@ -38,15 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Training:
-    """All that the loop works with, made in order; what must be closed is left to `stack`.
-
-    Attributes:
-        parallel: The method, or DistributedDataParallel around it.
-        norm: Over what batch norms take their statistics, see `set_batch_norm`.
-        micro_batches: Micro-batches of this process in a step.
-        steps: Length of the run.
-        stop: The step to stop after: `steps`, or `until` if that is less.
-    """
+    """All that the loop works with, made in order; what must be closed is left to `stack`."""
 
     def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
         self.run, output = run, Path(run.output)
@@ -57,20 +48,27 @@ class Training:
         self._status = stack.enter_context(Status(output).reported())
         # As in `joined`, but inside of the status, which then holds the plain error too.
         stack.enter_context(distributed.lost_peers_reported())
-        _make_deterministic(run, device)
+        if run.deterministic:
+            # Without it torch refuses matrix products on GPUs.
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(run.deterministic)
+        torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
         self.videos = videos = training_list(run)
-        self.monitor = None if run.evaluate.every is None else build_monitor(run, videos)
+        self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
         self.steps = run.total_steps(len(videos.records))
-        self.stop = self.steps if until is None else min(until, self.steps)
-        self.micro_batches = run.batch_size // distributed.world() // _micro_batch_size(run)
+        self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
+        self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
+        self.micro_batches = run.batch_size // distributed.world() // self._micro_batch_size
 
-        # The order matters: weights depend on the seed alone, state must be allocated before it is loaded, the
-        # optimizer needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
+        # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
+        # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
         torch.manual_seed(run.seed)
         method: Method = build(METHODS, run.method, _initial_backbone(run))
         method.allocate(len(videos.records))
         method.to(device)
-        _channels_last(method)
+        for p in method.parameters():
+            if p.ndim == 5:  # 3D convolutions are fastest with the layout of the clips, channels last
+                p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
         self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
@@ -78,42 +76,37 @@ class Training:
         self._saved = (self.state.step, self.state.evaluated)
         if run.compile:
             compile_backbones(self.method)
-        exact = run.deterministic or device.type == "cpu"
-        self.parallel = over_processes(self.method, device, exact)
+        # The method, or DistributedDataParallel around it.
+        self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
         self.tracks = RunTracks(run, videos)
 
-        distributed.on_main(lambda: write_config(run))
-        clips = run.batch_size * len(run.data.views)
-        self.log = RunLog(output, self.state.step, self.steps, clips, run.checkpoint.on_error == "stop")
-        distributed.on_main(self.log.open)
-        stack.callback(self.log.close)
-        if distributed.is_main():
-            _log.info(self._banner())
+        def open_log() -> None:
+            write_config(run)
+            clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
+            self.log = RunLog(output, self.state.step, self.steps, clips, strict)
+            stack.callback(self.log.close)
+            self._log_banner()
+
+        distributed.on_main(open_log)  # the other processes have no log
         self._status.start(self.state.step, self.steps)
 
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
         recipes = [build(RECIPES, view) for view in run.data.views]
-        limit = int(run.data.max_broken * len(videos.records))
-        tracks = self.tracks.folder(step)
-        sampler = build(SAMPLERS, run.data.sampler)
-        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks)
+        sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
+        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=self.tracks.folder(step))
         processes = distributed.rank(), distributed.world()
-        micro = _micro_batch_size(run)
-        keys = StepSampler(len(dataset), run.batch_size, micro, step, self.stop, run.seed, *processes)
+        keys = StepSampler(len(dataset), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *processes)
         loader = train_loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
         return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
 
     def save(self, required: bool = True) -> None:
         """Save the current step, unless that is done already; called on all processes.
 
-        Args:
-            required: Raise if the checkpoint cannot be written; else `checkpoint.on_error` decides.
-
-        Raises:
-            CheckpointError: The checkpoint cannot be written; the other processes raise PeerError.
+        If the checkpoint cannot be written this raises a CheckpointError, on the other processes a PeerError, unless it
+        is not `required` and `checkpoint.on_error` says to continue.
         """
         progress = (self.state.step, self.state.evaluated)
         if progress == self._saved:
@@ -129,64 +122,42 @@ class Training:
             self._saved = progress
             self._status.saved(self.state.step)
 
-    def _banner(self) -> str:
+    def _log_banner(self) -> None:
         run, world = self.run, distributed.world()
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
-        over = " over all of them" if self.norm in ("sync", "shuffle") else ""
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
-        return (
+        _log.info(
             f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
             f"videos of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} videos x "
-            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}{over}; output {run.output}"
+            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
         )
 
 
 def training_list(run: Run) -> VideoList:
-    """Read the list that a run trains on, rendering moving digits first if they are configured and missing.
-
-    Raises:
-        ConfigError: The list lacks the classes of the classifier, or the labels that the method needs.
-        DataError: The list cannot be used.
-    """
-    render(run)
+    """Read the list that a run trains on, rendering moving digits first if they are configured and missing."""
+    digits = run.data.moving_digits
+    if digits is not None:
+        distributed.on_main(lambda: ensure(Path(digits.out), digits))
     videos = read_list(run.data.train, run.data.root, run.data.allow_external)
     kind = METHODS[run.method.name]
-    if kind.classifies:
-        _check_classes(videos, run.method.classes)
     unlabelled = int((videos.labels < 0).sum())
-    if kind.needs_labels and unlabelled:
+    if unlabelled and (kind.needs_labels or kind.classifies):
         raise ConfigError(
             f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
+    if kind.classifies:
+        found = len(videos.classes) or int(videos.labels.max()) + 1
+        if found > run.method.classes or (videos.classes and found != run.method.classes):
+            raise ConfigError(
+                f"method.classes is {run.method.classes}, and {videos.path} has {found} classes: set "
+                f"method.classes={found}"
+            )
     return videos if run.data.subset is None else choose(videos, run.data.subset)
 
 
-def _check_classes(videos: VideoList, classes: int) -> None:
-    if len(videos.classes) not in (0, classes):
-        raise ConfigError(
-            f"method.classes is {classes}, and {videos.path} has {len(videos.classes)} classes (classes.txt): set "
-            f"method.classes={len(videos.classes)}"
-        )
-    labels = set(videos.labels.tolist())
-    if min(labels) < 0:
-        raise ConfigError(f"{videos.path} has videos without a label: a classifier learns from labels alone")
-    if max(labels) >= classes:
-        raise ConfigError(
-            f"method.classes is {classes}, and {videos.path} has labels from 0 to {max(labels)}: set "
-            f"method.classes={max(labels) + 1}"
-        )
-
-
-def render(run: Run) -> None:
-    """Render the moving digits of a run if they are missing, on the main process; the others wait."""
-    if run.data.moving_digits is not None:
-        settings = run.data.moving_digits
-        distributed.on_main(lambda: ensure(Path(settings.out), settings))
-
-
 def _initial_backbone(run: Run) -> Backbone:
-    """Build the backbone, with the weights of `init`; a resumed run has its weights in its checkpoint."""
+    """Build the backbone, with the weights of `init` unless the run is resumed."""
     backbone: Backbone = build(BACKBONES, run.backbone)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
         matched = load_initial(backbone, run.init, run.checkpoint.trust)
@@ -197,30 +168,6 @@ def _initial_backbone(run: Run) -> Backbone:
     return backbone
 
 
-def _micro_batch_size(run: Run) -> int:
-    return run.micro_batch_size or max(1, run.batch_size // distributed.world())
-
-
-def _channels_last(method: nn.Module) -> None:
-    """Lay out the weights of 3D convolutions like the clips, channels last: the fastest on GPUs and CPUs."""
-    for p in method.parameters():
-        if p.ndim == 5:
-            p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
-
-
-def _make_deterministic(run: Run, device: torch.device) -> None:
-    if run.deterministic:
-        # Without it torch refuses matrix products on GPUs.
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(run.deterministic)
-    torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
-
-
 def write_config(run: Run) -> None:
     """Write `config.yaml` into the output folder."""
-    path = Path(run.output) / "config.yaml"
-    try:
-        with replacing(path) as file:
-            file.write(dump(run).encode())
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from None
+    write_whole(Path(run.output) / "config.yaml", dump(run).encode())

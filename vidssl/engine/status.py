@@ -8,8 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.atomic import replacing
-from vidssl.errors import Interrupted
+from vidssl.atomic import write_whole
+from vidssl.errors import DataError, Interrupted
 
 
 class Status:
@@ -48,15 +48,8 @@ class Status:
         self._write("running")
 
     def _write(self, state: str, reason: str | None = None) -> None:
-        if not distributed.is_main():
-            return
-        content = {
-            "state": state,
-            "step": self.step,
-            "steps": self.steps,
-            "reason": reason,
-            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
-        }
-        # A full disk must not end the run here; the next checkpoint reports it.
-        with suppress(OSError), replacing(self._path) as file:
-            file.write((json.dumps(content) + "\n").encode())
+        if distributed.is_main():
+            time = datetime.now().astimezone().isoformat(timespec="seconds")
+            content = {"state": state, "step": self.step, "steps": self.steps, "reason": reason, "time": time}
+            with suppress(DataError):  # a full disk must not end the run here; the next checkpoint reports it
+                write_whole(self._path, (json.dumps(content) + "\n").encode())

@@ -1,6 +1,5 @@
 """The training loop. What it works with is made in setup.py."""
 
-import json
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -8,28 +7,22 @@ import torch
 from torch import Tensor
 
 from vidssl import distributed
+from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.config_schema import Run
 from vidssl.engine.feed import Feed
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
-from vidssl.errors import Interrupted, TrainingError, VidsslError
+from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics
 
 
 def train(run: Run, until: int | None = None) -> Path:
-    """Train to the end of the run, or continue from its newest checkpoint.
+    """Train to the end of the run, or `until` a step, from the newest checkpoint on; return the path of the last one.
 
     Under torchrun or srun this is one of several processes: each trains on its slice of every batch, the main one
     writes all files.
-
-    Args:
-        run: The bound config.
-        until: Stop after this step, and save: the next call continues from there.
-
-    Returns:
-        Path of the last checkpoint.
 
     Raises:
         VidsslError: An error that a user can fix; the last checkpoint is untouched.
@@ -52,11 +45,10 @@ def train(run: Run, until: int | None = None) -> Path:
                 method.watched = (state.step + 1) % run.log_every == 0 or state.step + 1 == t.steps
                 # Only between steps can a signal interrupt the wait for data: half a step cannot be saved.
                 batches = (feed.next(between_steps=n == 0) for n in range(t.micro_batches))
-                totals, index = accumulate(
-                    method, t.parallel, batches, t.micro_batches, half=run.precision == "bfloat16"
-                )
+                half = run.precision == "bfloat16"
+                totals, index = accumulate(method, t.parallel, batches, t.micro_batches, half)
                 average_gradients(t.parallel)
-                means = _mean_over_processes(totals)
+                means = dict(zip(totals, distributed.mean(torch.stack([*totals.values()])), strict=True))
                 # All processes see the same sum, so that all of them stop, with their state as before the step.
                 if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
                     raise _not_finite(t, totals["loss"], index)
@@ -89,10 +81,9 @@ def train(run: Run, until: int | None = None) -> Path:
 def _next_feed(t: Training, feeds: ExitStack) -> Feed:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
-    step = t.state.step
-    if t.tracks.due(step):
+    if t.tracks.due(t.state.step):
         t.save(required=False)  # if tracking fails, the trained steps must not be lost
-        t.tracks.make(step, t.method, t.device, t.request)
+        t.tracks.make(t.state.step, t.method, t.device, t.request)
     feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
@@ -101,8 +92,7 @@ def _next_feed(t: Training, feeds: ExitStack) -> Feed:
 def _evaluate_if_due(t: Training) -> None:
     """Evaluate the network after every `evaluate.every` steps and the last one, once."""
     step, every = t.state.step, t.run.evaluate.every
-    due = every is not None and step > 0 and (step % every == 0 or step == t.steps)
-    if t.monitor is None or not due or t.state.evaluated == step:
+    if t.monitor is None or every is None or (step % every and step != t.steps) or t.state.evaluated == step:
         return
     try:
         numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
@@ -120,11 +110,6 @@ def _save_if_due(t: Training) -> None:
         t.save(required=last)
 
 
-def _mean_over_processes(scalars: dict[str, Tensor]) -> dict[str, Tensor]:
-    means = distributed.mean(torch.stack(list(scalars.values())))
-    return dict(zip(scalars, means, strict=True))
-
-
 def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:
     """Make the error for a NaN or infinite loss or gradient; write the videos of the step to a file."""
     step = t.state.step + 1
@@ -135,8 +120,8 @@ def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:
             {"process": rank, "loss": str(value), "records": {n: t.videos.names[n] for n in records}}
             for rank, (value, records) in enumerate(per_process)
         ]
-        with suppress(OSError):  # a full disk must not hide the error below
-            path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with suppress(DataError):  # a full disk must not hide the error below
+            write_json(path, content)
     values = ", ".join(f"{value:g}" for value, _ in per_process)
     return TrainingError(
         f"the loss of step {step} is {values}, or its gradients are not finite; its videos are listed in {path}; lower "

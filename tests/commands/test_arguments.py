@@ -69,7 +69,6 @@ def test_a_name_of_no_or_several_configs(name, message, capsys, tmp_path, monkey
         ("train", ["--cfg", "toy/sce", "--splits", "1,2,3"], "1,2,3 is not a number: write --splits 1 2 3"),
         ("train", ["--cfg", "toy/sce", "--splits", "1", "1"], "--splits needs different values, got 1 1"),
         ("train", ["--cfg", "toy/sce", "--splits", "steps=3"], "--splits needs different values, got none"),
-        ("train", ["--cfg", "toy/sce", "--output=x"], "(settings of the config have no dashes: output=x)"),
     ],
 )
 def test_other_spellings_name_the_right_one(command, words, message, capsys):

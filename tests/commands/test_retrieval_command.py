@@ -50,7 +50,7 @@ def test_mistakes(said, digits, tmp_path):
     video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
     lists = ("--gallery", digits / "motion/train.csv")
     for told, named in (
-        (("--query", video), "--gallery LIST or --index FOLDER is required"),
+        (("--query", video), "give --gallery LIST, --index FOLDER or both"),
         (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
         (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
         (("--query", tmp_path / "none.csv", *lists), "cannot read list"),

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -21,7 +22,7 @@ from vidssl.commands.retrieval import retrieve
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.commands.test import measure_network as measure
-from vidssl.commands.test import measure_splits, summary
+from vidssl.commands.test import measure_parsed, summary
 from vidssl.commands.train import train_splits
 from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
@@ -223,16 +224,6 @@ def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
 
 
-def test_results_of_an_earlier_version_are_replaced(options, digits, tmp_path, caplog):
-    """They do not say of which files they are."""
-    first = measure(options, digits / "motion/test.csv", tmp_path)
-    old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
-    (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
-    with caplog.at_level("INFO"):
-        assert measure(options, digits / "motion/test.csv", tmp_path) == first
-    assert "an earlier version wrote it and did not record the files" in caplog.text
-
-
 def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
     """The tables of before would call the classes otherwise."""
     asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]
@@ -391,6 +382,13 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
 
 
 # Splits -------------------------------------------------------------------------------------------------------
+
+
+def measure_splits(options, videos, out, splits, train=None, protocols=()):
+    """As `vidssl test --splits` does."""
+    words = [f"{name}={value}" if name != "name" else value for told in protocols for name, value in told.items()]
+    told = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
 
 
 def test_mean_and_spread(tmp_path):

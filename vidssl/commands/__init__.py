@@ -2,7 +2,6 @@
 
 import argparse
 import importlib
-import inspect
 import logging
 import os
 import signal
@@ -22,11 +21,10 @@ def main(command: str | None = None) -> None:
     if command is not None:
         guarded(lambda: run(command, sys.argv[1:]))
         return
-    summaries = {name: str(inspect.getdoc(options)).splitlines()[0] for name, options in COMMANDS.items()}
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in summaries.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<10} {options.__doc__}" for name, options in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)
@@ -41,15 +39,10 @@ def main(command: str | None = None) -> None:
 def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None:
     """Run a command with its arguments; errors are raised.
 
-    The module of the command, with torch and all that the job needs, is imported after parsing, so that `--help` and a
-    mistyped option are answered at once.
-
-    Args:
-        command: A name of `COMMANDS`.
-        arguments: Its words.
-        prog: Name of the program in its help; the script's if None.
+    Its module, with torch and all that the job needs, is imported after parsing, so that `--help` and a mistyped option
+    are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=inspect.getdoc(COMMANDS[command]))
+    parser = argparse.ArgumentParser(prog=prog, description=COMMANDS[command].__doc__)
     COMMANDS[command](parser)
     # argparse cannot parse options and settings in any order if there are sub-commands.
     parsed = parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)

@@ -44,11 +44,11 @@ def config_file(text: str) -> Path:
     known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     name = text.removesuffix(".yaml").removeprefix("configs/")
     found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
+    if len(found) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
     if not found:
         hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
         raise argparse.ArgumentTypeError(f"{text} is neither a file nor the name of a config{hint}")
-    if len(found) > 1:
-        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
     return known[found[0]]
 
 
@@ -56,7 +56,7 @@ def _split(text: str) -> int | str:
     if "=" in text:  # a setting after the last number; `parse` moves it
         return text
     if not re.fullmatch("[0-9]{1,4}", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number: write --splits 1 2 3")
+        raise argparse.ArgumentTypeError(f"{text} is not a number: write --splits 1 2 3, after the other arguments")
     return int(text)
 
 
@@ -98,21 +98,12 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     add_input(parser)
     option("--out", type=Path, required=True, help="output folder")
-    _add_root(parser)
+    option("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
     option("--fps", type=above_zero, help="frame rate of image folders if the list has no column fps")
     option("--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)")
-    add_timeout(parser)
+    option("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
     option("--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)")
     add_output_options(parser)
-
-
-def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add `--timeout`."""
-    parser.add_argument("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
-
-
-def _add_root(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
 
 
 def add_network_options(
@@ -142,7 +133,7 @@ def add_network_options(
     workers = "the run's data.workers" if clips else "one per usable CPU"
     option("--workers", type=at_least(0), help=f"worker processes (default: {workers})")
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
-    _add_root(parser)
+    option("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
     option("--allow-external", action="store_true", help="accept paths outside of the root")
     option("--allow-missing", action="store_true", help="skip and count videos that are unreadable")
     add_output_options(parser)
@@ -153,11 +144,7 @@ def add_network_options(
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse options and KEY=VALUE settings in any order, and apply `--quiet`."""
-    parsed, unknown = parser.parse_known_intermixed_args(arguments)
-    if unknown:
-        settings = " ".join(word.lstrip("-") for word in unknown if is_setting(word))
-        hint = f" (settings of the config have no dashes: {settings})" if settings else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    parsed = parser.parse_intermixed_args(arguments)
     for name in ("splits", "transformations"):  # options that take all words that follow, settings too
         if words := getattr(parsed, name, None):
             parsed.overrides += [word for word in words if "=" in str(word)]
@@ -170,21 +157,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return parsed
 
 
-def is_setting(word: str) -> bool:
-    """Whether a word, as `--output=x` or `data.workers=0`, begins with a key of the config."""
-    from vidssl.engine.config_schema import Run
-
-    return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
-
-
 def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> None:
-    """Print results in the main process: as lines of text, or with `--json` as one JSON object.
-
-    Args:
-        parsed: With the options of `add_output_options`.
-        results: A dictionary or a dataclass.
-        lines: The results as text.
-    """
+    """Print results in the main process: `lines`, or with `--json` the dictionary or dataclass `results`."""
     from vidssl import distributed
 
     if not distributed.is_main():

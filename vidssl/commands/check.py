@@ -78,10 +78,6 @@ def check_list(
     Files: the clean list under the name of the old one, with all columns, its `classes.txt` and `root.txt`,
     and `report.csv` (`path,finding,reason,kept`). `fps` is the frame rate of image folders if the list has no such
     column, `timeout` the seconds without a new frame.
-
-    Raises:
-        DataError: The list cannot be read, the files cannot be written, or `out` is the list's own folder.
-        ConfigError: An image folder has no frame rate, and `min_seconds` or a span needs it.
     """
     listed = read_list(videos, root, allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"

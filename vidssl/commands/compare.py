@@ -17,9 +17,8 @@ from vidssl.viz.pages import preview, write_compare_page
 
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
-    "similar features. Its features are compared here with those of the same network before training. For each query "
-    "video of the test list, the most similar videos of the training list are searched; R@k is the fraction of queries "
-    "with a video of their own class among the k most similar. Labels are used for counting only."
+    "similar features. They are compared here with those of the network before training. R@k is the fraction of test "
+    "videos with a video of their own class among the k most similar training videos; labels are for counting only."
 )
 _NUMBERS = ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance")  # columns of the table
 
@@ -39,14 +38,8 @@ def run(parsed: argparse.Namespace) -> None:
 def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path) -> Found:
     """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; return the results.
 
-    Args:
-        folder: Where the results are.
-        runs: Names of the runs, the baseline first.
-        metrics: The metrics.jsonl of the training, for the curves.
-        videos: A list; the page plays the first video of each class.
-
-    Raises:
-        DataError: A file is missing.
+    The baseline is the first of `runs`. The curves are those of `metrics`, the metrics.jsonl of the training. The page
+    plays the first video of each class in the list `videos`.
     """
     found = _read(folder, runs)
     try:
@@ -86,7 +79,7 @@ def _read(folder: Path, runs: Sequence[str]) -> Found:
         if not paths or {*found[run]} != {*found[runs[0]]}:
             raise DataError(f"{folder / run} lacks results of all label sets, */results.json: run the retrievals first")
         for path, results in zip(paths, found[run].values(), strict=True):
-            if lacking := [name for name in _NUMBERS if name not in results]:
-                raise DataError(f"{path} lacks {', '.join(lacking)}; use lists with labels")
+            if not {*_NUMBERS} <= {*results}:
+                raise DataError(f"{path} lacks one of {', '.join(_NUMBERS)}; use lists with labels")
     order = sorted(found[runs[0]], key=lambda labels: -found[runs[-1]][labels]["R@1"])
     return {run: {labels: of_run[labels] for labels in order} for run, of_run in found.items()}

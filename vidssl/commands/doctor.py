@@ -41,10 +41,6 @@ def _gpu() -> str:
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
-def _pyav() -> str:
-    return f"av {av.__version__}, FFmpeg's libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}"
-
-
 def _torchcodec() -> str:
     torchcodec_package()
     return f"torchcodec {importlib.metadata.version('torchcodec')}"
@@ -57,7 +53,7 @@ def _selective_search() -> str:
 
 _VERSIONS = {
     "training on a GPU": _gpu,
-    "decoding with pyav": _pyav,
+    "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {decord_package().__version__}",
     "decoding with torchcodec": _torchcodec,
     "selective search": _selective_search,

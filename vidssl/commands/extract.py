@@ -41,9 +41,8 @@ class Extracted:
 
 def run(parsed: argparse.Namespace) -> None:
     """Extract features, or merge parts."""
-    network = {name: value for name, value in vars(network_options(parsed)).items() if value not in (None, False, [])}
     if parsed.merge:
-        if parsed.input or parsed.shard or network != {"device": "auto"}:
+        if [parsed.input, parsed.checkpoint, parsed.shard] != [None] * 3:
             raise ConfigError("--merge needs --out only: the parts record how they were made")
         found = merge(parsed.out)
     elif parsed.input is None or parsed.checkpoint is None:
@@ -57,17 +56,8 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
     """Write the features of a list, or of a part of it, into a folder (`vidssl.evaluation.feature_folder`).
 
     A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
-    incomplete one is extracted again.
-
-    Args:
-        options: The network and its clips.
-        videos: The list.
-        out: The folder.
-        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list, into the folder `out.i-of-n`, for `merge`.
-
-    Raises:
-        ConfigError: The shard is not one.
-        DataError: A video cannot be used, the folder cannot be written, or it holds something else.
+    incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
+    into the folder `out.i-of-n`, for `merge`.
     """
     part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
@@ -85,17 +75,10 @@ def extract_to(
     """Do what `extract_features` does, in processes that have joined already.
 
     `data` describes the files of the list (`identify`); `part` (i, n) are the videos i, i + n, i + 2n, … of it.
-
-    Raises:
-        ConfigError: The processes have different requests.
-        DataError: As of `extract_features`, or the folder was extracted with other classes.
     """
     request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part)
     if any(other != request for other in distributed.gather_objects(request)):
-        raise ConfigError(
-            "processes that are started together must have the same arguments; to extract different parts, start "
-            "separate commands with --shard"
-        )
+        raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
         features = extract(subject.backbone, videos, subject.test, subject.device, title, part)
@@ -111,16 +94,9 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
     """Open the features of a whole list that were extracted with these weights and clips, to search in them.
 
     The array is memory-mapped and its checksum is not compared: that would read all of it.
-
-    Raises:
-        DataError: The folder is missing, damaged, a part, or of other weights or clips.
     """
-    try:
-        index = read_folder(path, "choose another --index, or extract one with --gallery", verify=False)
-    except DamagedFolderError as error:
-        raise DataError(f"{error}: delete it, and extract it again with --gallery") from None
-    except OSError as error:
-        raise DataError(f"cannot read index {path}: {error.strerror}; extract it with --gallery") from None
+    remedy, again = "choose another --index, or extract one with --gallery", "extract it with --gallery"
+    index = _open(path, remedy, again, verify=False)
     wanted = {**index.request, **subject.request(shard=(0, 1))}  # of any list
     wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
     _check_request(index, wanted, "search with the same network and clips, or choose another --index")
@@ -128,11 +104,7 @@ def open_index(path: Path, subject: Subject) -> FeatureFolder:
 
 
 def merge(out: Path) -> Extracted:
-    """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept.
-
-    Raises:
-        DataError: Parts are missing, damaged or of different requests, or `out` holds something else.
-    """
+    """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept."""
     parts = _read_parts(out)
     request = {**parts[0].request, "shard": [0, 1]}
     done = _find(out, request, parts[0].classes)
@@ -143,11 +115,7 @@ def merge(out: Path) -> Extracted:
 
 
 def shard_of(text: str) -> tuple[int, int]:
-    """Parse `i/n`, the i-th of n parts of a list, from 0.
-
-    Raises:
-        ConfigError: There is no such part.
-    """
+    """Parse `i/n`, the i-th of n parts of a list, from 0."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
     if found is None or int(found[1]) >= int(found[2]):
         raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
@@ -181,8 +149,8 @@ def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | No
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; choose another --out") from None
+    place = path if path.is_dir() else path.parent
     try:
-        place = path if path.is_dir() else path.parent
         place.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
@@ -200,8 +168,8 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
     if len(counts) != 1:
-        found = f"of {' and of '.join(map(str, sorted(counts)))}: delete the wrong ones" if counts else "missing"
-        raise DataError(f"the parts of {out} are {found}")
+        found = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one --shard i/n, found n = {found}: extract all, delete others")
     (count,) = counts
     missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
     if missing:
@@ -209,13 +177,17 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
         raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with --shard {named}")
     parts: list[FeatureFolder] = []
     for n in range(count):
-        path, again = _part(out, n, count), f"extract with --shard {n}/{count}"
-        try:
-            part = read_folder(path, f"delete it, and {again}")
-        except DamagedFolderError as error:
-            raise DataError(f"{error}: {again}") from None
-        except OSError as error:
-            raise DataError(f"cannot read {path}: {error.strerror}") from None
-        parts.append(part)
-        _check_request(part, {**parts[0].request, "shard": [n, count]}, f"delete it, and {again}")
+        remedy = f"extract with --shard {n}/{count}"
+        parts.append(_open(_part(out, n, count), f"delete it, and {remedy}", remedy))
+        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"delete it, and {remedy}")
     return parts
+
+
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+    """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
+    try:
+        return read_folder(path, remedy, verify)
+    except DamagedFolderError as error:
+        raise DataError(f"{error}: {again}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

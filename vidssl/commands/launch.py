@@ -86,6 +86,8 @@ def run(parsed: argparse.Namespace) -> None:
     srun = ["--kill-on-bad-exit=0", "--wait=60"]  # time for slower processes to save, as in train.sbatch
     if parsed.cpus:
         srun.append(f"--cpus-per-task={parsed.cpus}")
+    options = [text.removeprefix("--").partition("=") for text in parsed.slurm]
+    extra = {name: value if equals else True for name, equals, value in options}  # without a value it is a flag
     try:
         executor = submitit.AutoExecutor(
             parsed.folder or Path(training.output) / "jobs",
@@ -104,7 +106,7 @@ def run(parsed: argparse.Namespace) -> None:
             slurm_mem=parsed.mem,
             slurm_signal_delay_s=_NOTICE,
             slurm_srun_args=srun,
-            slurm_additional_parameters=dict(_slurm_option(text) for text in parsed.slurm),
+            slurm_additional_parameters=extra,
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, str(parsed.cfg)))
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
@@ -118,9 +120,3 @@ def run(parsed: argparse.Namespace) -> None:
         except submitit.core.utils.UncompletedJobError:  # includes failed jobs
             print(f"error: job {job.job_id} has no result; see its logs: {logs}.err", file=sys.stderr)
             sys.exit(1)
-
-
-def _slurm_option(text: str) -> tuple[str, str | bool]:
-    """Split `account=mine`; an option without a value is a flag."""
-    name, equals, value = text.partition("=")
-    return name.removeprefix("--"), value if equals else True

@@ -4,7 +4,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,6 @@ import torch
 
 import vidssl
 from vidssl.atomic import file_hash
-from vidssl.commands.results import fill_split
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, bind_run, choose_device
@@ -60,11 +59,6 @@ class LoadOptions:
     trust_checkpoint: bool = False  # also load files that can run code
     shared_config: bool = False  # `cfg` is for several networks: checkpoints of vidssl, which have their own, ignore it
 
-    def of_split(self, split: int) -> "LoadOptions":
-        """Put the number of a split for `{split}` in the checkpoint and the settings."""
-        overrides = [fill_split(split, text) for text in self.overrides]
-        return replace(self, checkpoint=fill_split(split, self.checkpoint), overrides=overrides)
-
 
 def network_options(parsed: argparse.Namespace) -> LoadOptions:
     """Collect the arguments of `add_network_options`."""
@@ -109,23 +103,14 @@ class Subject:
 
 
 def load_subject(options: LoadOptions) -> Subject:
-    """Load the network and the settings of its clips.
-
-    Raises:
-        ConfigError: `random` or third-party weights without a config, or a config with a checkpoint of vidssl.
-        CheckpointError: The checkpoint is missing, damaged or does not fit.
-        TrainingError: A GPU is requested and there is none.
-    """
+    """Load the network and the settings of its clips."""
     device = choose_device(options.device)
     path = Path(options.checkpoint)
     content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
         return _load_by_config(options, device)
     if not options.shared_config and (options.cfg is not None or options.overrides):
-        raise ConfigError(
-            "--cfg and KEY=VALUE are for --checkpoint random or third-party weights: a checkpoint of vidssl brings "
-            "its own config"
-        )
+        raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
     run = bind_run(content["config"], f"config of {path}")
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
@@ -148,11 +133,7 @@ def load_subject(options: LoadOptions) -> Subject:
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
-    """Build the method of a run around its backbone, with the weights of a checkpoint.
-
-    Raises:
-        CheckpointError: The weights do not fit.
-    """
+    """Build the method of a run around its backbone, with the weights of a checkpoint."""
     method: Method = build(METHODS, run.method, backbone)
     load_state(method, content["method"], source)
     return method

@@ -1,4 +1,4 @@
-"""The options of each command. The first line of a docstring is the summary in `vidssl --help`."""
+"""The options of each command. The docstrings are the texts of `--help`."""
 
 import argparse
 import re
@@ -16,16 +16,12 @@ from vidssl.commands.arguments import (
     add_network_options,
     add_output_options,
     add_splits,
-    add_timeout,
     at_least,
 )
 
 
 def train(parser: ArgumentParser) -> None:
-    """Pre-train, finetune, probe or train from scratch.
-
-    The same command resumes a run that was interrupted.
-    """
+    """Pre-train, finetune, probe or train from scratch; the same command resumes a run."""
     add_config(parser)
     add_splits(parser, "train and test")
     add_output_options(parser)
@@ -43,10 +39,7 @@ def test(parser: ArgumentParser) -> None:
 
 
 def retrieval(parser: ArgumentParser) -> None:
-    """Search a gallery with a list of queries or one video, and write a page.
-
-    Reports R@k and kNN accuracy for a list, the nearest videos for one video.
-    """
+    """Search a gallery with a list of queries or one video, and write a page with the results."""
     option = parser.add_argument
     add_network_options(parser)
     option("--gallery", type=Path, help="video list to search in; optional with an --index")
@@ -71,10 +64,7 @@ def extract(parser: ArgumentParser) -> None:
 
 
 def track(parser: ArgumentParser) -> None:
-    """Track the regions of the videos of a list.
-
-    The exit status is 1 if some videos cannot be read.
-    """
+    """Track the regions of the videos of a list; exit with 1 if some cannot be read."""
     option = parser.add_argument
     add_input(parser)
     add_network_options(parser, clips=False)
@@ -84,14 +74,11 @@ def track(parser: ArgumentParser) -> None:
     option("--overlay", type=at_least(1), nargs="?", default=0, const=sys.maxsize, metavar="N", help=text)
     text = "settings of the tracker, as size=128 search.short_side=96; docs/tracking.md lists them"
     option("--tracker", nargs="+", default=[], metavar="KEY=VALUE", help=text)
-    add_timeout(parser)
+    option("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
 
 
 def analyze(parser: ArgumentParser) -> None:
-    """Measure how invariant networks are to each transformation.
-
-    The central square of one clip per video is measured; --clips sets another number of clips.
-    """
+    """Measure how invariant networks are to transformations of the central square of a clip (or of --clips)."""
     option = parser.add_argument
     option("analysis", choices=("invariance",), help="what is measured")
     add_input(parser)
@@ -109,10 +96,7 @@ def analyze(parser: ArgumentParser) -> None:
 
 
 def check(parser: ArgumentParser) -> None:
-    """Decode every video of a list and write a list without the broken ones.
-
-    The exit status is 1 if rows were left out.
-    """
+    """Decode every video of a list and write a list without the broken ones; exit with 1 if there are some."""
     add_file_options(parser)
     parser.add_argument("--allow-external", action="store_true", help="accept paths outside of the root")
     parser.add_argument("--min-frames", type=at_least(1), help="leave out videos with fewer frames")
@@ -120,10 +104,7 @@ def check(parser: ArgumentParser) -> None:
 
 
 def shrink(parser: ArgumentParser) -> None:
-    """Copy videos into a small format that decodes fast.
-
-    The exit status is 1 if some cannot be decoded.
-    """
+    """Copy videos into a small format that decodes fast; exit with 1 if some cannot be decoded."""
     add_file_options(parser)
     text = "pixels; smaller videos keep theirs (default 128)"
     parser.add_argument("--short-side", type=at_least(2), default=128, help=text)

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from vidssl.commands import guarded, parsers
 
@@ -17,10 +16,8 @@ def run_script(dataset: str) -> None:
 
 def run(parsed: argparse.Namespace) -> None:
     """Write the lists of a data set and print the report."""
-    _prepare(**vars(parsed))
-
-
-def _prepare(dataset: str, out: Path, **options: Any) -> None:
+    options = vars(parsed)
+    dataset, out = options.pop("dataset"), options.pop("out")
     if dataset == "moving-digits":
         from vidssl.config import bind
         from vidssl.data.synthetic.moving_digits import MovingDigits, ensure

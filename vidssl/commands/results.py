@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import logging
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,16 +14,14 @@ from typing import Any
 from vidssl import distributed
 from vidssl.atomic import write_json, write_whole
 from vidssl.config import Tree, differences
+from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError
 
 _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 # What each split has its own of, beside numbers.
-_PER_SPLIT = (
-    *("num_videos", "num_train", "missing", "missing_train"),
-    *("list", "train_list", "checkpoint", "details"),
-)
+_PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
 
 
 def existing_results(out: Path, request: Tree) -> Results | None:
@@ -46,29 +45,45 @@ def describe_changes(stored: Tree, requested: Tree) -> str:
     )
 
 
-def fill_split(split: int, text: str | Path) -> str:
-    """Put the number of a split for `{split}`."""
-    return str(text).replace("{split}", str(split))
+def for_splits(
+    parsed: Namespace,
+    measure: Callable[[Namespace], Results],
+    check: Callable[[Namespace], object] = lambda parsed: None,
+) -> Results:
+    """Measure once, or with `--splits` once per split, whose number replaces `{split}` in all arguments.
 
-
-def check_splits(*texts: str | Path) -> None:
-    """Check that the splits of a measurement differ.
-
-    Raises:
-        ConfigError: No text contains `{split}`.
+    `check` finds errors of any split before the first one is measured.
     """
-    if not any("{split}" in str(text) for text in texts):
-        raise ConfigError(
-            "neither the list, the checkpoint nor a setting contains {split}: all splits would be the same"
-        )
+    if parsed.splits is None:
+        return measure(parsed)
+    of_split = {split: Namespace(**_fill(vars(parsed), split)) for split in parsed.splits}
+    if of_split[parsed.splits[0]] == parsed:
+        raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+
+    def one(split: int, folder: Path) -> Results:
+        of_split[split].out = folder
+        return measure(of_split[split])
+
+    with distributed.joined(choose_device(parsed.device)):
+        for arguments in of_split.values():
+            check(arguments)
+        return over_splits(parsed.splits, parsed.out, one)
+
+
+def _fill(value: Any, split: int) -> Any:
+    """Put the number of a split for `{split}` in all texts and paths."""
+    if isinstance(value, dict):
+        return {name: _fill(each, split) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_fill(each, split) for each in value]
+    return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 
 def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
     """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
 
-    Returns:
-        The content of `results.json`: `splits` (what differs between them), `mean`, `spread` (the standard deviation,
-        n - 1; empty for a single split), and the rest from the results of the first split.
+    It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
+    split), and the rest from the results of the first split.
     """
     found = {split: one(split, out / f"split{split}") for split in splits}
     own = {
@@ -91,9 +106,6 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
     return results
 
 
-# Text for a terminal ----------------------------------------------------------------------------------------
-
-
 def format_count(found: int, missing: Sequence[object]) -> str:
     """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
     return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
@@ -106,15 +118,8 @@ def format_table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     return [line.format(*row).rstrip() for row in rows]
 
 
-# Files ------------------------------------------------------------------------------------------------------
-
-
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Write a CSV file atomically.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
+    """Write a CSV file atomically."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *rows])
     write_whole(path, text.getvalue().encode())

@@ -55,32 +55,15 @@ def retrieve(
 ) -> Results:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
-    A query that is also in the gallery does not find itself, nor a span of its file that overlaps it (`own_rows`).
-
-    Args:
-        options: The network and its clips.
-        gallery: The list to search; None: all of `index`.
-        query: The list of queries, or one video, image or folder of images: everything but a `.csv` file.
-        out: Folder for the results.
-        index: Folder of the gallery's features, as of `extract_features`; created if it does not exist.
-        center: Report centred features first (see `nearest`) and the others under `uncentered`, instead of
-            `centered_features`.
-        k: Number of neighbours that vote in kNN, or of results for one video.
-        drop_duplicates: Ignore gallery items whose feature is bit-identical to the query's (duplicate files).
-        page_queries: Number of queries on the page, evenly spaced over the list.
-        page_hits: Number of their neighbours on the page.
-
-    Returns:
-        The content of `results.json`, on every process. For a list: recalls, kNN accuracy and chance, without labels
-        in both lists none of them. For one video: its `neighbours`, nearest first.
-
-    Raises:
-        ConfigError: There is neither a gallery nor an index, or one video is to be centred.
-        DataError: A list, a video or the index cannot be used, the lists have different classes, or one contains
-            original videos and the other shrunk copies.
+    A query does not find itself, nor a span of its file that overlaps it (`own_rows`). `query` is a list, or one video,
+    image or folder of images: everything but a `.csv` file. Without the list `gallery` all of `index` is searched: the
+    folder of the gallery's features, as of `extract_features`, created if it does not exist. `center` reports centred
+    features first (see `nearest`), the others under `uncentered`. `k` neighbours vote in kNN, or are the results for
+    one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
+    `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each.
     """
     check_folder(out)
-    one_video = _is_video(query)
+    one_video = query.is_dir() or query.suffix.lower() != ".csv"
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
     if center and one_video:
@@ -96,8 +79,13 @@ def retrieve(
         q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
 
         def search() -> Results:
-            g = found[0]
-            common = {
+            g, own = found[0], queries.rows(q.index.tolist())
+            if one_video:
+                videos, neighbours, numbers = _search_one(g, q, own, k, drop_duplicates)
+            else:
+                videos, neighbours, numbers = _search_all(g, q, own, k, drop_duplicates, center)
+            results = {
+                **numbers,
                 "num_gallery": len(g.features.x),
                 "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
                 "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
@@ -107,25 +95,12 @@ def retrieve(
                 "copies": data["copies"],
                 **subject.describe(),
             }
-            if one_video:
-                videos, neighbours, numbers = _search_one(g, q, queries, k, drop_duplicates)
-                results = {**numbers, **common}
-                write_page(out, subject, results, videos, queries, neighbours, [0], k)
-                return results
-            videos, own = g.videos(range(len(g.features.x))), queries.rows(q.index.tolist())
-            check_classes(videos, own)
-            neighbours, numbers = _search_all(g.features, q, videos, own, center, k, drop_duplicates)
-            results = {**numbers, "num_queries": len(q.x), "centered": center, "knn_k": k, **common}
-            count = min(page_queries, len(q.x))
+            count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
-            write_page(out, subject, results, videos, own, neighbours, shown, page_hits)
+            write_page(out, subject, results, videos, own, neighbours, shown, k if one_video else page_hits)
             return results
 
         return distributed.on_main(search)
-
-
-def _is_video(path: Path) -> bool:
-    return path.is_dir() or path.suffix.lower() != ".csv"
 
 
 def _list_of(video: Path) -> VideoList:
@@ -136,9 +111,6 @@ def _list_of(video: Path) -> VideoList:
     except DecodeError as error:
         raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
     return VideoList(video, video.parent, (video.name,), (record,), ())
-
-
-# The gallery ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -152,71 +124,55 @@ def _load_gallery(
 ) -> list[_Gallery]:
     """Load the gallery's features from the index, which is created if it does not exist, or extract them.
 
-    Without `listed` the gallery is all of the index. `query_data` describes the files of the query.
-
-    Returns:
-        The gallery on the main process, which alone searches; an empty list on the others.
+    Without `listed` the gallery is all of the index. Other processes than the main one, which searches, may get none.
     """
     data: Tree = {}
-    extracted: Features | None = None
     if listed is not None:
         data = distributed.on_main(lambda: identify(listed))
         check_copies(listed.path, data, query, query_data)
-        if index is None:
-            extracted = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
-        else:
-            extract_to(subject, listed, data, index, title="gallery")
+    if index is None:
+        assert listed is not None
+        features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
+        return [_Gallery(features, lambda rows: listed.rows(features.index[list(rows)].tolist()))]
+    if listed is not None:
+        extract_to(subject, listed, data, index, title="gallery")
     found: list[_Gallery] = []
 
     def load() -> None:
-        features = extracted
-        if index is not None:
-            folder = open_index(index, subject)
-            check_copies(index, folder.request["data"], query, query_data)
-            features = folder.features
-            if listed is None:
-                found.append(_Gallery(features, lambda rows: folder.videos(rows, root)))
-                return
-        assert features is not None and listed is not None
-        found.append(_Gallery(features, lambda rows: listed.rows([int(features.index[row]) for row in rows])))
+        folder = open_index(index, subject)
+        check_copies(index, folder.request["data"], query, query_data)
+        if listed is None:
+            found.append(_Gallery(folder.features, lambda rows: folder.videos(rows, root)))
+        else:
+            order = folder.features.index
+            found.append(_Gallery(folder.features, lambda rows: listed.rows(order[list(rows)].tolist())))
 
     distributed.on_main(load)
     return found
 
 
-# Searching --------------------------------------------------------------------------------------------------
-
-
 def _search_all(
-    gallery: Features,
-    query: Features,
-    gallery_videos: VideoList,
-    query_videos: VideoList,
-    center: bool,
-    k: int,
-    drop_duplicates: bool,
-) -> tuple[Neighbours, Results]:
-    """Search with plain and with centred features; return the neighbours of the one reported first, and all numbers.
-
-    The videos are those of the rows of the features.
-    """
-    exclude = own_rows(gallery_videos, query_videos)
-    duplicates = _duplicates(query.x, gallery.x, gallery_videos, query_videos)
+    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
+) -> tuple[VideoList, Neighbours, Results]:
+    """Search plain and centred; return the gallery, the neighbours of the features reported first, and all numbers."""
+    g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
+    check_classes(videos, query_videos)
+    exclude, duplicates = own_rows(videos, query_videos), _duplicates(query.x, g.x, videos, query_videos)
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
-    plain, centred = (nearest(query.x, gallery.x, most, exclude, center=how) for how in (False, True))
-    numbers: Results = {"duplicates": len(duplicates)}
-    if (gallery_videos.labels >= 0).all() and (query_videos.labels >= 0).all():
-        recalls = [recall(neighbours, query, gallery, RANKS) for neighbours in (plain, centred)]
+    plain, centred = (nearest(query.x, g.x, most, exclude, center=how) for how in (False, True))
+    numbers: Results = {}
+    if (videos.labels >= 0).all() and (query_videos.labels >= 0).all():
+        recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
         numbers = {
             **recalls[center],
-            "chance": chance(query, gallery, exclude),
-            "knn": accuracy(vote(plain, gallery, k), query.label),
+            "chance": chance(query, g, exclude),
+            "knn": accuracy(vote(plain, g, k), query.label),
             "uncentered" if center else "centered_features": recalls[not center],
-            **numbers,
         }
-    return centred if center else plain, numbers
+    numbers |= {"duplicates": len(duplicates), "num_queries": len(query.x), "centered": center, "knn_k": k}
+    return videos, centred if center else plain, numbers
 
 
 def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query_videos: VideoList) -> Tensor:
@@ -272,9 +228,6 @@ def _search_one(
     return videos, Neighbours(torch.arange(len(rows))[None], similarity), results
 
 
-# Printing ---------------------------------------------------------------------------------------------------
-
-
 def table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     test = results["protocol"]
@@ -289,17 +242,17 @@ def table(results: Results) -> str:
     if "chance" not in results:
         return "the lists have no labels: neighbours were searched, accuracies are not defined"
     names = [f"R@{k}" for k in RANKS]
+
+    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
+        return [f"{100 * numbers[name]:.1f}" for name in names]
+
     plain = results["uncentered"] if results["centered"] else results
     centred = results if results["centered"] else results["centered_features"]
     cells = [
         ["percent", *names, "knn", "chance"],
-        ["plain", *_percent(plain[name] for name in names), *_percent(results[n] for n in ("knn", "chance"))],
-        ["centred", *_percent(centred[name] for name in names), "", ""],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "chance"))],
+        ["centred", *percent(centred, names), "", ""],
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
     return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2))])
-
-
-def _percent(values: Iterable[float]) -> list[str]:
-    return [f"{100 * value:.1f}" for value in values]

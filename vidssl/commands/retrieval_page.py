@@ -139,13 +139,8 @@ def _sheet(queries: list[QueryRow], gallery: VideoList, images: _Images) -> byte
         caption = gallery.classes[video.label] if named else Path(video.name).name
         return Shot(images.frames(video.video), caption, hit)
 
-    def verdict(row: QueryRow, hit: Hit) -> bool | None:
-        return None if -1 in (row.label, hit.label) else row.label == hit.label
+    def row_of(row: QueryRow) -> list[Shot]:
+        verdicts = [None if -1 in (row.label, hit.label) else row.label == hit.label for hit in row.hits[:6]]
+        return [shot(row, None), *map(shot, row.hits, verdicts)]
 
-    sheet = retrieval_sheet(
-        [
-            [shot(row, None), *(shot(hit, verdict(row, hit)) for hit in row.hits[:6])]
-            for row in queries[:: max(1, len(queries) // 6)][:6]
-        ]
-    )
-    return png(sheet)
+    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // 6)][:6]]))

@@ -77,20 +77,12 @@ def shrink_list(
     timeout: float = 120.0,
     workers: int = 1,
 ) -> Shrunk:
-    """Copy every file of a list into a folder, under the name that it has in its root.
+    """Copy every file of a list into a folder, under the name that it has in its root; write the list there too.
 
     A copy is H.264 in MP4 with key frames only and without sound, whatever its suffix: FFmpeg detects the format by
-    content. It has the frames of the original, upright, in the same order, at the same times and at the same frame
-    rate, so spans in lists stay valid. Every list of these videos works with the folder as its root; the list itself
-    is written there too, without the videos that cannot be decoded.
-
-    An image folder becomes a video file of the folder's name. Each copy is written to a temporary file, and gets its
-    name and its original's modification time when it is complete: an interrupted run resumes, and a changed original
-    is copied again. `timeout` is in seconds without a new frame.
-
-    Raises:
-        DataError: The list cannot be read or names a file outside of its root, or the copies cannot be written.
-        ConfigError: The folder holds copies of other settings, or an image folder has no frame rate.
+    content. It has the frames of the original, upright, in the same order and at the same times, so spans in lists stay
+    valid. An image folder becomes a video file of the folder's name. A copy gets its name and its original's
+    modification time when it is complete: an interrupted run resumes, and a changed original is copied again.
     """
     started = time.monotonic()
     listed = read_list(videos, root)
@@ -163,15 +155,8 @@ def _check_settings(out: Path, settings: ShrinkSettings) -> None:
         raise ConfigError(f"{out} holds copies of other settings ({'; '.join(other)}): choose another folder")
 
 
-# One file ---------------------------------------------------------------------------------------------------
-
-
 def _partial(target: Path) -> Path:
-    """The path that is written before it is renamed to `target`.
-
-    Not that of vidssl.atomic: this one is the same in each run, so that the next run overwrites what a killed worker
-    left, and it is short however long the target's name is.
-    """
+    """The path that is written first, short and the same in each run: the next one overwrites what was left."""
     return target.parent / f".{hashlib.sha256(target.name.encode()).hexdigest()[:16]}.part"
 
 

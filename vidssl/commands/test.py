@@ -1,40 +1,50 @@
 """The command `test`: measure a network on a list with the evaluation protocols, for one split or several."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field, create_model
+from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_json
-from vidssl.commands.arguments import is_setting, print_results
+from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.predictions import write_predictions
-from vidssl.commands.results import Results, check_splits, existing_results, fill_split, format_count, over_splits
+from vidssl.commands.results import Results, existing_results, for_splits, format_count, write_csv
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import choose_device
+from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.measure import Measurement, check_measurable, check_names, chosen_protocols, measure
+from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.figure import png
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Measure a network, and print the numbers."""
+    results = measure_parsed(parsed)
+    print_results(parsed, results, summary(results), parsed.out / "results.json")
+
+
+def measure_parsed(parsed: argparse.Namespace) -> Results:
+    """Measure a network as the arguments describe, for one split or several."""
     protocols = None
     if parsed.protocol is not None:
         protocols, overrides = protocol_choices(parsed.protocol)
         parsed.overrides += overrides
-    options, rest = network_options(parsed), (parsed.train_list, protocols)
-    if parsed.splits is None:
-        results = measure_network(options, parsed.input, parsed.out, *rest)
-    else:
-        results = measure_splits(options, parsed.input, parsed.out, parsed.splits, *rest)
-    print_results(parsed, results, summary(results), parsed.out / "results.json")
+    return for_splits(
+        parsed,
+        lambda one: measure_network(network_options(one), one.input, one.out, one.train_list, protocols),
+        check=lambda one: _plan(network_options(one), one.input, one.train_list, protocols),
+    )
 
 
 def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
@@ -44,29 +54,21 @@ def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
     """
     choices: list[Tree] = []
     overrides = []
+    own: Collection[str] = ()  # settings of the protocol before; a plug-in's is not imported yet
     for word in words:
+        key = re.split("[.=]", word)[0]
         if "=" not in word:
             choices.append({"name": word})
-        elif is_setting(word) and not (choices and _has_setting(choices[-1]["name"], word)):
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else ()
+        elif key in Run.model_fields and key not in own:
             overrides.append(word)
-        elif not choices:
-            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
-        else:
+        elif choices:
             override(choices[-1], word)
+        else:
+            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
     if not choices:
         raise ConfigError(f"--protocol {' '.join(words)} names no protocol: write --protocol knn k=20")
     return choices, overrides
-
-
-def _has_setting(protocol: str, word: str) -> bool:
-    key = word.partition("=")[0]
-    if protocol not in PROTOCOLS:  # a plug-in's, which is not imported yet
-        return "." not in key
-    kind: Any = PROTOCOLS[protocol]
-    return key.split(".")[0] in kind.Config.model_fields
-
-
-# Measuring --------------------------------------------------------------------------------------------------
 
 
 def measure_network(
@@ -79,22 +81,9 @@ def measure_network(
 ) -> Results:
     """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
 
-    Results of the same request that exist already are returned.
-
-    Args:
-        options: The network and its clips.
-        videos: The list that is tested.
-        out: Folder for the results.
-        train: The list of training videos, for protocols that need a gallery.
-        protocols: Plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`.
-        check: As of `extract`.
-
-    Returns:
-        The content of `results.json`, on every process.
-
-    Raises:
-        ConfigError: A protocol is unknown or lacks what it needs.
-        DataError: A list or a video cannot be used, or the lists do not fit the network or each other.
+    Results of the same request that exist already are returned. Protocols that need a gallery take it from the list
+    `train`. `protocols` is plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`. `check` is
+    that of `extract`.
     """
     check_folder(out)
     with distributed.joined(choose_device(options.device)):
@@ -104,8 +93,8 @@ def measure_network(
             existing = distributed.on_main(lambda: existing_results(out, request))
             if existing is not None:
                 return existing
-            network = subject.backbone, chosen, gallery, query, subject.test, subject.device
-            found = measure(*network, subject.classify, subject.classes, check)
+            network = subject.backbone, chosen, gallery, query, subject.test, subject.device, subject.classify
+            found = measure(*network, subject.classes, check)
             results = {
                 **found.numbers,
                 "protocols": request["protocols"],
@@ -121,35 +110,6 @@ def measure_network(
             }
             distributed.on_main(lambda: _write(out, results, found))
     return results
-
-
-def measure_splits(
-    options: LoadOptions,
-    videos: Path,
-    out: Path,
-    splits: Sequence[int],
-    train: Path | None = None,
-    protocols: Sequence[Tree] | None = None,
-) -> Results:
-    """Run `measure_network` per split; its number replaces `{split}` in the checkpoint, the lists and the settings.
-
-    Raises:
-        ConfigError: The test is the same for all splits, or as of `measure_network`.
-    """
-    check_splits(videos, options.checkpoint, *options.overrides)
-
-    def of_split(split: int) -> tuple[LoadOptions, Path, Path | None]:
-        gallery = None if train is None else Path(fill_split(split, train))
-        return options.of_split(split), Path(fill_split(split, videos)), gallery
-
-    def one(split: int, folder: Path) -> Results:
-        chosen, query, gallery = of_split(split)
-        return measure_network(chosen, query, folder, gallery, protocols)
-
-    with distributed.joined(choose_device(options.device)):
-        for split in splits:  # errors of any split are raised before the first one is measured
-            _plan(*of_split(split), protocols)
-        return over_splits(splits, out, one)
 
 
 _Plan = tuple[Subject, Mapping[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
@@ -198,11 +158,30 @@ def _write(out: Path, results: Results, found: Measurement) -> None:
             path.unlink()
     for name, measured in found.found.items():
         if measured.predicted is not None:
-            write_predictions(out, name, found.query, measured.predicted)
+            _write_predictions(out, name, found.query, measured.predicted)
     write_json(out / "results.json", results)  # last: if it exists, the rest is complete
 
 
-# Printing ---------------------------------------------------------------------------------------------------
+def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
+    """Write the predicted class of each video, a table of the classes, and the confusion matrix as an image."""
+    label = torch.from_numpy(videos.labels)
+    classes = max(len(videos.classes), int(max(label.max(), predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(predicted, label, classes)
+    rows = [
+        (path, names[of], names[p] if p >= 0 else "")
+        for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
+    ]
+    write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    table = [
+        (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
+        for n in range(classes)
+        if total[n]
+    ]
+    write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
+    write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
 def summary(results: Results) -> str:

@@ -2,18 +2,29 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
+
+import numpy as np
 
 from vidssl.atomic import check_folder
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import shard_of
 from vidssl.commands.load import LoadOptions, load_subject, network_options
-from vidssl.commands.track_overlays import draw_overlays
 from vidssl.config import Tree, bind, override
-from vidssl.data.video_list import read_list
+from vidssl.data.dataset import resolve_span
+from vidssl.data.track_files import read_tracks, tracks_name
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.progress import progress
 from vidssl.tracking import Tracked, TrackerSettings, track_list
+from vidssl.types import Tracks, VideoRecord
+from vidssl.video.reader import DecodeSettings, Video
+from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
 from vidssl.workers import usable_cpus
+
+_CHUNK = 32  # frames that are decoded and drawn at a time
+_PAIRS = 24  # pairs of frames that are drawn per video
+_PAIRS_PER_SECOND = 4.0
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -38,18 +49,8 @@ def track_videos(
 ) -> Tracked:
     """Write the tracks of each video of a list, `out/tracks/<name>.npz`; files of an equal earlier run are kept.
 
-    Args:
-        options: The network. Its clips, crops, size and batch size are not used: whole frames are.
-        videos: The list.
-        out: Folder for the files.
-        config: How regions are found and tracked.
-        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list.
-        overlays: Number of videos, from the first, to draw with their tracks: `out/overlays/<name>.mp4`.
-        timeout: Seconds per frame.
-
-    Raises:
-        ConfigError: The shard does not exist, the network cannot encode regions, or OpenCV has no selective search.
-        DataError: The list cannot be read, or a file cannot be written.
+    With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are tracked. The tracks of the first `overlays`
+    videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame.
     """
     check_folder(out)
     part = (0, 1) if shard is None else shard_of(shard)
@@ -70,17 +71,52 @@ def track_videos(
         timeout=timeout,
         shard=part,
     )
-    draw_overlays(listed, out, test, part, overlays, done.left_out)
+    _draw_overlays(listed, out, test, part, overlays, done.left_out)
     return done
 
 
 def tracker_settings(texts: Sequence[str]) -> TrackerSettings:
-    """Parse `KEY=VALUE` texts; other settings have their defaults.
-
-    Raises:
-        ConfigError: Lists every mistake.
-    """
+    """Parse `KEY=VALUE` texts; other settings have their defaults."""
     tree: Tree = {}
     for text in texts:
         override(tree, text)
     return bind(TrackerSettings, tree, "--tracker")
+
+
+def _draw_overlays(
+    listed: VideoList, out: Path, decoding: DecodeSettings, shard: tuple[int, int], count: int, left_out: Container[str]
+) -> None:
+    """Draw the tracks of the first `count` videos of a shard, `out/tracks/<name>.npz`, to `out/overlays/<name>.mp4`."""
+    records = {tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)}
+    chosen = [name for name in list(records)[shard[0] :: shard[1]] if name not in left_out][:count]
+    for name in progress(chosen, title="overlays", unit="video", disable=not chosen):
+        tracks, _ = read_tracks(out / "tracks" / f"{name}.npz")
+        if len(tracks.frames):
+            target = out / "overlays" / f"{name.removesuffix('.mp4')}.mp4"
+            _draw_video(target, records[name], tracks, decoding)
+
+
+def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: DecodeSettings) -> None:
+    with decoding.open(record) as video:
+        offset, part = resolve_span(video.meta, record)
+        # Tracks of two frames, which the variant `sum` makes, have no path between the frames.
+        if len(tracks.frames) == 2 * len(np.unique(tracks.track)):
+            write_mp4(target, _pairs(video, offset, tracks), _PAIRS_PER_SECOND)
+        else:
+            write_mp4(target, _paths(video, offset, tracks), part.fps)
+
+
+def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    numbers = np.unique(tracks.frames)
+    for start in range(0, len(numbers), _CHUNK):
+        chunk = numbers[start : start + _CHUNK]
+        yield from draw_tracks(video.frames(offset + chunk), chunk.tolist(), tracks)
+
+
+def _pairs(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    frames = tracks.frames.reshape(-1, 2)
+    pairs = np.unique(frames, axis=0)
+    for pair in pairs[np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).round().astype(np.int64))]:
+        here = (frames == pair).all(axis=1)
+        boxes, scores = tracks.boxes.reshape(-1, 2, 4)[here], tracks.scores[::2][here]
+        yield draw_pairs(video.frames(offset + pair), boxes, scores)

@@ -32,12 +32,7 @@ def run(parsed: argparse.Namespace) -> None:
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
     """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
 
-    Returns:
-        The results, as of `over_splits`, and the file that they are in.
-
-    Raises:
-        VidsslError: As training and `test` raise them.
-        Interrupted: A signal requested to stop. A training run is saved; an interrupted test starts again next time.
+    Returns the results, as of `over_splits`, and the file that they are in.
     """
     runs = {split: load_run(cfg, overrides, split) for split in splits}
     first = runs[splits[0]]

@@ -48,8 +48,8 @@ class FeatureFolder:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
         root = self.root if root is None else root
         labels = zip(rows, self.features.label[list(rows)].tolist(), strict=True)
-        records = [VideoRecord(str(root / self.names[n]), label, *self.spans[n]) for n, label in labels]
-        return VideoList(self.path, root, [self.names[n] for n in rows], records, self.classes)
+        records = tuple(VideoRecord(str(root / self.names[n]), label, *self.spans[n]) for n, label in labels)
+        return VideoList(self.path, root, tuple(self.names[n] for n in rows), records, self.classes)
 
 
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:

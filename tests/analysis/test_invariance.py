@@ -18,7 +18,7 @@ def fires(value, values, wanted, sign):
     return sign * value > threshold
 
 
-def class_loops(features, versions, labels, top_k, counted, population, signs):
+def class_loops(features, versions, labels, top_k, counted, population):
     samples, dim = features.shape
     paths = [[features[n], *(versions[n, v] for v in np.flatnonzero(counted[n]))] for n in range(samples)]
     pool = [(n, x) for n in range(samples) for x in (paths[n] if population == "all" else paths[n][:1])]
@@ -33,14 +33,14 @@ def class_loops(features, versions, labels, top_k, counted, population, signs):
             values = [x[unit] for _, x in pool]
             local = [
                 sum(sum(fires(x[unit], values, wanted, sign) for x in paths[n]) / len(paths[n]) for n in own) / len(own)
-                for sign in signs
+                for sign in (1, -1)
             ]
             scores.append(max(local) / (wanted / len(pool)))
         of_class.append(sum(sorted(scores)[-top_k:]) / top_k)
     return sum(of_class) / len(of_class), of_class
 
 
-def firing_loops(features, versions, top_k, counted, population, signs, rate):
+def firing_loops(features, versions, top_k, counted, population, rate):
     samples, dim = features.shape
     pool = [features[n] for n in range(samples)]
     if population == "all":
@@ -49,7 +49,7 @@ def firing_loops(features, versions, top_k, counted, population, signs, rate):
     scores = []
     for unit in range(dim):
         values, local = [x[unit] for x in pool], []
-        for sign in signs:
+        for sign in (1, -1):
             shares = [
                 np.mean([fires(versions[n, v, unit], values, wanted, sign) for v in np.flatnonzero(counted[n])])
                 for n in range(samples)
@@ -75,13 +75,11 @@ def drawn(relu, seed=0):
 
 @pytest.mark.parametrize("population", ["all", "samples"])
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize("both", [False, True])
-def test_scores_equal_plain_loops(population, relu, both, monkeypatch):
+def test_scores_equal_plain_loops(population, relu, monkeypatch):
     features, versions, labels, counted = drawn(relu)
-    signs = (1, -1) if both else (1,)
-    options = {"counted": counted, "population": population, "both_signs": both}
-    wanted, of_class = class_loops(features, versions, labels, 2, counted, population, signs)
-    fired = firing_loops(features, versions, 2, counted, population, signs, 0.2)
+    options = {"counted": counted, "population": population}
+    wanted, of_class = class_loops(features, versions, labels, 2, counted, population)
+    fired = firing_loops(features, versions, 2, counted, population, 0.2)
     for block in (1 << 24, 200):  # at once, and two units at a time
         monkeypatch.setattr(module, "_BLOCK", block)
         found = class_invariance(features, versions, labels, top_k=2, **options)
@@ -97,7 +95,7 @@ def test_a_class_without_versions_is_left_out():
     counted[labels == 7] = False
     found = class_invariance(features, versions, labels, top_k=3, counted=counted)
     assert found.classes.tolist() == [0, 3]
-    wanted, _ = class_loops(features, versions, labels, 3, counted, "all", (1, -1))
+    wanted, _ = class_loops(features, versions, labels, 3, counted, "all")
     assert found.score == pytest.approx(wanted, rel=1e-12)
 
 
@@ -111,34 +109,11 @@ def test_perfect_units_score_one_over_the_frequency_of_their_class(population):
     assert found.score == pytest.approx(found.ceiling) == pytest.approx(np.mean([8, 16 / 6, 2]))
 
 
-@pytest.mark.parametrize("population", ["all", "samples"])
-def test_random_units_score_one(population):
-    """All units count, by one sign: then nothing is chosen by its score."""
-    rng, units = generator(2), 4000
-    labels = np.repeat([0, 1, 2], [10, 20, 50])
-    features, versions = rng.normal(size=(80, units)), rng.normal(size=(80, 3, units))
-    options = {"top_k": units, "population": population, "both_signs": False}
-    found = class_invariance(features, versions, labels, **options)
-    for score, size in zip(found.of_class, (10, 20, 50), strict=True):
-        # A fresh value is above the (n + 1)-th largest of N others with probability (n + 1) / (N + 1). Where thresholds
-        # are those of the samples alone, the versions are fresh: three of four values on a trajectory.
-        few = ((size + 1) / 81) / (size / 80)
-        wanted = 1 if population == "all" else (1 + 3 * few) / 4
-        assert abs(score - wanted) < 3 * np.sqrt(2 * (80 - size) / size / (size * units))
-        assert abs(wanted - 1) < 0.07
-    fired = firing_invariance(features, versions, rate=0.1, **options)
-    # Given that one of the 32 highest of all 320 values is the sample's own, 31 of the other 319 fire.
-    wanted = (31 / 319) / 0.1 if population == "all" else (9 / 81) / 0.1
-    assert abs(fired.score - wanted) < 3 * np.sqrt(2 * 9 / (8 * units))
-
-
 def test_the_better_sign_counts():
     features, versions, labels, _ = drawn(relu=False)
     for measure in (partial(class_invariance, labels=labels), partial(firing_invariance, rate=0.2)):
         plain = measure(features, versions, top_k=3)
         assert measure(-features, -versions, top_k=3).score == plain.score
-        one = [measure(s * features, s * versions, top_k=6, both_signs=False).score for s in (1, -1)]
-        assert measure(features, versions, top_k=6).score >= max(one) != min(one)
 
 
 def test_ties_do_not_fire():
@@ -147,7 +122,7 @@ def test_ties_do_not_fire():
     features = np.zeros((16, 2))
     features[:4, 1] = [1, 2, 3, 4]
     versions = np.repeat(features[:, None], 3, axis=1)
-    options = {"both_signs": False, "top_k": 1}
+    options = {"top_k": 1}
     assert class_invariance(features[:, :1], versions[..., :1], labels, **options).score == 0
     found = class_invariance(features[:, 1:], versions[..., 1:], labels, **options)
     np.testing.assert_allclose(found.of_class, [0.5 * 2, 0])
@@ -159,18 +134,10 @@ def test_a_unit_that_responds_to_the_transformation_is_not_invariant():
     rng = generator(3)
     labels = np.repeat(np.arange(5), 40)
     features, versions = rng.random((200, 1)), 2 + rng.random((200, 4, 1))
-    options = {"top_k": 1, "both_signs": False}
+    options = {"top_k": 1}
     by_samples = class_invariance(features, versions, labels, population="samples", **options).score
     by_all = class_invariance(features, versions, labels, population="all", **options).score
     assert by_samples > 4 and abs(by_all - 1) < 0.1
-
-
-def test_without_versions_the_score_is_selectivity():
-    features, _, labels, _ = drawn(relu=False)
-    none = np.empty((17, 0, 6))
-    found = class_invariance(features, none, labels, top_k=6)
-    same = class_invariance(features, features[:, None], labels, top_k=6, population="samples")
-    np.testing.assert_allclose(found.of_class, same.of_class, rtol=1e-12)
 
 
 def test_invalid_inputs():

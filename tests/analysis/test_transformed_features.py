@@ -8,16 +8,12 @@ import torch
 from torch import nn
 
 from vidssl.analysis.object_occlusion import FRACTIONS, read_boxes
-from vidssl.analysis.transformed_features import (
-    TRANSFORMATIONS,
-    Trajectories,
-    choose_transformations,
-    trajectory_features,
-)
+from vidssl.analysis.transformed_features import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.data.column_store import Records
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, GRAY
@@ -39,19 +35,17 @@ class Pixels(Backbone):
         return self.flat(x) * 255
 
 
+def features(backbone, videos, trajectories, boxes=None, skip=False, **options):
+    clips = {"clip": trajectories.clip, "clips": trajectories.clips, "crops": 1, "size": trajectories.size}
+    test = TestClips(**{**clips, "mean": (0.0,), "std": (1.0,), "batch_size": 3, "workers": 0, **options})
+    dataset = trajectories.dataset(videos, DecodeSettings(), boxes, skip)
+    columns, missing = encode_videos(backbone, dataset, test, torch.device("cpu"), trajectories.encode, "trajectories")
+    return trajectories.features(*columns), missing
+
+
 def encoded(videos, names, size=24, clips=1, clip=CLIP, short_side=None, **options):
     trajectories = Trajectories(clip, clips, size, names, short_side)
-    found = trajectory_features(
-        Pixels(clip.frames, size),
-        videos,
-        trajectories,
-        DecodeSettings(),
-        torch.device("cpu"),
-        mean=(0.0,),
-        std=(1.0,),
-        batch_size=3,
-        **options,
-    )
+    found, _ = features(Pixels(clip.frames, size), videos, trajectories, **options)
     shape = (3, clip.frames, size, size)
     x = np.rint(found.x).astype(np.uint8).reshape(-1, *shape).swapaxes(1, 2)  # (N, T, 3, S, S)
     versions = np.rint(found.versions).astype(np.uint8).reshape(len(x), -1, *shape).swapaxes(2, 3)
@@ -68,7 +62,7 @@ def test_pixels_of_every_version(digits):
     boxes = read_boxes(digits / "boxes.csv", videos)
     names = tuple(TRANSFORMATIONS)
     found, x, versions, places = encoded(videos, names, boxes=boxes, clips=2)
-    assert found.index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3] and found.missing == ()
+    assert found.index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert set(places) == set(names) and versions.shape[1] == sum(len(TRANSFORMATIONS[name].amounts) for name in names)
     for row, record in enumerate(videos.records):
         with open_video(record.path) as video:
@@ -122,10 +116,8 @@ def test_half_precision_rounds_features(digits):
     trajectories = Trajectories(CLIP, 1, 24, ("reverse",))
     options = {"mean": (0.45,), "std": (0.225,)}
     found, halved = (
-        trajectory_features(
-            Product(CLIP.frames, 24), videos, trajectories, DecodeSettings(), torch.device("cpu"), half=half, **options
-        )
-        for half in (False, True)
+        features(Product(CLIP.frames, 24), videos, trajectories, precision=precision, **options)[0]
+        for precision in ("float32", "bfloat16")
     )
     for name in ("x", "versions"):
         wanted = torch.from_numpy(getattr(found, name)).bfloat16().float().numpy()
@@ -172,8 +164,9 @@ def test_broken_videos(digits, tmp_path):
     with pytest.raises(DataError, match=r"broken\.mp4"):
         encoded(mixed, ("blur",))
     for workers in (0, 1):
-        found = encoded(mixed, ("blur",), skip=True, workers=workers)[0]
-        assert found.index.tolist() == [0, 2] and [path for path, _ in found.missing] == [str(broken)]
+        trajectories = Trajectories(CLIP, 1, 24, ("blur",))
+        found, missing = features(Pixels(3, 24), mixed, trajectories, skip=True, workers=workers)
+        assert found.index.tolist() == [0, 2] and [path for path, _ in missing] == [str(broken)]
     with pytest.raises(DataError, match="none of the 1 videos"):
         encoded(mixed.rows([1]), ("blur",), skip=True)
 

@@ -181,7 +181,7 @@ def signal_in(patch, phase, rank, number):
     if phase == "step":
         before(train_module, "average_gradients", 6)
     elif phase == "evaluation":
-        before(features_module, "_mean_features", 2)
+        before(features_module, "normalised", 2)
     elif phase == "data":
         before(ClipDataset, "sample", 4 * 6 + 28 + 1, late)  # in step 7; the evaluation after step 5 takes 28
     else:

@@ -1,4 +1,4 @@
-"""The picture of a confusion matrix: every share in its place, readable for two classes and for four hundred."""
+"""The image of a confusion matrix: every share in its place, readable for two classes and for four hundred."""
 
 import io
 
@@ -6,18 +6,16 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
-from vidssl.viz import confusion_picture
-from vidssl.viz.confusion import confusion_figure
+from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.figure import png
 
 
-def picture(counts, names):
-    png = confusion_picture(np.asarray(counts), names)
-    assert png.startswith(b"\x89PNG")
-    return imread(io.BytesIO(png))[..., :3]
+def drawn(counts, names):
+    return imread(io.BytesIO(png(confusion_matrix(np.asarray(counts), names), dpi=120)))[..., :3]
 
 
 def matrix(counts, names):
-    axes = confusion_figure(np.asarray(counts), names).axes[0]
+    axes = confusion_matrix(np.asarray(counts), names).axes[0]
     columns, rows = ([tick.get_text() for tick in axis.get_ticklabels()] for axis in (axes.xaxis, axes.yaxis))
     written = {
         tuple(round(float(place)) for place in text.get_position()[::-1]): text.get_text() for text in axes.texts
@@ -47,9 +45,9 @@ def test_so_many_classes_that_no_count_can_be_read():
 @pytest.mark.parametrize("classes", [1, 2, 51, 101, 400])
 def test_any_number_of_classes(classes):
     counts = np.concatenate([np.eye(classes, dtype=np.int64) * 3, np.zeros((classes, 1), np.int64)], axis=1)
-    image = picture(counts, [f"class number {n} with a long name" for n in range(classes)])
+    image = drawn(counts, [f"class number {n} with a long name" for n in range(classes)])
     assert 300 < image.shape[0] < 2000 and 300 < image.shape[1] < 2200
 
 
 def test_names_are_no_formulas():
-    picture([[1, 0, 0], [0, 1, 0]], ["pay $5", "$\\frac{"])
+    drawn([[1, 0, 0], [0, 1, 0]], ["pay $5", "$\\frac{"])

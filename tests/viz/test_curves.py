@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DataError
-from vidssl.viz.curves import curves_figure, training_curves
+from vidssl.viz.curves import training_curves
+from vidssl.viz.figure import png
 
 TRAINING = [
     {
@@ -25,13 +26,13 @@ EVALUATION = [{"step": 30, "knn": 0.4, "R@1": 0.35, "uniformity_loss": -2.1}]
 
 
 def titles(metrics):
-    return [axes.get_title(loc="left") for axes in curves_figure(metrics).axes]
+    return [axes.get_title(loc="left") for axes in training_curves(metrics).axes]
 
 
 def test_all_panels_are_one_png():
-    png = training_curves(TRAINING + EVALUATION)
-    image = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_COLOR)
-    assert png.startswith(b"\x89PNG") and image.shape == (825, 1650, 3)
+    content = png(training_curves(TRAINING + EVALUATION))
+    image = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR)
+    assert content.startswith(b"\x89PNG") and image.shape == (825, 1650, 3)
     assert len(titles(TRAINING + EVALUATION)) == 6
 
 
@@ -42,7 +43,7 @@ def test_panels_without_data_are_left_out():
 
 
 def test_what_is_drawn_is_what_was_logged():
-    loss, similarity, _, _, retrieval, _ = curves_figure(TRAINING + EVALUATION).axes
+    loss, similarity, _, _, retrieval, _ = training_curves(TRAINING + EVALUATION).axes
     assert loss.lines[0].get_xydata().tolist() == [[10, 0.7], [20, 0.35], [30, pytest.approx(7 / 30)]]
     low, high = similarity.collections[0].get_datalim(similarity.transData).intervaly
     assert (low, high) == (pytest.approx(-0.1), pytest.approx(0.3))
@@ -52,17 +53,17 @@ def test_what_is_drawn_is_what_was_logged():
 
 def test_steps_written_again_by_a_resumed_run_count_once():
     metrics = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": 2.0}, {"step": 3, "loss": 3.0}, {"step": 2, "loss": 9.0}]
-    (axes,) = curves_figure(metrics).axes
+    (axes,) = training_curves(metrics).axes
     assert axes.lines[0].get_xydata().tolist() == [[1, 1], [2, 9], [3, 3]]
 
 
 def test_a_missing_spread_or_a_nan_is_a_hole_not_an_error():
     metrics = [{"step": 1, "negative_similarity": 0.1, "negative_spread": 0.1}, {"step": 2, "negative_similarity": 0.2}]
-    assert training_curves([*metrics, {"step": 3, "loss": math.nan}])
+    assert png(training_curves([*metrics, {"step": 3, "loss": math.nan}]))
 
 
-def test_the_picture_is_the_same_each_time():
-    assert training_curves(TRAINING, dpi=50) == training_curves(TRAINING, dpi=50)
+def test_the_image_is_the_same_each_time():
+    assert png(training_curves(TRAINING), dpi=50) == png(training_curves(TRAINING), dpi=50)
 
 
 @pytest.mark.parametrize("metrics", [[], [{"step": 1, "epoch": 0.1}], [{"loss": 1.0}]])

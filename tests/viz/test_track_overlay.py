@@ -6,6 +6,7 @@ import pytest
 from vidssl.errors import DataError
 from vidssl.types import Tracks
 from vidssl.video import open_video
+from vidssl.viz import track_overlay
 from vidssl.viz.track_overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
 
 
@@ -45,11 +46,12 @@ def test_long_frames_are_enlarged_so_far_that_they_can_be_written(tmp_path, side
             assert (video.meta.height, video.meta.width) == picture.shape[:2]
 
 
-def test_only_the_best_are_shown():
+def test_only_the_best_are_drawn(monkeypatch):
     frames = np.full((1, 3, 400, 400), 128, np.uint8)
     rows = [(0, [20 + 60 * n, 100, 60 + 60 * n, 140], score, n) for n, score in enumerate((0.2, 0.9, 0.5, 0.1))]
-    (picture,) = draw_tracks(frames, [0], make_tracks(rows), shown=2)
-    assert [bool(is_colour(picture, n).any()) for n in range(4)] == [False, True, True, False]
+    monkeypatch.setattr(track_overlay, "_SHOWN", 2)
+    (image,) = draw_tracks(frames, [0], make_tracks(rows))
+    assert [bool(is_colour(image, n).any()) for n in range(4)] == [False, True, True, False]
 
 
 def test_the_way_of_a_track_is_drawn():
@@ -59,7 +61,7 @@ def test_the_way_of_a_track_is_drawn():
     assert not is_colour(first, 0)[200, 100:290].any() and is_colour(second, 0)[198:203, 100:290].any(axis=0).all()
 
 
-def test_a_pair_has_one_colour_in_both_frames():
+def test_a_pair_has_one_colour_in_both_frames(monkeypatch):
     frames = np.full((2, 3, 400, 300), 128, np.uint8)
     boxes = np.array([[[20, 100, 60, 140], [200, 300, 240, 340]], [[150, 100, 190, 140], [20, 20, 60, 60]]])
     picture = draw_pairs(frames, boxes.astype(np.float32), np.array([0.4, 0.8], np.float32))
@@ -69,7 +71,8 @@ def test_a_pair_has_one_colour_in_both_frames():
         for half, (x1, _, _, y2) in ((left, boxes[number, 0]), (right, boxes[number, 1])):
             rows, columns = np.nonzero(is_colour(half, rank))
             assert abs(columns.min() - x1) <= 4 and abs(rows.max() - y2) <= 4
-    (alone,) = [draw_pairs(frames, boxes.astype(np.float32), np.array([0.4, 0.8], np.float32), shown=1)]
+    monkeypatch.setattr(track_overlay, "_SHOWN", 1)
+    alone = draw_pairs(frames, boxes.astype(np.float32), np.array([0.4, 0.8], np.float32))
     assert not is_colour(alone, 1).any()
 
 

@@ -1,9 +1,9 @@
 """Invariance of units: do they still fire, and for the same class, when the input is transformed?
 
-A unit fires where its value is above a threshold (sign +), or below one (sign -). The threshold is the smallest value
-with at most the wanted fraction of all values above it. **Ties**, such as the zeros of a ReLU, do not fire: the unit
-then fires less often than wanted, and its score is still divided by the wanted rate. So a score is at most one over
-that rate, and a unit that never fires scores 0.
+A unit fires where its value is above a threshold (sign +), or below one (sign -); the better sign counts. The threshold
+is the smallest value with at most the wanted fraction of all values above it. **Ties**, such as the zeros of a ReLU, do
+not fire: the unit then fires less often than wanted, and its score is still divided by the wanted rate. So a score is
+at most one over that rate, and a unit that never fires scores 0.
 
 Shapes: N samples, V transformed versions of each, D units, C classes.
 """
@@ -43,7 +43,6 @@ def class_invariance(
     top_k: int = 10,
     counted: Mask | None = None,
     population: Population = "all",
-    both_signs: bool = True,
 ) -> Invariance:
     """Measure invariance that keeps classes apart: Eq. 3 of Purushwalkam and Gupta (2020), supplement, section A.
 
@@ -56,42 +55,30 @@ def class_invariance(
     "samples" it is the samples only: then a unit that responds to the transformation itself fires on all versions of
     all classes and counts as perfectly invariant.
 
-    Args:
-        features: (N, D), of the samples.
-        versions: (N, V, D), of their transformed versions. With V = 0 the score is that of selectivity.
-        labels: (N,).
-        top_k: Units per class.
-        counted: (N, V), which versions exist; None: all. The means leave out samples and classes without versions.
-        population: See above.
-        both_signs: Take the better sign of each unit; else units fire by high values only.
+    `features` (N, D) are those of the samples, `versions` (N, V, D) of their transformed versions, `counted` (N, V) the
+    versions that exist. The means leave out samples and classes without versions.
 
     Raises:
         ConfigError: `top_k` is not in 1 … D.
         DataError: There are fewer than two classes, no versions, or features that are not finite.
     """
-    counted = _check(features, versions, counted, top_k)
-    if len(labels) != len(features):
-        raise ValueError(f"{len(labels)} labels for {len(features)} samples")
+    counted, used = _check(features, versions, counted, top_k)
     names, number = np.unique(labels, return_inverse=True)
     if len(names) < 2:
         raise DataError("invariance is measured between classes, and all samples have one: use a list with more")
-    used = _with_versions(counted)
     lengths = 1 + counted.sum(axis=1) * (population == "all")  # values that each sample adds to the population
     sizes = np.bincount(number, lengths).astype(np.int64)
-    rows = [np.flatnonzero((number == y) & used) for y in range(len(names))]
-    classes = [y for y in range(len(names)) if len(rows[y])]
+    classes = np.unique(number[used])
     best = np.empty((len(classes), features.shape[1]))  # of each class and unit
-    for block in _blocks(versions):
-        own, changed = features[:, block], versions[:, :, block]
-        ordered = _sorted_values(own, changed, counted, population)
+    for block, ordered in _blocks(features, versions, counted, population):
         for place, y in enumerate(classes):
-            path = np.concatenate([own[rows[y], None], changed[rows[y]]], axis=1)  # (n, 1 + V, units)
-            on = np.pad(counted[rows[y]], ((0, 0), (1, 0)), constant_values=True)
-            weight = on / on.sum(axis=1, keepdims=True) / len(rows[y])
-            rate = _rates(path > ordered[-sizes[y] - 1], weight)
-            if both_signs:
-                rate = np.maximum(rate, _rates(path < ordered[sizes[y]], weight))
-            best[place, block] = rate * len(ordered) / sizes[y]
+            rows = np.flatnonzero((number == y) & used)
+            path = np.concatenate([features[rows, None, block], versions[rows, :, block]], axis=1)  # (n, 1 + V, units)
+            on = np.pad(counted[rows], ((0, 0), (1, 0)), constant_values=True)
+            weight = (on / on.sum(axis=1, keepdims=True) / len(rows)).ravel()
+            above, below = path > ordered[-sizes[y] - 1], path < ordered[sizes[y]]
+            rates = [weight @ fires.reshape(len(weight), -1).astype(np.float64) for fires in (above, below)]
+            best[place, block] = np.maximum(*rates) * len(ordered) / sizes[y]
     of_class = _top_mean(best, top_k)
     ceiling = float(np.mean(sizes.sum() / sizes[classes]))
     labels_used = names[classes].astype(np.int64)
@@ -105,84 +92,60 @@ def firing_invariance(
     top_k: int = 10,
     counted: Mask | None = None,
     population: Population = "all",
-    both_signs: bool = True,
     rate: float = 0.01,
 ) -> Invariance:
     """Measure invariance without classes, as Goodfellow et al. (2009).
 
     The threshold of each unit lets it fire on a fraction G = `rate` of the population, at least once. L is the fraction
     of versions on which it still fires, over the samples on which it fires. The score is L / G, averaged over the
-    `top_k` best units.
-
-    The arguments and errors are those of `class_invariance`; a single sample is a DataError.
+    `top_k` best units. The other arguments and errors are those of `class_invariance`; a single sample is a DataError.
     """
-    counted = _check(features, versions, counted, top_k)
-    total = len(features) + int(counted.sum()) * (population == "all")
-    size = min(max(1, round(rate * total)), total - 1)
+    counted, used = _check(features, versions, counted, top_k)
     if len(features) < 2:
         raise DataError("invariance is measured between samples, and there is one: use a longer list")
-    weights, used = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1), _with_versions(counted)
+    total = len(features) + int(counted.sum()) * (population == "all")
+    size = min(max(1, round(rate * total)), total - 1)
+    weights = counted / np.maximum(counted.sum(axis=1, keepdims=True), 1)
     best = np.empty((1, features.shape[1]))
-    for block in _blocks(versions):
+    for block, ordered in _blocks(features, versions, counted, population):
         own, changed = features[:, block], versions[:, :, block]
-        ordered = _sorted_values(own, changed, counted, population)
-        low, high = ordered[size], ordered[-size - 1]
-        still = _still_firing(own > high, changed > high, weights, used)
-        if both_signs:
-            still = np.maximum(still, _still_firing(own < low, changed < low, weights, used))
-        best[0, block] = still * total / size
+        above, below = ordered[-size - 1], ordered[size]
+        rates = []
+        for fires, still in ((own > above, changed > above), (own < below, changed < below)):
+            fires &= used[:, None]
+            fractions = np.einsum("nv,nvd->nd", weights, still)
+            rates.append((fractions * fires).sum(axis=0) / np.maximum(fires.sum(axis=0), 1))
+        best[0, block] = np.maximum(*rates) * total / size
     none = np.empty(0, np.int64)
     score = float(_top_mean(best, top_k)[0])
     return Invariance(score, total / size, int(counted.sum()), int(used.sum()), none, none.astype(np.float64))
 
 
-def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int) -> Mask:
-    """Check shapes and values; return which versions exist."""
-    if features.ndim != 2 or versions.shape != (len(features), *versions.shape[1:2], features.shape[1]):
-        raise ValueError(f"features {features.shape} and versions {versions.shape} are not (N, D) and (N, V, D)")
+def _check(features: Floats, versions: Floats, counted: Mask | None, top_k: int) -> tuple[Mask, Mask]:
+    """Check values; return which versions exist, and which samples have any."""
     if counted is None:
         counted = np.ones(versions.shape[:2], bool)
-    if counted.shape != versions.shape[:2]:
-        raise ValueError(f"counted {counted.shape} does not fit the versions {versions.shape}")
     if not 1 <= top_k <= features.shape[1]:
         raise ConfigError(f"top_k {top_k} of {features.shape[1]} units: choose 1 to {features.shape[1]}")
-    if not _with_versions(counted).any():
+    if not counted.any():
         raise DataError("no sample has a transformed version: there is nothing to measure")
     if not (np.isfinite(features).all() and np.isfinite(versions[counted]).all()):
         raise DataError("features are not finite: the weights of the network are broken")
-    return counted
+    return counted, np.asarray(counted.any(axis=1))
 
 
-def _with_versions(counted: Mask) -> Mask:
-    """Return (N,): which samples have versions; all of them if V = 0."""
-    return counted.sum(axis=1) > 0 if counted.shape[1] else np.ones(len(counted), bool)
-
-
-def _blocks(versions: Floats) -> Iterator[slice]:
-    """Split the units into blocks, to bound the memory of a comparison."""
+def _blocks(
+    features: Floats, versions: Floats, counted: Mask, population: Population
+) -> Iterator[tuple[slice, Floats]]:
+    """Split the units into blocks, to bound memory; yield each with the sorted values (M, units) of its population."""
     samples, length, dim = versions.shape
     units = max(1, _BLOCK // (samples * (1 + length)))
     for first in range(0, dim, units):
-        yield slice(first, min(first + units, dim))
-
-
-def _sorted_values(own: Floats, changed: Floats, counted: Mask, population: Population) -> Floats:
-    """Sort the values of each unit over the population: (M, units)."""
-    return np.sort(own if population == "samples" else np.concatenate([own, changed[counted]]), axis=0)
-
-
-def _rates(fires: Mask, weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Average firing (n, L, units) with weights (n, L): (units,)."""
-    rates: NDArray[np.float64] = weight.ravel() @ fires.reshape(-1, fires.shape[-1]).astype(np.float64)
-    return rates
-
-
-def _still_firing(fires: Mask, changed: Mask, weights: NDArray[np.float64], used: Mask) -> NDArray[np.float64]:
-    """Return (units,): the fraction of versions that fire, over the samples that fire and have versions."""
-    fires = fires & used[:, None]
-    fractions = np.einsum("nv,nvd->nd", weights, changed)
-    rates: NDArray[np.float64] = (fractions * fires).sum(axis=0) / np.maximum(fires.sum(axis=0), 1)
-    return rates
+        block = slice(first, first + units)
+        values = features[:, block]
+        if population == "all":
+            values = np.concatenate([values, versions[:, :, block][counted]])
+        yield block, np.sort(values, axis=0)
 
 
 def _top_mean(scores: NDArray[np.float64], count: int) -> NDArray[np.float64]:

@@ -35,8 +35,7 @@ def covered_clip(clip: Clip, fraction: float) -> Clip:
 def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
     """Read the box of the instance in each frame from a CSV file `path,frame,x1,y1,x2,y2`, with paths as in the list.
 
-    Returns:
-        The boxes of each video of the list, by the path of its record.
+    The boxes of each video are returned by the path of its record.
 
     Raises:
         DataError: `file:line` of the first invalid row; or no video of the list has a box.
@@ -54,12 +53,11 @@ def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
             raise DataError(f"{place}: {','.join(row)!r} is not {','.join(_HEADER)}") from None
         if len(box) != 4 or not all(map(math.isfinite, box)) or box[2] <= box[0] or box[3] <= box[1]:
             raise DataError(f"{place}: {row[2:]} is not a box: x1 < x2 and y1 < y2, pixels")
-        if name not in records:
-            continue
-        own = found.setdefault(records[name].path, {})
-        if number in own:
-            raise DataError(f"{place}: frame {number} of {name} has a box already: one instance per video")
-        own[number] = box
+        if name in records:
+            own = found.setdefault(records[name].path, {})
+            if number in own:
+                raise DataError(f"{place}: frame {number} of {name} has a box already: one instance per video")
+            own[number] = box
     if not found:
         raise DataError(f"{path} has no box for any video of {videos.path}, such as {videos.names[0]}")
     return dict(found)
@@ -91,7 +89,7 @@ class _CoveredVideo(Video):
             box = self._boxes.get(number)
             if copy and box is not None:
                 x1, y1, x2, y2 = box
-                x2 = x1 + FRACTIONS[copy - 1] * (x2 - x1)
-                left, top, right, bottom = (max(0, round(edge)) for edge in (x1, y1, x2, y2))
+                edges = x1, y1, x1 + FRACTIONS[copy - 1] * (x2 - x1), y2
+                left, top, right, bottom = (max(0, round(edge)) for edge in edges)
                 frame[top:bottom, left:right] = GRAY
         return frames.transpose(0, 3, 1, 2)

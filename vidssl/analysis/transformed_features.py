@@ -1,29 +1,25 @@
 """Local trajectories: each clip with its transformed versions, and their features.
 
-A video is decoded once. Moves (`moves.py`) choose other frames of it, corruptions change the central square of a clip.
+A video is decoded once. Moves choose other frames of it, corruptions change the central square of a clip.
 
 Shapes: N samples (clips), V versions of each, D units; B videos of a batch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from vidssl import distributed
 from vidssl.analysis.object_occlusion import Boxes, CoveringSettings
 from vidssl.analysis.temporal_transformations import MOVES, Move
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, eval_loader, to_device
 from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
-from vidssl.models.backbones import Backbone
-from vidssl.progress import progress
+from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean
 from vidssl.transforms import View, center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
@@ -50,17 +46,26 @@ def choose_transformations(
             raise ConfigError(f"no transformation '{name}'{near}; there are: {', '.join(TRANSFORMATIONS)}")
     wanted = [name for name in TRANSFORMATIONS if names is None or name in names]
     left_out = {}
-    for name in wanted:
-        kind = TRANSFORMATIONS[name]
-        if isinstance(kind, Move) and kind.needs_motion and frames == 1:
-            left_out[name] = "a clip of one frame has no motion"
-        if name == "instance" and not boxes:
-            left_out[name] = "it needs --boxes"
+    if frames == 1:
+        moving = [name for name, kind in MOVES.items() if kind.needs_motion and name in wanted]
+        left_out = dict.fromkeys(moving, "a clip of one frame has no motion")
+    if "instance" in wanted and not boxes:
+        left_out["instance"] = "it needs --boxes"
     chosen = tuple(name for name in wanted if name not in left_out)
     if not chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         raise ConfigError(f"no transformation is left to measure ({reasons}); name others")
     return chosen, left_out
+
+
+@dataclass(frozen=True)
+class TrajectoryFeatures:
+    """Features of samples and of their versions; the samples of a video follow one another."""
+
+    x: NDArray[np.float32]  # (N, D)
+    versions: NDArray[np.float32]  # (N, V, D)
+    changed: NDArray[np.bool_]  # (N, V): whether a version differs from its sample in any pixel
+    index: NDArray[np.int64]  # (N,): row of the list
 
 
 @dataclass(frozen=True)
@@ -70,41 +75,47 @@ class Trajectories:
     clip: ClipSettings  # frames and sampling rate
     clips: int  # per video, at uniform positions; each is a sample
     size: int  # of the central square, pixels
-    names: tuple[str, ...]  # of transformations
+    names: tuple[str, ...]  # of transformations, in the order of `TRANSFORMATIONS`
     short_side: int | None = None  # of the video before the crop, pixels; None: `size`
 
     @property
     def places(self) -> dict[str, slice]:
-        """For each transformation its positions among the versions of a clip: corruptions first, then moves."""
+        """For each transformation its positions among the versions of a clip."""
         found, first = {}, 0
-        for name in sorted(self.names, key=lambda name: name in MOVES):
+        for name in self.names:
             found[name] = slice(first, first + len(TRANSFORMATIONS[name].amounts))
             first = found[name].stop
         return found
 
-    @property
-    def versions(self) -> int:
-        """Number of versions of each clip, over all transformations."""
-        return sum(len(TRANSFORMATIONS[name].amounts) for name in self.names)
-
     def dataset(
         self, videos: VideoList, reading: DecodeSettings, boxes: Mapping[str, Boxes] | None = None, skip: bool = False
     ) -> ClipDataset:
-        """Build the dataset whose samples hold, clip by clip, the clip and its versions."""
-        corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
+        """Build the dataset whose samples hold, clip by clip, the clip and its versions.
+
+        `boxes`, by the paths of records, are needed by the transformation `instance`.
+        """
         moves = [MOVES[name] for name in self.names if name in MOVES]
         moved = sum(len(move.amounts) for move in moves)
+        corruptions = [CORRUPTIONS[name] for name in self.names if name in CORRUPTIONS]
         corrupted, plain = (_CorruptedSquare(self.size, self.short_side, kinds) for kinds in (corruptions, ()))
         if boxes is not None:
-            settings = {name: getattr(reading, name) for name in DecodeSettings.model_fields}
-            reading = CoveringSettings(**settings, boxes=boxes)
-        return ClipDataset(
-            videos,
-            _MovedClips(self.clip, self.clips, moves),
-            [corrupted, *[plain] * moved] * self.clips,
-            reading=reading,
-            skip=skip,
-        )
+            reading = CoveringSettings(**reading.model_dump(include={*DecodeSettings.model_fields}), boxes=boxes)
+        clips = _MovedClips(self.clip, self.clips, moves)
+        return ClipDataset(videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip)
+
+    def encode(self, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+        """Stack the features (B, views, D) of a batch; also return whether views differ from their clips (B, views)."""
+        length = len(batch.views) // self.clips
+        pairs = [(view, batch.views[n // length * length]) for n, view in enumerate(batch.views)]
+        changed = [(view != clip).flatten(1).any(dim=1) for view, clip in pairs]
+        return torch.stack([*features], dim=1), torch.stack(changed, dim=1)
+
+    def features(self, index: Tensor, encoded: Tensor, changed: Tensor) -> TrajectoryFeatures:
+        """Collect what `encode` returned for videos, the rows `index` of a list."""
+        length = encoded.shape[1] // self.clips
+        x = encoded.reshape(-1, length, encoded.shape[2]).numpy()
+        differs = changed.reshape(-1, length).numpy()
+        return TrajectoryFeatures(x[:, 0], x[:, 1:], differs[:, 1:], index.repeat_interleave(self.clips).numpy())
 
 
 @dataclass(frozen=True)
@@ -126,118 +137,12 @@ class _MovedClips(Sampler):
     """A sampler: uniform clips, each followed by its moved versions."""
 
     def __init__(self, clip: ClipSettings, clips: int, moves: Sequence[Move]) -> None:
-        self._clip = clip
-        settings = clip.model_dump(include=set(ClipSettings.model_fields))
-        self._uniform = Uniform(Uniform.Config(**settings, clips=clips))
-        self._moves = tuple(moves)
+        self._uniform = Uniform(Uniform.Config(**dict(clip), clips=clips))
+        self._moves = moves
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         found = []
         for clip in self._uniform(meta, ()):
-            moved = [kind.move(self._clip, meta, clip, n) for kind in self._moves for n in kind.amounts]
+            moved = [kind.move(self._uniform.config, meta, clip, n) for kind in self._moves for n in kind.amounts]
             found += [clip, *moved]
         return found
-
-
-@dataclass(frozen=True)
-class TrajectoryFeatures:
-    """Features of samples and of their versions; the samples of a video follow one another."""
-
-    x: NDArray[np.float32]  # (N, D)
-    versions: NDArray[np.float32]  # (N, V, D)
-    changed: NDArray[np.bool_]  # (N, V): whether a version differs from its sample in any pixel
-    index: NDArray[np.int64]  # (N,): row of the list
-    missing: tuple[tuple[str, str], ...]  # (path, reason) of each video that cannot be read
-
-
-def trajectory_features(
-    backbone: Backbone,
-    videos: VideoList,
-    trajectories: Trajectories,
-    reading: DecodeSettings,
-    device: torch.device,
-    *,
-    mean: Sequence[float],
-    std: Sequence[float],
-    boxes: Mapping[str, Boxes] | None = None,
-    batch_size: int = 8,
-    half: bool = False,
-    workers: int = 0,
-    prefetch: int = 2,
-    timeout: float | None = None,
-    skip: bool = False,
-    title: str = "trajectories",
-) -> TrajectoryFeatures:
-    """Encode each clip of a list and each of its versions once, distributed over all processes.
-
-    `backbone` is on the device in eval mode; `mean` and `std` are those of pixels in [0, 1]; `boxes`, by the paths of
-    records, are needed by the transformation `instance`; `half` runs the backbone in bfloat16; `skip` leaves out
-    videos that cannot be read, which are else an error.
-
-    Returns:
-        The features, equal on all processes.
-
-    Raises:
-        DataError: A video cannot be used, or none can.
-        PeerError: That happened on another process.
-    """
-    dataset = trajectories.dataset(videos, reading, boxes, skip)
-    batch = max(1, batch_size // trajectories.clips)  # videos: all clips of a video are in one sample
-    loader = eval_loader(dataset, batch, workers, distributed.rank(), distributed.world(), timeout, prefetch)
-
-    def encode(raw: Batch, view: int) -> NDArray[np.float32]:
-        one = to_device(replace(raw, views=(raw.views[view],)), device, mean, std)  # only one view is float
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
-            encoded: torch.Tensor = backbone(one.views[0])
-        return encoded.float().cpu().numpy()
-
-    parts = distributed.gather_outcomes(lambda: _collect(loader, trajectories, backbone.dim, encode, title))
-    missing = sorted(pair for part in parts for pair in part.missing)
-    if len(missing) == len(videos.records):
-        raise DataError(f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}")
-    order = np.argsort(np.concatenate([part.index for part in parts]), kind="stable")
-    return TrajectoryFeatures(
-        np.concatenate([part.x for part in parts])[order],
-        np.concatenate([part.versions for part in parts])[order],
-        np.concatenate([part.changed for part in parts])[order],
-        np.concatenate([part.index for part in parts])[order],
-        tuple(missing),
-    )
-
-
-def _collect(
-    loader: Loader,
-    trajectories: Trajectories,
-    dim: int,
-    encode: Callable[[Batch, int], NDArray[np.float32]],
-    title: str,
-) -> TrajectoryFeatures:
-    """Encode the batches of this process."""
-    views = 1 + trajectories.versions
-    x = [np.empty((0, views, dim), np.float32)]  # a process may have no video at all
-    changed = [np.empty((0, views - 1), bool)]
-    index = [np.empty(0, np.int64)]
-    missing: list[tuple[str, str]] = []
-    bar = progress(title=title, unit="batch", total=len(loader), disable=not distributed.is_main(), leave=False)
-    with closing(iter(loader)) as batches, bar:
-        for raw in batches:
-            bar.update()
-            missing += raw.replaced
-            if not len(raw.index):
-                continue
-            encoded = np.stack([encode(raw, n) for n in range(len(raw.views))], axis=1)
-            x.append(encoded.reshape(-1, views, dim))
-            changed.append(_changed(raw, trajectories.clips, views))
-            index.append(np.repeat(raw.index.numpy(), trajectories.clips))
-    found = np.concatenate(x)
-    return TrajectoryFeatures(found[:, 0], found[:, 1:], np.concatenate(changed), np.concatenate(index), tuple(missing))
-
-
-def _changed(raw: Batch, clips: int, views: int) -> NDArray[np.bool_]:
-    """Return (B * clips, views - 1): whether a version differs from its clip in any pixel."""
-    found = [
-        (raw.views[clip * views + n] != raw.views[clip * views]).flatten(1).any(dim=1).numpy()
-        for clip in range(clips)
-        for n in range(1, views)
-    ]
-    return np.stack(found, axis=1).reshape(-1, views - 1)

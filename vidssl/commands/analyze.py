@@ -8,12 +8,7 @@ from pathlib import Path, PurePath
 from vidssl import distributed
 from vidssl.analysis.object_occlusion import read_boxes
 from vidssl.analysis.scores import Measure, score_features
-from vidssl.analysis.transformed_features import (
-    TRANSFORMATIONS,
-    Trajectories,
-    choose_transformations,
-    trajectory_features,
-)
+from vidssl.analysis.transformed_features import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.atomic import check_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
@@ -23,7 +18,9 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import encode_videos
 from vidssl.viz.bars import grouped_bars
+from vidssl.viz.figure import png
 
 COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
 
@@ -96,18 +93,10 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         if existing is not None:
             return existing
         trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
-        features = trajectory_features(
-            subject.backbone,
-            listed,
-            trajectories,
-            test,
-            subject.device,
-            boxes=boxes,
-            half=test.precision == "bfloat16",
-            skip=test.allow_missing,
-            title=options.checkpoint,
-            **test.model_dump(include={"mean", "std", "batch_size", "workers", "prefetch", "timeout"}),
-        )
+        dataset = trajectories.dataset(listed, test, boxes, test.allow_missing)
+        encode, title = trajectories.encode, options.checkpoint
+        columns, missing = encode_videos(subject.backbone, dataset, test, subject.device, encode, title)
+        features = trajectories.features(*columns)
         scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
         numbers, details, without = scores
         results = {
@@ -117,7 +106,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
             "num_videos": len({*features.index.tolist()}),
             "num_samples": len(features.x),
             "num_units": features.x.shape[1],
-            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "missing": [{"path": path, "reason": reason} for path, reason in missing],
             "list": str(listed.path),
             "boxes": None if measure.boxes is None else str(measure.boxes),
             "measure": request["invariance"],
@@ -134,7 +123,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
     first = next(iter(found.values()))
     means = {label: results.get("mean", results) for label, results in found.items()}
     top, variant = first["measure"]["top_k"], first["measure"]["variant"]
-    return grouped_bars(
+    figure = grouped_bars(
         names,
         {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
         title=f"Invariance of the {top} best units {'of each class' if variant == 'class' else 'of all'}: "
@@ -143,6 +132,7 @@ def chart(found: Mapping[str, Results]) -> bytes:
         levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
         apart=COMPARED,
     )
+    return png(figure)
 
 
 def _measured(found: Mapping[str, Results]) -> list[str]:

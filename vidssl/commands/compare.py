@@ -11,7 +11,9 @@ from vidssl.commands.results import format_table
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
-from vidssl.viz import preview, training_curves, write_compare_page
+from vidssl.viz.curves import training_curves
+from vidssl.viz.figure import png
+from vidssl.viz.pages import preview, write_compare_page
 
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
@@ -46,7 +48,7 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
         raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # the first video of each class
-    curves = training_curves(lines)
+    curves = png(training_curves(lines))
     (folder / "curves.png").write_bytes(curves)
     write_compare_page(
         folder / "index.html",

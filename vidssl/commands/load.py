@@ -11,13 +11,13 @@ from typing import Any, Literal
 import torch
 
 import vidssl
+from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, bind_run, choose_device
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.measure import Classifier
+from vidssl.evaluation.features import Classifier, TestClips
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import (

@@ -16,7 +16,9 @@ from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import open_video
-from vidssl.viz import Hit, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
+from vidssl.viz.figure import png
+from vidssl.viz.pages import Hit, QueryRow, preview, write_retrieval_page
+from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +66,7 @@ def write_page(
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
     duplicates = results["duplicates"]
     details = {
+        "Features": "centred" if results.get("centered") else "not centred",
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
         "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, {test.clip.frames} frames each",
@@ -140,4 +143,4 @@ def _sheet(queries: list[QueryRow], gallery: VideoList, images: _Images) -> byte
         verdicts = [None if -1 in (row.label, hit.label) else row.label == hit.label for hit in row.hits[:6]]
         return [shot(row, None), *map(shot, row.hits, verdicts)]
 
-    return retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // 6)][:6]])
+    return png(retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // 6)][:6]]))

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 import av
 
-from vidssl.atomic import state_of, sync, write_json
+from vidssl.atomic import state_of, write_json
 from vidssl.commands.arguments import print_results
 from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
@@ -183,7 +183,8 @@ def _copy(
         except DecodeError as error:
             part.unlink(missing_ok=True)
             return str(error).removeprefix(f"{source}: ")
-        sync(part)
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
         os.utime(part, ns=(changed, changed))
         os.replace(part, target)
         return True, size, target.stat().st_size

@@ -21,11 +21,11 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
-from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
+from vidssl.evaluation.measure import Measurement, check_measurable, check_names, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
-from vidssl.evaluation.preconditions import check_measurable, check_names
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
-from vidssl.viz import confusion_picture
+from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.figure import png
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -59,7 +59,7 @@ def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
         key = re.split("[.=]", word)[0]
         if "=" not in word:
             choices.append({"name": word})
-            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else ()  # type: ignore[attr-defined]
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else ()
         elif key in Run.model_fields and key not in own:
             overrides.append(word)
         elif choices:
@@ -181,7 +181,7 @@ def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tenso
         if total[n]
     ]
     write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
-    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+    write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
 
 
 def summary(results: Results) -> str:

@@ -15,7 +15,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
-from vidssl.evaluation.preconditions import check_disjoint
+from vidssl.evaluation.measure import check_disjoint
 from vidssl.methods import METHODS
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +24,6 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.types import Features, VideoRecord
 
-Span = tuple[float | None, float | None]
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
 _BLOCK_ROWS = 8192  # rows of the array that are written at a time
@@ -43,56 +41,47 @@ class FeatureFolder:
     request: Tree  # what decides the features: weights, list, files and protocol
     features: Features  # memory-mapped if read from the folder
     names: Sequence[str]  # (N,) paths as in the list
-    spans: Sequence[Span]  # (N,) start and end in seconds; None: those of the video
+    spans: Sequence[tuple[float | None, float | None]]  # (N,) start and end in seconds; None: those of the video
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
 
     def videos(self, rows: Sequence[int], root: Path | None = None) -> VideoList:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
-        listed = (VideoRecord(self.names[row], int(self.features.label[row]), *self.spans[row]) for row in rows)
+        labels = zip(rows, self.features.label[list(rows)].tolist(), strict=True)
+        listed = (VideoRecord(self.names[n], label, *self.spans[n]) for n, label in labels)
         return VideoList(self.path, Records(self.root if root is None else root, listed), self.classes)
 
 
-def check_name(path: Path, remedy: str) -> None:
-    """Refuse a path that is, or is named as, a file of features of an earlier version.
-
-    Raises:
-        DataError: It is.
-    """
-    if path.is_file() or path.suffix == ".npz":
-        what = "is a file" if path.is_file() else "is the name of a file"
-        raise DataError(f"{path} {what}, and features are now a folder with {_ARRAY}, {_ROWS}, {_META}: {remedy}")
-
-
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
-    """Write the rows of all parts, sorted by index. The arrays of the parts are read in blocks.
-
-    Raises:
-        DataError: It cannot be written.
-    """
+    """Write the rows of all parts, sorted by index. The arrays of the parts are read in blocks."""
     index, order = torch.cat([part.features.index for part in parts]).sort()
-    label = torch.cat([part.features.label for part in parts])[order].tolist()
+    label = torch.cat([part.features.label for part in parts])[order]
     names, spans = ([*chain.from_iterable(getattr(part, name) for part in parts)] for name in ("names", "spans"))
     missing = sorted(chain.from_iterable(part.features.missing for part in parts))
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / _META).unlink(missing_ok=True)
+        for left in (path / _META, *path.glob(".*.tmp")):  # of writers that were killed
+            left.unlink(missing_ok=True)
         with replacing(path / _ARRAY) as file:
             shape = len(index), parts[0].features.x.shape[1]
-            header = {"descr": "<f4", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, len(order), _BLOCK_ROWS):
-                block = _gather([part.features.x for part in parts], order[start : start + _BLOCK_ROWS])
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            places = [torch.searchsorted(index, part.features.index) for part in parts]  # of their rows, ascending
+            for start in range(0, len(index), _BLOCK_ROWS):
+                block = torch.empty(min(_BLOCK_ROWS, len(index) - start), shape[1])
+                for part, place in zip(parts, places, strict=True):
+                    first, last = torch.searchsorted(place, torch.tensor([start, start + len(block)])).tolist()
+                    block[place[first:last] - start] = part.features.x[first:last]
                 file.write(block.numpy().astype("<f4").data)
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     text = io.StringIO()
-    writer, with_spans = csv.writer(text, lineterminator="\n"), any(span != (None, None) for span in spans)
-    writer.writerow(["path", "label", "index", *(["start", "end"] if with_spans else [])])
-    for n, *numbers in zip(order.tolist(), label, index.tolist(), strict=True):
-        writer.writerow([names[n], *numbers, *(spans[n] if with_spans else ())])
+    columns = 5 if any(span != (None, None) for span in spans) else 3
+    numbers = zip(order.tolist(), label.tolist(), index.tolist(), strict=True)
+    rows = ((names[n], of, row, *spans[n]) for n, of, row in numbers)
+    lines = [("path", "label", "index", "start", "end"), *rows]
+    csv.writer(text, lineterminator="\n").writerows(line[:columns] for line in lines)
     write_whole(path / _ROWS, text.getvalue().encode())
-    meta = {
+    content = {
         "format": _FORMAT,
         "sha256": {name: file_hash(path / name) for name in (_ARRAY, _ROWS)},
         "request": request,
@@ -101,32 +90,33 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
         "missing": [{"path": name, "reason": reason} for name, reason in missing],
         "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
     }
-    write_json(path / _META, meta)
+    write_json(path / _META, content)
 
 
 def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
-    """Open a folder of features, memory-mapped.
-
-    Args:
-        path: The folder.
-        remedy: End of the error message if it is something else.
-        verify: Also compare the checksums of its files, which reads all of them.
+    """Open a folder of features, memory-mapped; `verify` compares the checksums of its files, which reads all of them.
 
     Raises:
         DamagedFolderError: It is incomplete, or a file was cut or changed.
-        DataError: It is not a folder of features.
+        DataError: It is not a folder of features; the message ends with `remedy`.
         OSError: It cannot be read.
     """
-    check_name(path, remedy)
-    meta = _read_meta(path, remedy)
+    other = f"{path} is not a folder of features of format {_FORMAT}: {remedy}"
+    if not (path / _META).exists():
+        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS}:
+            raise DataError(other)
+        raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:
+        meta = json.loads((path / _META).read_text(encoding="utf-8"))
+        if not isinstance(meta, dict) or meta.get("format") != _FORMAT or "sha256" not in meta:
+            raise DataError(other)
         for name, digest in meta["sha256"].items() if verify else ():
             if file_hash(path / name) != digest:
                 raise ValueError(f"{name} was changed")
         x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
-            columns: list[list[str]] = [[] for _ in next(lines)]
+            columns: list[list[str]] = [[] for _ in next(lines, [])]
             for line in lines:  # with millions of lines much faster than zip(*lines)
                 for column, text in zip(columns, line, strict=True):
                     column.append(text)
@@ -141,41 +131,5 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
             Path(meta["root"]),
             tuple(meta["classes"]),
         )
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        EOFError,
-        StopIteration,
-        csv.Error,
-        FileNotFoundError,
-    ) as error:
+    except (AttributeError, EOFError, FileNotFoundError, LookupError, TypeError, ValueError, csv.Error) as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None
-
-
-def _gather(parts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-    """Take rows of the concatenation of arrays, which is not built."""
-    ends = torch.tensor([len(part) for part in parts]).cumsum(0)
-    numbers = torch.searchsorted(ends, rows, right=True)  # of the part that each row is in
-    block = torch.empty(len(rows), parts[0].shape[1])
-    for n, part in enumerate(parts):
-        block[numbers == n] = part[rows[numbers == n] - (ends[n] - len(part))]
-    return block
-
-
-def _read_meta(path: Path, remedy: str) -> Any:
-    other = DataError(f"{path} is not a folder of features: {remedy}")
-    try:
-        meta = json.loads((path / _META).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DamagedFolderError(f"{path} is damaged ({_META}: {error})") from None
-    except FileNotFoundError:
-        if {file.name for file in path.iterdir() if not file.name.startswith(".")} - {_ARRAY, _ROWS}:
-            raise other from None
-        raise DamagedFolderError(f"{path} is incomplete: it has no {_META}") from None
-    if not isinstance(meta, dict) or not {"format", "sha256", "request"} <= {*meta}:
-        raise other
-    if meta["format"] != _FORMAT:
-        raise DataError(f"{path} has format {meta['format']}, this version reads {_FORMAT}: {remedy}")
-    return meta

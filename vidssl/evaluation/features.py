@@ -1,12 +1,11 @@
 """Features of a list of videos: backbone outputs, averaged over the clips and crops of each video."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor
 
 from vidssl import distributed
@@ -17,11 +16,12 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
-from vidssl.transforms.recipes import UniformCrops, check_short_side
-from vidssl.types import Features
+from vidssl.transforms.recipes import UniformCrops
+from vidssl.types import Batch, Features
 from vidssl.video.reader import DecodeSettings
 
 _log = logging.getLogger(__name__)
+Classifier = Callable[[Tensor], Tensor]  # backbone outputs (B, D) to class probabilities (B, classes)
 
 
 class TestClips(DecodeSettings):
@@ -43,20 +43,13 @@ class TestClips(DecodeSettings):
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
     allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
 
-    @model_validator(mode="after")
-    def _crop_fits(self) -> "TestClips":
-        check_short_side(self.size, self.short_side)
-        return self
-
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are all views of a video."""
-        clip = self.clip.model_dump(include=set(ClipSettings.model_fields))
-        sampler = Uniform(Uniform.Config(**clip, clips=self.clips))
+        sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
         settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
         return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing)
 
 
-@torch.no_grad()
 def extract(
     backbone: Backbone,
     videos: VideoList,
@@ -65,73 +58,84 @@ def extract(
     title: str = "features",
     shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
+    classify: Classifier | None = None,
 ) -> Features:
-    """Average the features of all views of each video; the processes divide the videos among them.
+    """Average the features of all views of each video, as of `encode_videos`.
 
-    With `test.allow_missing` videos that cannot be read have no row: they are in `missing`, ordered by path, and are
-    logged. The backbone is in eval mode meanwhile; no random number is drawn.
+    With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
+    appended to the features of each view.
+    """
 
-    Args:
-        backbone: On the device.
-        videos: The list.
-        test: Clips and crops.
-        device: Device of the backbone.
-        title: Title of the progress bar.
-        shard: (i, n) takes only the videos i, i + n, i + 2n, …: the i-th of n parts, from 0. It can be empty.
-        check: Called before each batch; a VidsslError or Interrupted that it raises ends the work on all processes.
+    def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
+        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
+        return (sum(rows, torch.zeros(())) / len(batch.views),)
+
+    columns, missing = encode_videos(backbone, test.dataset(videos), test, device, average, title, shard, check)
+    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, backbone.dim))  # an empty part of the list
+    return Features(x, torch.from_numpy(videos.labels)[index], index, missing)
+
+
+@torch.no_grad()
+def encode_videos(
+    backbone: Backbone,
+    dataset: ClipDataset,
+    test: TestClips,
+    device: torch.device,
+    encode: Callable[[Batch, Iterator[Tensor]], tuple[Tensor, ...]],
+    title: str,
+    shard: tuple[int, int] = (0, 1),
+    check: Callable[[], None] = lambda: None,
+) -> tuple[list[Tensor], tuple[tuple[str, str], ...]]:
+    """Encode each video of a dataset once, in eval mode; the processes divide the videos among them.
+
+    `encode` makes tensors with B rows from a batch of B videos with uint8 views, and from an iterator over the features
+    (B, D) of each view: to save memory, only one view is float at a time. `shard` (i, n) takes the videos i, i + n,
+    i + 2n, …, which may be none. `check` is called before each batch; a VidsslError or Interrupted that it raises ends
+    the work on all processes. Videos that the dataset skips are logged.
+
+    Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
+    reason of each skipped video, ordered by path.
 
     Raises:
         DataError: A video cannot be used, or all of the list cannot.
         PeerError: That happened on another process.
     """
     first, parts = shard
-    loader = eval_loader(
-        test.dataset(videos),
-        test.batch_size,
-        test.workers,
-        first + parts * distributed.rank(),
-        parts * distributed.world(),
-        test.timeout,
-        test.prefetch,
-    )
+    mine = first + parts * distributed.rank(), parts * distributed.world()
+    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch)
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
-    def work() -> tuple[Tensor, Tensor, list[tuple[str, str]]]:
-        rows = [torch.empty(0, backbone.dim)]  # a process may have no videos
-        indices = [torch.empty(0, dtype=torch.int64)]
+    def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
+        rows: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
         training = backbone.training
         backbone.eval()
         try:
             with closing(on_device(loader, device)) as batches:
                 quiet = not distributed.is_main()
-                bar = progress(batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False)
-                for batch in bar:
+                for batch in progress(
+                    batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False
+                ):
                     check()
                     missing += batch.replaced
                     if len(batch.index):
-                        rows.append(_mean_features(backbone, batch.views, test).cpu())
-                        indices.append(batch.index.cpu())
+                        features = (backbone(normalised(view, test.mean, test.std)).float() for view in batch.views)
+                        with autocast:
+                            rows.append([column.cpu() for column in (batch.index, *encode(batch, features))])
         finally:
             backbone.train(training)
-        return torch.cat(rows), torch.cat(indices), missing
+        return _joined(rows), missing
 
     found = distributed.gather_outcomes(work)
-    missing = sorted(pair for _, _, pairs in found for pair in pairs)
+    missing = sorted(pair for _, pairs in found for pair in pairs)
     for _, reason in missing if distributed.is_main() else ():
         _log.warning("skipped: %s", reason)
-    if len(missing) == len(videos.records):
-        raise DataError(f"none of the {len(missing)} videos of {videos.path} can be read; the first: {missing[0][1]}")
-    index, order = torch.sort(torch.cat([index for _, index, _ in found]))
-    label = torch.tensor(videos.labels)
-    return Features(torch.cat([x for x, _, _ in found])[order], label[index], index, tuple(missing))
+    if len(missing) == len(dataset):
+        path = dataset.videos.path
+        raise DataError(f"none of the {len(missing)} videos of {path} can be read; the first: {missing[0][1]}")
+    columns = _joined([columns for columns, _ in found if columns])
+    return [column[columns[0].argsort()] for column in columns], tuple(missing)
 
 
-def _mean_features(backbone: Backbone, views: Sequence[Tensor], test: TestClips) -> Tensor:
-    """Average features over uint8 views (B, T, C, S, S); to save memory only one of them is float at a time."""
-    total = torch.zeros(())
-    for view in views:
-        clips = normalised(view, test.mean, test.std)
-        with torch.autocast(view.device.type, torch.bfloat16, enabled=test.precision == "bfloat16"):
-            features = backbone(clips).float()
-        total = total + features
-    return total / len(views)
+def _joined(rows: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.cat(column) for column in zip(*rows, strict=True)]

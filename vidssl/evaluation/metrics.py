@@ -18,12 +18,9 @@ def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Seque
 
 
 def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
-    """Predict classes by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
+    """Predict classes (Q,) by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 
-    Ties go to the smaller label.
-
-    Returns:
-        (Q,) int64; -1 for a query without neighbours, as if the gallery holds nothing but the query itself.
+    Ties go to the smaller label. A query without neighbours has class -1.
     """
     labels = gallery.label[neighbours.index[:, :k]]
     # Subtracting the largest similarity avoids overflow and does not change the winner.
@@ -35,13 +32,7 @@ def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float =
 
 
 def chance(query: Features, gallery: Features, exclude: Tensor | None = None) -> float:
-    """Expected R@1 of a random order of the gallery; a query with nothing to find counts as wrong.
-
-    Args:
-        query: Only its labels are used.
-        gallery: Only its labels are used.
-        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find.
-    """
+    """Expected R@1 of a random order of the gallery without the pairs `exclude`; nothing to find counts as wrong."""
     same = torch.bincount(gallery.label, minlength=int(query.label.max()) + 1)[query.label]
     there = torch.full_like(same, len(gallery.label))
     if exclude is not None:
@@ -79,13 +70,8 @@ def confusion(predicted: Tensor, label: Tensor, classes: int) -> Tensor:
 def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> float:
     """Expected calibration error (Guo et al., 2017).
 
-    Videos are binned by their highest probability into `bins` intervals ](m - 1) / bins, m / bins]. The result is the
-    mean of |accuracy - confidence| over the bins, weighted by their numbers of videos.
-
-    Args:
-        probabilities: (N, C), rows sum to 1.
-        label: (N,).
-        bins: Number of intervals.
+    Videos are binned by their highest probability (N, C) into `bins` intervals ](m - 1) / bins, m / bins]. The result
+    is the mean of |accuracy - confidence| over the bins, weighted by their numbers of videos.
     """
     confidence, predicted = probabilities.double().max(dim=1)
     interval = (confidence * bins).ceil().long().clamp(1, bins) - 1
@@ -96,11 +82,7 @@ def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> f
 def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
     """Log of the mean Gaussian potential of all pairs of unit rows (N, D): lower is more uniform, 0 is collapse.
 
-    `log E exp(-t |x - y|²)` (Wang and Isola, 2020). Other papers call its negative uniformity. Rows of zeros are not
-    normalised. With fewer than two rows it is nan.
-
-    Raises:
-        DataError: A feature is not finite.
+    `log E exp(-t |x - y|²)` (Wang and Isola, 2020), nan with fewer than two rows. Others call its negative uniformity.
     """
     check_finite("gallery", x)
     unit = functional.normalize(x.float(), dim=1)
@@ -108,8 +90,7 @@ def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:
         return torch.nan
     total = 0.0
     for start in range(0, len(x), chunk):  # all pairs at once need memory for N² numbers
-        rows = unit[start : start + chunk]
-        total += torch.pdist(rows).pow(2).mul(-t).exp().double().sum().item()
-        others = torch.cdist(rows, unit[start + chunk :], compute_mode="donot_use_mm_for_euclid_dist")
-        total += others.pow(2).mul(-t).exp().double().sum().item()
+        rows, later = unit[start : start + chunk], unit[start + chunk :]
+        for distances in (torch.pdist(rows), torch.cdist(rows, later, compute_mode="donot_use_mm_for_euclid_dist")):
+            total += distances.pow(2).mul(-t).exp().double().sum().item()
     return math.log(total / (len(x) * (len(x) - 1) / 2))

@@ -1,26 +1,25 @@
 """Protocols: metrics of query features against gallery features. None of them trains a network."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol
+from statistics import mean, stdev
+from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from vidssl.config import Settings
-from vidssl.evaluation.metrics import (
-    accuracy,
-    calibration_error,
-    chance,
-    mean_class_accuracy,
-    recall,
-    top_k,
-    uniformity_loss,
-    vote,
-)
+from vidssl.errors import DataError
+from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
+from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features
+
+_FIT_MEMORY = 4 << 30  # bytes of SVM fits that run at a time
 
 
 @dataclass(frozen=True)
@@ -32,50 +31,31 @@ class Measured:
     details: dict[str, Any] = field(default_factory=dict)  # plain data, for example the cost that was chosen
 
 
-class EvaluationProtocol(Protocol):
+class EvaluationProtocol:
     """Measures features against features; configured by its nested `Config`."""
 
-    config: Any
-    probabilities: ClassVar[bool]  # `query.x` are the classifier's probabilities (Q, classes), not features
-    gallery: ClassVar[bool]  # needs a gallery; without one it gets the queries
-    learns: ClassVar[bool]  # from the gallery's labels: no query may be in the gallery
-    labels: ClassVar[bool]  # needs labels
-
-    def __init__(self, config: Any) -> None: ...
-
-    def check(self, label: Tensor) -> None:
-        """Check that it can learn from the labels (N,) of a gallery, before features are extracted.
-
-        Raises:
-            DataError: It cannot.
-        """
-        ...
-
-    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
-        ...
-
-
-PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
-
-
-class Compared:
-    """Defaults of protocols that compare with a gallery and need labels on both sides."""
-
-    probabilities: ClassVar[bool] = False
-    gallery: ClassVar[bool] = True
-    learns: ClassVar[bool] = False
-    labels: ClassVar[bool] = True
+    Config: ClassVar[type[Settings]] = Settings
+    probabilities: ClassVar[bool] = False  # `query.x` are the classifier's probabilities (Q, classes), not features
+    gallery: ClassVar[bool] = True  # needs a gallery; without one it gets the queries
+    learns: ClassVar[bool] = False  # from the gallery's labels: no query may be in the gallery
+    labels: ClassVar[bool] = True  # needs labels
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
     def check(self, label: Tensor) -> None:
-        """Accept any labels."""
+        """Raise a DataError if it cannot learn from the labels (N,) of a gallery, before features are extracted."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""
+        raise NotImplementedError
+
+
+PROTOCOLS: Registry[type[EvaluationProtocol]] = Registry("protocol", "vidssl.evaluation")
 
 
 @PROTOCOLS.register("accuracy")
-class Accuracy(Compared):
+class Accuracy(EvaluationProtocol):
     """Accuracy of the network's own classifier: class probabilities averaged over all clips and crops of a video."""
 
     probabilities: ClassVar[bool] = True
@@ -91,20 +71,17 @@ class Accuracy(Compared):
         check_finite("query", query.x)
         p, label = query.x, query.label
         predicted = torch.sort(p, dim=1, descending=True, stable=True).indices[:, 0]
-        numbers = {"top1": top_k(p, label, 1)}
-        if p.shape[1] > 5:
-            numbers["top5"] = top_k(p, label, 5)
-        numbers["mean_class"] = mean_class_accuracy(predicted, label)
-        numbers["ece"] = calibration_error(p, label, self.config.bins)
+        numbers = {f"top{k}": metrics.top_k(p, label, k) for k in (1, 5) if k == 1 or p.shape[1] > k}
+        numbers["mean_class"] = metrics.mean_class_accuracy(predicted, label)
+        numbers["ece"] = metrics.calibration_error(p, label, self.config.bins)
         return Measured(numbers, predicted)
 
 
 @PROTOCOLS.register("retrieval")
-class Retrieval(Compared):
+class Retrieval(EvaluationProtocol):
     """R@k by cosine: the fraction of queries with a video of their class among the k nearest of the gallery.
 
-    With `center` the mean of the gallery is subtracted from the gallery and the mean of the queries from the queries
-    first, as in the authors' code of SCE and CoCLR.
+    With `center` the means of gallery and queries are subtracted first, as in the authors' code of SCE and CoCLR.
     """
 
     class Config(Settings):
@@ -116,12 +93,12 @@ class Retrieval(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `R@k` for each k and `chance`."""
         neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
-        numbers = recall(neighbours, query, gallery, self.config.ks)
-        return Measured({**numbers, "chance": chance(query, gallery, exclude)})
+        numbers = metrics.recall(neighbours, query, gallery, self.config.ks)
+        return Measured({**numbers, "chance": metrics.chance(query, gallery, exclude)})
 
 
 @PROTOCOLS.register("knn")
-class KNN(Compared):
+class KNN(EvaluationProtocol):
     """Accuracy of the weighted vote of the k nearest videos of the gallery (Wu et al., 2018)."""
 
     class Config(Settings):
@@ -133,12 +110,12 @@ class KNN(Compared):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
-        predicted = vote(neighbours, gallery, self.config.k, self.config.temperature)
-        return Measured(accuracies("knn", predicted, query.label), predicted)
+        predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
+        return Measured(_accuracies("knn", predicted, query.label), predicted)
 
 
 @PROTOCOLS.register("uniformity")
-class Uniformity(Compared):
+class Uniformity(EvaluationProtocol):
     """How evenly the gallery's features cover the sphere (Wang and Isola, 2020); needs no labels."""
 
     labels: ClassVar[bool] = False
@@ -150,16 +127,135 @@ class Uniformity(Compared):
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `uniformity_loss`: 0 is collapse, about -4 is uniform; `details` hold the rows used if not all."""
-        count = len(gallery.x)
+        count, used = len(gallery.x), min(len(gallery.x), self.config.rows)
         if count < 2:
             return Measured({}, details={"rows": count})  # no pairs
-        if count <= self.config.rows:
-            return Measured({"uniformity_loss": uniformity_loss(gallery.x)})
-        chosen = torch.arange(self.config.rows) * count // self.config.rows
-        loss = uniformity_loss(gallery.x[chosen])
-        return Measured({"uniformity_loss": loss}, details={"rows": self.config.rows})
+        chosen = torch.arange(used) * count // used
+        loss = metrics.uniformity_loss(gallery.x[chosen])
+        return Measured({"uniformity_loss": loss}, details={"rows": used} if used < count else {})
 
 
-def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
+class _SvmSettings(Settings):
+    costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+    folds: int = Field(default=3, ge=2)  # of the cross-validation
+    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `lowshot`
+
+
+@PROTOCOLS.register("svm")
+class LinearSVM(EvaluationProtocol):
+    """Accuracy of one-against-rest linear SVMs on unit features, as InterCLR; the cost is found by cross-validation."""
+
+    learns: ClassVar[bool] = True
+
+    class Config(_SvmSettings):
+        """Settings of the protocol."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
+        self.check(gallery.label)
+        x, queries = _unit("gallery", gallery.x), _unit("query", query.x)
+        label = gallery.label.numpy()
+        cost, scores = _choose_cost(x, label, self.config, self.config.folds)
+        predicted = _predict(x, label, cost, queries)
+        details = {"cost": cost, "cross_validation": {str(c): score for c, score in scores.items()}}
+        return Measured(_accuracies("svm", predicted, query.label), predicted, details)
+
+    def check(self, label: Tensor) -> None:
+        """Check that there are two classes, and enough videos of each for the folds."""
+        needed = self.config.folds if len(self.config.costs) > 1 else 1
+        _check_classes("svm", label, needed, "lower folds, give one cost")
+
+
+@PROTOCOLS.register("lowshot")
+class LowShot(EvaluationProtocol):
+    """Accuracy of a linear SVM trained on k videos of each class, over several draws, as InterCLR.
+
+    The cost of each draw is chosen by cross-validation on its own videos, with k folds if k is less than `folds`. A
+    draw of more videos contains the draw of fewer. A k that exceeds the smallest class is skipped, and in the details.
+    """
+
+    learns: ClassVar[bool] = True
+
+    class Config(_SvmSettings):
+        """The shots are those of Goyal et al. (2019), whose protocol InterCLR follows."""
+
+        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
+        draws: int = Field(default=5, ge=2)
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
+        self.check(gallery.label)
+        x, queries, label = _unit("gallery", gallery.x), _unit("query", query.x), gallery.label.numpy()
+        own = {number: np.flatnonzero(label == number) for number in np.unique(label).tolist()}  # rows of each class
+        smallest = min(map(len, own.values()))
+        numbers: dict[str, float] = {}
+        costs: dict[str, list[float]] = {}
+        for k in (k for k in self.config.shots if k <= smallest):
+            found = []
+            for draw in range(self.config.draws):
+                drawn = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in own.items()]
+                rows = np.concatenate(drawn)
+                cost, _ = _choose_cost(x[rows], label[rows], self.config, min(k, self.config.folds))
+                found.append(metrics.accuracy(_predict(x[rows], label[rows], cost, queries), query.label))
+                costs.setdefault(str(k), []).append(cost)
+            numbers |= {f"lowshot@{k}": mean(found), f"lowshot@{k}_spread": stdev(found)}
+        skipped = [k for k in self.config.shots if k > smallest]
+        why = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
+        return Measured(numbers, details={**({"costs": costs} if len(self.config.costs) > 1 else {}), **why})
+
+    def check(self, label: Tensor) -> None:
+        """Check that there are two classes, and enough videos of each for the fewest shots."""
+        _check_classes("lowshot", label, min(self.config.shots), "lower shots")
+
+
+def _check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
+    counts = np.unique(label.numpy(), return_counts=True)[1]
+    if len(counts) < 2 or counts.min() < needed:
+        raise DataError(
+            f"protocol {name} needs at least 2 classes of at least {needed} training videos, and there are "
+            f"{len(counts)}, the smallest of {counts.min()}: {remedy}, or add videos"
+        )
+
+
+def _unit(name: str, x: Tensor) -> np.ndarray:
+    check_finite(name, x)
+    return functional.normalize(x.double(), dim=1).numpy()
+
+
+def _choose_cost(
+    x: np.ndarray, label: np.ndarray, config: _SvmSettings, folds: int
+) -> tuple[float, dict[float, float]]:
+    """Return the smallest cost of the highest cross-validation accuracy, and all accuracies."""
+    costs = sorted(set(config.costs))
+    if len(costs) == 1 or folds < 2:  # nothing to choose from, or nothing to validate on: the middle cost
+        return costs[len(costs) // 2], {}
+    from sklearn.model_selection import StratifiedKFold
+
+    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, label))
+
+    def count_right(cost: float, train: np.ndarray, test: np.ndarray) -> int:
+        return int((_predict(x[train], label[train], cost, x[test]).numpy() == label[test]).sum())
+
+    # Each fit holds its rows in float64, and again as nodes of 16 bytes in liblinear.
+    threads = max(1, min(torch.get_num_threads(), _FIT_MEMORY // (24 * x.size)))
+    if min(len(train) for train, _ in parts) < x.shape[1]:
+        threads = 1  # the dual solver of liblinear uses one random generator per process
+    with ThreadPoolExecutor(threads) as pool:
+        jobs = {cost: [pool.submit(count_right, cost, *part) for part in parts] for cost in costs}
+        scores = {cost: sum(job.result() for job in jobs[cost]) / len(label) for cost in costs}
+    return max(costs, key=lambda cost: scores[cost]), scores
+
+
+def _predict(x: np.ndarray, label: np.ndarray, cost: float, queries: np.ndarray) -> Tensor:
+    """Fit a linear SVM on unit features and predict the classes (Q,) of others."""
+    from sklearn.svm import LinearSVC
+
+    # "auto": primal, unless there are fewer rows than features: the dual converges slowly on many overlapping rows.
+    machine = LinearSVC(C=cost, dual="auto", max_iter=20_000, random_state=0).fit(x, label)
+    return torch.from_numpy(machine.predict(queries))
+
+
+def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     """Return the accuracy and the mean of the per-class accuracies of a protocol."""
-    return {name: accuracy(predicted, label), f"{name}_mean_class": mean_class_accuracy(predicted, label)}
+    mean_class = metrics.mean_class_accuracy(predicted, label)
+    return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}

@@ -27,30 +27,21 @@ class Neighbours:
 def nearest(
     query: Tensor, gallery: Tensor, k: int, exclude: Tensor | None = None, chunk: int = 4096, *, center: bool = False
 ) -> Neighbours:
-    """Return the k gallery rows of highest cosine similarity; equal similarities are ordered by gallery row.
+    """Return the k gallery rows (or all, if fewer) of highest cosine similarity; equal ones are ordered by gallery row.
 
-    Similarities are float32 matrix products of unit vectors. Rows that are equal bit by bit have equal similarities
-    wherever they are in the gallery. The similarity of a row of zeros to everything is 0. The gallery may be
-    memory-mapped: it is read twice, in blocks.
-
-    Args:
-        query: (Q, D) float32.
-        gallery: (G, D) float32.
-        k: Fewer are returned if the gallery is smaller.
-        exclude: (P, 2) int64 pairs of a query row and a gallery row that it must not find.
-        chunk: Maximum number of queries per matrix product.
-        center: First subtract the mean of the queries from the queries, and that of the gallery from the gallery.
-
-    Raises:
-        DataError: A feature is not finite.
+    Similarities are matrix products of unit vectors in float32, for at most `chunk` queries at a time. Rows that are
+    equal bit by bit have equal similarities wherever they are in the gallery. The similarity of a row of zeros is 0.
+    The gallery may be memory-mapped: it is read twice, in blocks. `exclude` (P, 2) int64 are pairs of a query row and a
+    gallery row that it must not find. With `center` the means of the queries and of the gallery are subtracted first.
+    A feature that is not finite is a DataError.
     """
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
-    copies = _Copies(g)
-    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies.first))))
+    copies = _copies(g)
+    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies[1]))))
     pairs = torch.empty(0, 2, dtype=torch.int64) if exclude is None else exclude
     index, similarity = torch.empty(len(query), k, dtype=torch.int64), torch.empty(len(query), k)
-    for start in range(0, len(query) if k else 0, chunk):
+    for start in range(0, len(query), chunk):
         stop = min(start + chunk, len(query))
         own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
         index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, own.numpy())
@@ -67,14 +58,10 @@ def equal_rows(query: Tensor, gallery: Tensor) -> Tensor:
 
 
 def check_finite(name: str, x: Tensor) -> None:
-    """Check that features (N, D) are finite.
-
-    Raises:
-        DataError: They are not; it names the first such row.
-    """
-    finite = torch.isfinite(x).all(dim=1)
-    if not bool(finite.all()):
-        row = int(finite.logical_not().nonzero()[0])
+    """Raise a DataError that names the first row of features (N, D) that is not finite."""
+    broken = (~torch.isfinite(x).all(dim=1)).nonzero()
+    if len(broken):
+        row = int(broken[0])
         raise DataError(f"a {name} feature is not finite (row {row} of {len(x)}): the network or its input is broken")
 
 
@@ -83,17 +70,13 @@ class _Vectors:
 
     def __init__(self, name: str, x: Tensor, center: bool) -> None:
         self.x: Array = x.detach().numpy()
-        self._mean: Array | None = None
-        if center:
-            self._mean = x.detach().mean(dim=0).numpy()
-            if not np.isfinite(self._mean).all():
-                check_finite(name, x)
+        self._mean: Array | None = x.detach().mean(dim=0).numpy() if center else None
         self.norm: Array = np.empty(len(x))
         step = max(1, 2**17 // max(1, x.shape[1]))  # such a block stays in the processor's cache
-        for start in range(0, len(x), step):
-            # In float64 the square of a float32 neither overflows nor is rounded to 0.
-            rows = self._rows(slice(start, start + step)).astype(np.float64)
-            self.norm[start : start + step] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
+        with np.errstate(invalid="ignore"):
+            for block in (slice(start, start + step) for start in range(0, len(x), step)):
+                rows = self._rows(block).astype(np.float64)  # its squares neither overflow nor are rounded to 0
+                self.norm[block] = np.sqrt(np.einsum("nd,nd->n", rows, rows))
         if not np.isfinite(self.norm).all():
             check_finite(name, x)
             raise DataError(f"the {name} features are too large to be centred: the network is broken")
@@ -116,38 +99,33 @@ class _Vectors:
         return self.x[which] if self._mean is None else self.x[which] - self._mean
 
 
-class _Copies:
-    """The gallery rows that occur several times, bit by bit, as the features of a video file with copies do.
+def _copies(gallery: _Vectors) -> tuple[Rows, Rows, Rows]:
+    """Return the rows that occur several times, bit by bit; the first row of each kind; and the kind of each row.
 
-    Matrix products of equal rows can differ in the last bit, by the position of the row. So the similarities of such
-    rows are computed once, for the first of them.
+    Matrix products of equal rows can differ in the last bit, so their similarities are computed once, for the first.
     """
-
-    def __init__(self, gallery: _Vectors) -> None:
-        ordered = np.sort(gallery.norm)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        groups: dict[bytes, list[int]] = {}
-        for row in np.flatnonzero(np.isin(gallery.norm, repeated)).tolist() if len(repeated) else ():
-            key = hashlib.blake2b(gallery.x[row].tobytes(), digest_size=16).digest()  # small, unlike the row
-            groups.setdefault(key, []).append(row)
-        several = [rows for rows in groups.values() if len(rows) > 1]
-        self.first: Rows = np.array([rows[0] for rows in several], np.int64)
-        members = sorted((row, number) for number, rows in enumerate(several) for row in rows)
-        self.rows, self.number = np.array(members, np.int64).reshape(-1, 2).T  # number: place in `first`
+    norms, counts = np.unique(gallery.norm, return_counts=True)
+    rows = np.flatnonzero(np.isin(gallery.norm, norms[counts > 1]))
+    keys = [hashlib.blake2b(gallery.x[row].tobytes(), digest_size=16).hexdigest() for row in rows]
+    _, first, key, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+    several = counts[key] > 1
+    firsts, kind = np.unique(rows[first[key]][several], return_inverse=True)
+    return rows[several], firsts, kind
 
 
-def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: Rows) -> tuple[Tensor, Tensor]:
+def _search(unit: Array, g: _Vectors, copies: tuple[Rows, Rows, Rows], k: int, own: Rows) -> tuple[Tensor, Tensor]:
     """Return rows and similarities (Q, k) for unit vectors (Q, D); `own` are pairs to exclude."""
     step = max(1, _BLOCK // max(unit.shape))
-    of_copies = np.empty((len(unit), len(copies.first)), np.float32)
-    for start in range(0, len(copies.first), step):
-        of_copies[:, start : start + step] = g.similarity(unit, copies.first[start : start + step])
+    repeated, firsts, kind = copies
+    of_firsts = np.empty((len(unit), len(firsts)), np.float32)
+    for start in range(0, len(firsts), step):
+        of_firsts[:, start : start + step] = g.similarity(unit, firsts[start : start + step])
     index, value = torch.empty(len(unit), 0, dtype=torch.int64), torch.empty(len(unit), 0)
     for start in range(0, len(g.x), step):
         product = g.similarity(unit, slice(start, start + step))
         stop = start + product.shape[1]
-        inside = slice(*np.searchsorted(copies.rows, (start, stop)))
-        product[:, copies.rows[inside] - start] = of_copies[:, copies.number[inside]]
+        inside = slice(*np.searchsorted(repeated, (start, stop)))
+        product[:, repeated[inside] - start] = of_firsts[:, kind[inside]]
         left_out = own[(own[:, 1] >= start) & (own[:, 1] < stop)]
         product[left_out[:, 0], left_out[:, 1] - start] = -np.inf
         found, column = _largest(torch.from_numpy(product), k)

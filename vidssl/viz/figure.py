@@ -1,7 +1,7 @@
 """What all figures share: colours, axes without clutter, and writing as PNG."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +31,13 @@ def style(axes: "Axes", title: str, unit: str, pad: float) -> None:
     axes.spines[["left", "bottom"]].set_color(PALE)
 
 
-def png(figure: "Figure", dpi: int) -> bytes:
+def add_legend(axes: "Axes", **options: Any) -> None:
+    """Add a legend without a frame; the options are those of `Axes.legend`."""
+    for text in axes.legend(fontsize=8.5, frameon=False, labelcolor=INK, **options).get_texts():
+        text.set_parse_math(False)  # names may hold dollar signs
+
+
+def png(figure: "Figure", dpi: int = 150) -> bytes:
     """Encode a figure as a PNG file; equal figures give equal bytes."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
@@ -41,8 +47,3 @@ def png(figure: "Figure", dpi: int) -> bytes:
 def shortened(text: str, limit: int) -> str:
     """Cut a text to `limit` characters, the last one an ellipsis."""
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
-
-
-def without_math(text: str) -> str:
-    """Escape dollar signs, between which matplotlib would set a formula."""
-    return text.replace("$", r"\$")

@@ -15,6 +15,8 @@ from vidssl.types import Frames
 
 WIDTH, HEIGHT = 160, 96  # pixels; larger frames are shrunk to fit
 GROWN = 128  # pixels; smaller frames are enlarged by a whole number to at most this height
+_FRAMES = 8  # of a preview, evenly spaced
+_TITLES = {"knn": "kNN", "chance": "Chance"}  # of columns; others have their own names
 
 
 @dataclass(frozen=True)
@@ -27,24 +29,10 @@ class Preview:
     height: int
 
     @property
-    def base64(self) -> str:
-        """The JPEG for a data URI."""
-        return base64.b64encode(self.jpeg).decode("ascii")
-
-    @property
-    def zoom(self) -> int:
-        """Screen pixels for each pixel; whole, so that tiny videos stay sharp."""
-        return max(1, min(GROWN // self.height, WIDTH // self.width))
-
-    @property
-    def shown_width(self) -> int:
-        """Size on the page, screen pixels."""
-        return self.width * self.zoom
-
-    @property
-    def shown_height(self) -> int:
-        """Size on the page, screen pixels."""
-        return self.height * self.zoom
+    def shown(self) -> tuple[int, int]:
+        """Width and height on the page; tiny videos are enlarged by a whole number, so that they stay sharp."""
+        zoom = max(1, min(GROWN // self.height, WIDTH // self.width))
+        return self.width * zoom, self.height * zoom
 
 
 @dataclass(frozen=True)
@@ -54,7 +42,7 @@ class Hit:
     video: str  # key of its preview
     name: str  # such as the path in the list
     label: int  # -1: unknown
-    similarity: float  # to the query
+    similarity: float
 
 
 @dataclass(frozen=True)
@@ -67,28 +55,16 @@ class QueryRow:
     hits: tuple[Hit, ...]
 
 
-def preview(frames: Frames, *, count: int = 8, quality: int = 75) -> Preview:
-    """Make the preview of one video.
-
-    Args:
-        frames: (T, 3, H, W) uint8 RGB, T >= 1.
-        count: Maximum number of frames, evenly spaced.
-        quality: Of the JPEG, 1 to 100.
-
-    Raises:
-        ValueError: The frames have another shape or type.
-    """
-    if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1] != 3 or frames.size == 0:
-        raise ValueError(f"frames are (T, 3, H, W) uint8, got {frames.shape} {frames.dtype}")
+def preview(frames: Frames) -> Preview:
+    """Make the preview of one video from its frames (T, 3, H, W)."""
     total, _, height, width = frames.shape
     scale = min(1.0, HEIGHT / height, WIDTH / width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    kept = frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)].transpose(0, 2, 3, 1)
+    kept = frames[np.linspace(0, total - 1, min(_FRAMES, total)).round().astype(int)].transpose(0, 2, 3, 1)
     small = [cv2.resize(np.ascontiguousarray(frame), size, interpolation=cv2.INTER_AREA) for frame in kept]
     strip = cv2.cvtColor(np.concatenate(small, axis=1), cv2.COLOR_RGB2BGR)
     # Full colour resolution: subsampled chroma would mix colours of neighbouring frames at the seams.
-    how = [cv2.IMWRITE_JPEG_QUALITY, quality]
-    how += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+    how = [cv2.IMWRITE_JPEG_QUALITY, 75, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     return Preview(cv2.imencode(".jpg", strip, how)[1].tobytes(), len(small), *size)
 
 
@@ -105,41 +81,32 @@ def write_retrieval_page(
 ) -> None:
     """Write a page with queries and their nearest videos, playing.
 
-    Args:
-        path: The HTML file.
-        title: Of the page.
-        results: As in results.json: fractions "R@k", "knn", "chance"; "num_queries", "num_gallery", "centered". All
-            are optional; other keys are ignored.
-        queries: In their order on the page.
-        previews: By the `video` of a query or hit; each is embedded once.
-        class_names: By label; without a name label 3 is "class 3".
-        details: Further (name, value) pairs, such as the checkpoint.
-        total_queries: Number of queries searched, if the page has only some of them.
-
-    Raises:
-        ValueError: A video has no preview.
+    `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
+    without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them.
     """
-    shown = [row.video for row in queries] + [hit.video for row in queries for hit in row.hits]
-    if missing := sorted(set(shown) - previews.keys()):
-        raise ValueError(f"{len(missing)} videos have no preview, the first: {missing[0]!r}")
-    sprites = _number(previews[video] for video in shown)
-    names = {label: _class_name(label, class_names) for label in sorted({row.label for row in queries} - {-1})}
+    videos = [row.video for row in queries] + [hit.video for row in queries for hit in row.hits]
     nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
-    page = _ENVIRONMENT.get_template("retrieval.html").render(
+    keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
+
+    def class_name(label: int) -> str:
+        return class_names[label] if label < len(class_names) else f"class {label}"
+
+    _write(
+        path,
+        "retrieval.html",
         title=title,
-        scores=[(_METRIC_NAMES.get(key, key), results[key]) for key in _rates(results)],
+        scores=[(_TITLES.get(key, key), results[key]) for key in keys],
         details=[*_counts(results), *details],
         queries=queries,
-        sprites=sprites,
-        number={video: sprites[previews[video]] for video in shown},
-        total=max(total_queries or 0, len(queries)),
-        classes=names,
+        sprites=_number(previews[video] for video in videos),
+        previews=previews,
+        total=total_queries or len(queries),
+        classes={label: class_name(label) for label in sorted({row.label for row in queries} - {-1})},
         judged=sum(verdict is not None for verdict in nearest),
         right=sum(verdict is True for verdict in nearest),
-        class_name=lambda label: _class_name(label, class_names),
+        class_name=class_name,
         verdict=_verdict,
     )
-    _write(path, page)
 
 
 def write_compare_page(
@@ -148,24 +115,23 @@ def write_compare_page(
     title: str,
     summary: str,
     runs: Mapping[str, Mapping[str, Mapping[str, float]]],
-    curves: bytes | None = None,
-    links: Sequence[tuple[str, str]] = (),
-    strip: Sequence[tuple[str, Preview]] = (),
-    details: Sequence[tuple[str, str]] = (),
+    curves: bytes,
+    links: Sequence[tuple[str, str]],
+    strip: Sequence[tuple[str, Preview]],
 ) -> None:
     """Write a page that compares runs, such as a random with the trained backbone.
+
+    There is one table for each label set with a row for each run; with several runs the last row is the last minus the
+    first, in percentage points.
 
     Args:
         path: The HTML file.
         title: Of the page.
         summary: One paragraph: what was done.
-        runs: Run -> label set -> results as in results.json (fractions "R@1", "R@5", "R@10", "knn", "chance"). One
-            table for each label set with a row for each run; with several runs the last row is the last minus the
-            first, in percentage points.
+        runs: Run -> label set -> results as in results.json.
         curves: Training curves, a PNG file.
         links: (text, file name relative to the page) of further pages.
         strip: (caption, preview) of some training videos.
-        details: (name, value) pairs at the end, such as commands, seconds, versions.
     """
     tables = []
     for label_set in dict.fromkeys(name for run in runs.values() for name in run):
@@ -176,55 +142,36 @@ def write_compare_page(
         tables.append(
             {
                 "name": label_set,
-                "columns": [_METRIC_NAMES.get(key, key) for key in keys],
+                "columns": [_TITLES.get(key, key) for key in keys],
                 "rows": [(run, [row.get(key) for key in keys]) for run, row in rows.items()],
                 "gains": gains if len(rows) > 1 else [],
                 "chance": last.get("chance"),
-                "counts": _counts(last)[:2],
+                "counts": _counts(last),
             }
         )
     sprites = _number(clip for _, clip in strip)
-    page = _ENVIRONMENT.get_template("compare.html").render(
+    _write(
+        path,
+        "compare.html",
         title=title,
         summary=summary,
         tables=tables,
-        curves=None if curves is None else base64.b64encode(curves).decode("ascii"),
+        curves=curves,
         # Quoted, colon included: ? and # in file names keep their meaning, and no link has a scheme.
         links=[(text, quote(target, safe="/")) for text, target in links],
         strip=[(caption, sprites[clip]) for caption, clip in strip],
         sprites=sprites,
-        details=details,
     )
-    _write(path, page)
-
-
-_METRIC_NAMES = {"knn": "kNN", "chance": "Chance"}
-
-
-def _rates(results: Mapping[str, float]) -> list[str]:
-    """Keys of accuracies, in the order of the table."""
-    recalls = sorted((key for key in results if key.startswith("R@")), key=lambda key: int(key[2:]))
-    return recalls + [key for key in ("knn", "chance") if key in results]
 
 
 def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
-    """Numbers of videos, and whether features are centred."""
-    counts = [("num_queries", "Queries"), ("num_gallery", "Gallery")]
-    pairs = [(name, f"{int(results[key]):,} videos") for key, name in counts if key in results]
-    if "centered" in results:
-        pairs.append(("Features", "centred" if results["centered"] else "not centred"))
-    return pairs
+    names = {"num_queries": "Queries", "num_gallery": "Gallery"}
+    return [(name, f"{int(results[key]):,} videos") for key, name in names.items() if key in results]
 
 
 def _number(previews: Iterable[Preview]) -> dict[Preview, int]:
     """Number each distinct preview, for its CSS class."""
     return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}
-
-
-def _class_name(label: int, class_names: Sequence[str]) -> str:
-    if label < 0:
-        return ""
-    return class_names[label] if label < len(class_names) else f"class {label}"
 
 
 def _verdict(query: int, hit: int) -> bool | None:
@@ -235,10 +182,8 @@ def _verdict(query: int, hit: int) -> bool | None:
 def _short(name: str, limit: int = 22) -> str:
     """File name, with its middle left out if it is long: videos often differ at the start or end."""
     own = name.rstrip("/").rsplit("/", 1)[-1] or name
-    if len(own) <= limit:
-        return own
     tail = limit // 2
-    return f"{own[: limit - tail - 1]}…{own[-tail:]}"
+    return own if len(own) <= limit else f"{own[: limit - tail - 1]}…{own[-tail:]}"
 
 
 def _percent(fraction: float | None) -> str:
@@ -250,12 +195,19 @@ def _points(difference: float | None) -> str:
     return "–" if difference is None else f"{round(100 * difference, 1) + 0.0:+.1f}".replace("-", "−")
 
 
-def _write(path: Path, page: str) -> None:
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _write(path: Path, template: str, **content: object) -> None:
+    environment = Environment(
+        loader=PackageLoader("vidssl.viz"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=_percent, points=_points, short=_short, base64=_base64)
+    page = environment.get_template(template).render(content)
     # File names on Linux may hold bytes that are not UTF-8: they become "?".
     write_whole(path, page.encode("utf-8", errors="replace"))
-
-
-_ENVIRONMENT = Environment(
-    loader=PackageLoader("vidssl.viz"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-)
-_ENVIRONMENT.filters.update(percent=_percent, points=_points, short=_short)

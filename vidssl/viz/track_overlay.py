@@ -15,73 +15,52 @@ from vidssl.types import Frames, Tracks
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255
 
-COLOURS = (
-    (255, 122, 89),
-    (64, 196, 255),
-    (255, 209, 71),
-    (124, 224, 128),
-    (214, 140, 255),
-    (255, 158, 205),
-    (93, 226, 214),
-    (190, 200, 212),
-)
+_CODES = ("ff7a59", "40c4ff", "ffd147", "7ce080", "d68cff", "ff9ecd", "5de2d6", "bec8d4")
+COLOURS = [tuple(bytes.fromhex(code)) for code in _CODES]
 _SHADE = (18, 20, 24)  # outline of every line, so that it is visible on bright frames
 _SIDE = 360  # pixels; smaller frames are enlarged by a whole number to about this short side
 _LONGEST = 1920  # pixels; limit of the longer side after that, for H.264 and screens
 _TRAIL = 12  # frames for which the path of a track stays visible
+_SHOWN = 5  # boxes drawn in a frame, those with the highest scores
 
 
-def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks, shown: int = 5) -> list[Image]:
-    """Draw the boxes of the best tracks, with their scores and recent paths.
+def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks) -> list[Image]:
+    """Draw the boxes of the best tracks, with their scores and recent paths; small frames are enlarged.
 
-    Args:
-        frames: (T, 3, H, W).
-        numbers: Of the frames, as in `tracks`.
-        tracks: Boxes in pixels of the frames.
-        shown: Tracks drawn in each frame, those with the highest scores.
-
-    Returns:
-        T images (H', W', 3) with even sides; small frames are enlarged.
+    `numbers` are those of the frames in `tracks`. The T images have even sides.
     """
     scale, line = _sizes(frames)
     images = []
-    for frame, number in zip(frames.transpose(0, 2, 3, 1), numbers, strict=True):
+    for frame, number in zip(frames, numbers, strict=True):
         image = _enlarged(frame, scale)
         here = np.flatnonzero(tracks.frames == number)
-        best = here[np.argsort(-tracks.scores[here], kind="stable")][:shown]
+        best = here[np.argsort(-tracks.scores[here], kind="stable")][:_SHOWN]
         for row in best[::-1]:  # the best one on top
-            track = int(tracks.track[row])
+            track = tracks.track[row]
             colour = COLOURS[track % len(COLOURS)]
             recent = (tracks.track == track) & (tracks.frames <= number) & (tracks.frames > number - _TRAIL)
-            _path(image, tracks.boxes[recent] * scale, colour, line)
-            _box(image, tracks.boxes[row] * scale, colour, line, f"{tracks.scores[row]:.2f}")
+            boxes = tracks.boxes[recent] * scale
+            path = ((boxes[:, :2] + boxes[:, 2:]) / 2).round().astype(np.int32)
+            cv2.polylines(image, [path], False, _SHADE, line + 2, cv2.LINE_AA)
+            cv2.polylines(image, [path], False, colour, line, cv2.LINE_AA)
+            _draw_box(image, tracks.boxes[row] * scale, colour, line, tracks.scores[row])
         images.append(image)
     return images
 
 
-def draw_pairs(frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32], shown: int = 5) -> Image:
-    """Draw patch pairs: two frames side by side, in which boxes of one colour belong together.
+def draw_pairs(frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.float32]) -> Image:
+    """Draw the best patch pairs: two frames (2, 3, H, W) side by side, in which boxes of one colour belong together.
 
-    Args:
-        frames: (2, 3, H, W).
-        boxes: (N, 2, 4) xyxy, pixels of the frames.
-        scores: (N,).
-        shown: Pairs drawn, those with the highest scores.
-
-    Returns:
-        (H', W', 3) with even sides; small frames are enlarged.
+    `boxes` (N, 2, 4) are pixels of the frames, `scores` (N,). Small frames are enlarged; the sides are even.
     """
     scale, line = _sizes(frames)
-    order = np.argsort(-scores, kind="stable")[:shown]
-    halves = []
-    for side, frame in enumerate(frames.transpose(0, 2, 3, 1)):
-        image = _enlarged(frame, scale)
-        for rank in reversed(range(len(order))):
-            box, colour = boxes[order[rank], side] * scale, COLOURS[rank % len(COLOURS)]
-            _box(image, box, colour, line, f"{scores[order[rank]]:.2f}")
-        halves.append(image)
-    between = np.full((halves[0].shape[0], 4 * line // 2 * 2, 3), 255, np.uint8)
-    return np.concatenate([halves[0], between, halves[1]], axis=1)
+    best = np.argsort(-scores, kind="stable")[:_SHOWN]
+    left, right = (_enlarged(frame, scale) for frame in frames)
+    for rank, row in reversed([*enumerate(best)]):  # the best one on top
+        for side, image in enumerate((left, right)):
+            _draw_box(image, boxes[row, side] * scale, COLOURS[rank], line, scores[row])
+    between = np.full((len(left), 4 * line // 2 * 2, 3), 255, np.uint8)
+    return np.concatenate([left, between, right], axis=1)
 
 
 def write_mp4(path: Path, images: Iterable[Image], fps: float) -> None:
@@ -113,27 +92,18 @@ def _sizes(frames: Frames) -> tuple[int, int]:
     return scale, max(1, round(short * scale / 240))
 
 
-def _enlarged(image: Image, scale: int) -> Image:
-    height, width = (side * scale // 2 * 2 for side in image.shape[:2])
-    large = cv2.resize(np.ascontiguousarray(image), None, fx=scale, fy=scale, interpolation=cv2.INTER_NEAREST)
-    large = cv2.copyMakeBorder(
-        large, 0, image.shape[0] * scale % 2, 0, image.shape[1] * scale % 2, cv2.BORDER_REPLICATE
-    )
-    return np.ascontiguousarray(large[: max(height, 2), : max(width, 2)], np.uint8)
+def _enlarged(frame: Frames, scale: int) -> Image:
+    """Enlarge a frame (3, H, W) to an image (H', W', 3) with even sides."""
+    height, width = (max(2, side * scale // 2 * 2) for side in frame.shape[1:])
+    image = cv2.resize(np.ascontiguousarray(frame.transpose(1, 2, 0)), (width, height), interpolation=cv2.INTER_NEAREST)
+    return np.asarray(image, np.uint8)
 
 
-def _path(image: Image, boxes: NDArray[np.float32], colour: tuple[int, int, int], line: int) -> None:
-    middles = ((boxes[:, :2] + boxes[:, 2:]) / 2).round().astype(np.int32)
-    for shade, thick in ((_SHADE, line + 2), (colour, line)):
-        cv2.polylines(image, [middles[:, None]], False, shade, thick, cv2.LINE_AA)
-
-
-def _box(image: Image, box: NDArray[np.float32], colour: tuple[int, int, int], line: int, text: str) -> None:
+def _draw_box(image: Image, box: NDArray[np.float32], colour: tuple[int, ...], line: int, score: float) -> None:
     x1, y1, x2, y2 = (round(float(value)) for value in box)
-    far = x2 - 1, y2 - 1
-    cv2.rectangle(image, (x1, y1), far, _SHADE, 2 * line + 2, cv2.LINE_AA)
-    cv2.rectangle(image, (x1, y1), far, colour, 2 * line, cv2.LINE_AA)
-    font, size = cv2.FONT_HERSHEY_SIMPLEX, 0.32 + 0.08 * line
+    for shade, thickness in ((_SHADE, 2 * line + 2), (colour, 2 * line)):
+        cv2.rectangle(image, (x1, y1), (x2 - 1, y2 - 1), shade, thickness, cv2.LINE_AA)
+    text, font, size = f"{score:.2f}", cv2.FONT_HERSHEY_SIMPLEX, 0.32 + 0.08 * line
     (wide, high), below = cv2.getTextSize(text, font, size, 1)
     top = max(y1 - high - below - 2, 0)
     left = min(max(x1 - line, 0), max(image.shape[1] - wide - 6, 0))

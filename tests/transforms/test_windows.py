@@ -11,7 +11,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Window
-from vidssl.transforms.crops import View, mirrored, shown_of
+from vidssl.transforms.crops import View
 from vidssl.types import Tracks
 
 SIZE = 24
@@ -137,8 +137,6 @@ def test_a_rotated_or_sheared_view_has_no_window():
         for key in range(8):
             (view,) = RECIPES["infomin"](config)(frames, generator(16, key))
             assert (view.window is not None) == there
-    (view,) = RECIPES["infomin"](config)(frames, generator(16, 0))
-    assert mirrored(view).window is None and shown_of(view, frames[:, :, ::2], frames).window is None
 
 
 def test_colour_operations_leave_boxes_and_masks_in_place(digits):

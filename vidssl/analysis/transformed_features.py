@@ -8,7 +8,6 @@ Shapes: N samples (clips), V versions of each, D units; B videos of a batch.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
 from vidssl.registry import did_you_mean
-from vidssl.transforms import View, center_crop
+from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
@@ -108,13 +107,13 @@ class Trajectories:
 
 
 @dataclass(frozen=True)
-class _CorruptedSquare:
+class _CorruptedSquare(Recipe):
     """A recipe: the central square of a clip, then all its corruptions."""
 
     size: int
     short_side: int | None
     corruptions: Sequence[Corruption]
-    difference: ClassVar[float] = 0.0
+    difference: float = 0.0
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         view = center_crop(frames, self.size, self.short_side)

@@ -1,8 +1,8 @@
 """Augmentations of clips, and recipes that combine them.
 
-Every operation takes and returns uint8 RGB frames (T, C, H, W), channels last in memory; crops return a view, which
-also holds its window in the source frames. An operation treats all frames of a clip alike, never changes its input,
-and draws random numbers only from the generator passed to it.
+Every operation takes and returns uint8 RGB frames (T, C, H, W), channels last in memory; crops return a view. An
+operation treats all frames of a clip alike, never changes its input, and draws random numbers only from the generator
+passed to it.
 """
 
 from vidssl.transforms.crops import Box, View, Window, center_crop, crop_resize, random_box, random_resized_crop

@@ -94,7 +94,7 @@ def track_videos(
     from vidssl.commands.load import load_subject
     from vidssl.commands.track_overlays import draw_overlays
     from vidssl.data.video_list import read_list
-    from vidssl.tracking import track_list
+    from vidssl.tracking import Tracker, track_list
 
     given = [name for name in ("clips", "crops", "size", "batch_size") if getattr(options, name) is not None]
     if given:
@@ -106,15 +106,11 @@ def track_videos(
     subject = load_subject(options)
     test = subject.test
     done = track_list(
-        subject.backbone,
+        Tracker(subject.backbone, config, subject.device, test.mean, test.std),
         listed,
+        test,
         out,
-        config,
-        subject.device,
-        test.mean,
-        test.std,
         {"weights": subject.weights},
-        reading=test,
         workers=usable_cpus() if options.workers is None else options.workers,
         timeout=timeout,
         shard=part,

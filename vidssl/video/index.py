@@ -1,10 +1,9 @@
 """Packet index: which packet of a video file holds which frame, read in one pass without decoding.
 
 A file stores *packets*, one compressed frame each, in decoding order. A packet has up to two timestamps: `dts`, when
-it is decoded, and `pts`, when its frame is shown. They differ where there are *B-frames*, which refer to a later frame,
-so that this one is stored first. Frame i is the i-th frame in the order of presentation; sorting the packets by pts
-numbers them. AVI has no pts: there the types of the frames (B or not) give the order. Decoding can start at a *key
-frame* only, which refers to no other frame.
+it is decoded, and `pts`, when its frame is presented. They differ where there are *B-frames*, which refer to a later
+frame, so that this one is stored first. Sorting the packets by pts numbers the frames. AVI has no pts: there the types
+of the frames (B or not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
 
     packet            0   1   2   3   4   5   6
     type              I   P   B   B   P   B   B       I: key frame
@@ -16,7 +15,6 @@ import logging
 import mmap
 import zipfile
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -62,12 +60,7 @@ class Packets:
 
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
-    """Index the first video stream of an open container.
-
-    Args:
-        container: At its start; it is at its end afterwards.
-        path: The file.
-        max_pixels: As for `open_container`.
+    """Index the first video stream of a container at its start; it is at its end afterwards.
 
     Raises:
         DecodeError: The file cannot be read to its end, or holds no frame.
@@ -75,7 +68,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = container.streams.video[0]
     name = container.format.name
     codec = stream.codec_context
-    frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name))
+    frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name), lambda packet: _SHOWN)
     times, types, keys = array("q"), bytearray(), list[int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
@@ -87,24 +80,28 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         if packet.is_keyframe:
             keys.append(len(times))
         times.append(time)
-        types.append(_HIDDEN if packet.is_discard else frame_type(packet) if frame_type else _SHOWN)
+        types.append(_HIDDEN if packet.is_discard else frame_type(packet))
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    height, width = codec.height, codec.width
-    frame_of = None
+    stamps, frame_of = np.array(times), None
     if ordered:
         order = _order_in_avi if name == "avi" else _order_by_pts
-        frame_of = order(np.array(times), np.frombuffer(types, np.uint8), codec)
+        frame_of = order(stamps, np.frombuffer(types, np.uint8), codec)
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
-        return Packets(VideoMeta(_nonzero(_count(path, max_pixels), path), rate, height, width))
-    count = _nonzero(int(frame_of.max(initial=-1)) + 1, path)
-    if name != "avi":  # whose timestamps are frame numbers
-        rate = _frame_rate(np.array(times)[frame_of >= 0], float(stream.time_base), rate)
-    meta = VideoMeta(count, rate, height, width)
+        frame_of, count = None, _count(path, max_pixels)
+    else:
+        count = int(frame_of.max()) + 1
+        if name != "avi":  # whose timestamps are frame numbers
+            rate = _frame_rate(stamps[frame_of >= 0], float(stream.time_base), rate)
+    if count == 0:
+        raise DecodeError(f"{path}: the video stream has no frames")
+    meta = VideoMeta(count, rate, codec.height, codec.width)
+    if frame_of is None:
+        return Packets(meta)
     if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
         keys = keys[:1]  # containers without an index mark every packet as a key frame
     starts = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
-    return Packets(meta, frame_of, starts, None if name in _NO_SEEK else np.array(times)[starts])
+    return Packets(meta, frame_of, starts, None if name in _NO_SEEK else stamps[starts])
 
 
 def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> float:
@@ -113,12 +110,6 @@ def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> floa
         return header
     measured = (len(pts) - 1) / (float(pts.max() - pts.min()) * time_base)
     return header if abs(measured / header - 1) < 0.01 else measured
-
-
-def _nonzero(count: int, path: Path) -> int:
-    if count == 0:
-        raise DecodeError(f"{path}: the video stream has no frames")
-    return count
 
 
 def _count(path: Path, max_pixels: int) -> int:
@@ -139,7 +130,7 @@ _HIDDEN, _SHOWN, _B_FRAME, _UNKNOWN = range(4)
 
 
 def _vp8_type(packet: Any) -> int:
-    """Read show_frame (RFC 6386, section 9.1): alternate reference frames are decoded but never shown."""
+    """Read show_frame (RFC 6386, section 9.1): alternate reference frames are decoded but never presented."""
     return _SHOWN if memoryview(packet)[0] >> 4 & 1 else _HIDDEN
 
 
@@ -197,16 +188,13 @@ _Key = tuple[str, int, int]  # path, size and modification time: a changed file 
 _CACHE_SIZE = 4096  # files; a few kB each
 _CACHE_FORMAT = 2  # of the files under data.cache
 _ARRAYS = ("frame_of", "keys", "key_times")
-_cache: OrderedDict[_Key, Packets] = OrderedDict()
+_cache: dict[_Key, Packets] = {}
 
 
 def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Return the index of a file from the cache of this process, else from `folder`, else from `read`.
 
     Where the folder cannot be read or written, one warning is logged and each process indexes the files itself.
-
-    Raises:
-        DecodeError: From `read`.
     """
     packets = _cache.get(key)
     if packets is None:
@@ -218,8 +206,7 @@ def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) 
                 _save(file, packets)
         _cache[key] = packets
         if len(_cache) > _CACHE_SIZE:
-            _cache.popitem(last=False)
-    _cache.move_to_end(key)
+            del _cache[next(iter(_cache))]
     return packets
 
 
@@ -237,7 +224,7 @@ def _load(file: Path) -> Packets | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn_once("read", file, error)
+        _warn_once(file, error)
         return None
     except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
         return None  # a damaged file is written again
@@ -251,18 +238,14 @@ def _save(file: Path, packets: Packets) -> None:
         with replacing(file) as content:
             np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
     except OSError as error:
-        _warn_once("write", file, error)
+        _warn_once(file, error)
 
 
 _warned = mmap.mmap(-1, 1)  # shared with forked workers: one warning for all of them
 
 
-def _warn_once(action: str, file: Path, error: OSError) -> None:
+def _warn_once(file: Path, error: OSError) -> None:
     if not _warned[0]:
         _warned[0] = 1
-        _log.warning(
-            "cannot %s data.cache %s: %s; each process reads the packets of such files itself",
-            action,
-            file.parent,
-            error.strerror or error,
-        )
+        reason = error.strerror or error
+        _log.warning("cannot use data.cache %s: %s; each process reads the packets itself", file.parent, reason)

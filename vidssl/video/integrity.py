@@ -16,17 +16,17 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 import av
+import numpy as np
 
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import open_container
 from vidssl.video.frame_folder import is_image
-from vidssl.video.reader import Video, open_video
+from vidssl.video.reader import open_video
 
 Fault = tuple[str, str]  # its name and the reason
 
@@ -39,10 +39,10 @@ _GAP = 10.0  # seconds between two frames that are a timestamp gap, if they are 
 def check_video(
     path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
-    """Decode every frame of a video and classify its defects.
+    """Decode every frame of a video file or image folder and classify its defects.
 
     Args:
-        path: A file, or a folder of images.
+        path: The video.
         fps: Frames per second of images.
         max_pixels: Largest height x width; larger videos are refused from the header.
         alive: Called after each packet and frame, for timeouts.
@@ -55,41 +55,32 @@ def check_video(
         return None, [("empty", "the file has 0 bytes")]
     images = path.is_dir() or is_image(path)
     missing = None if images else missing_bytes(path)
-    contents, meta = _Contents(), None
-    sizes: list[Fault] = []
+    contents, meta, failure = _Contents(), None, None
+    shapes: dict[tuple[int, ...], None] = {}
     try:
         if not images:
             contents = _read(path, max_pixels, alive)
-        video = open_video(path, max_pixels=max_pixels, fps=fps)
-        meta = video.meta
-        failure, sizes = _decode(video, alive)
-    except TooLargeError as error:
-        return None, [("oversized", _reason(error, path))]
-    except NoVideoError as error:
-        return None, [("no video stream", _reason(error, path))]
-    except DecodeError as error:
-        failure = _reason(error, path)
-    if contents.cut or (missing and (failure or not contents.complete)):
-        reason = "; ".join(filter(None, (missing or "it ends within a packet", contents.shortfall, failure)))
-        return meta, [*sizes, ("truncated", reason)]
-    if failure:
-        return meta, [*sizes, ("decode error" if meta or contents.packets else "not a video", failure)]
-    return meta, [*sizes, *contents.mismatches()]
-
-
-def _decode(video: Video, alive: Callable[[], None]) -> tuple[str | None, list[Fault]]:
-    """Decode all frames. Returns the reason of a failure, and a fault if the frames have several sizes."""
-    shapes: dict[tuple[int, ...], None] = {}
-    failure = None
-    with video:
-        try:
+        with open_video(path, max_pixels=max_pixels, fps=fps) as video:
+            meta = video.meta
             for image in video.iter_frames():
                 shapes[image.shape] = None
                 alive()
-        except DecodeError as error:
-            failure = _reason(error, Path(video.path))
-    sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
-    return failure, [("several sizes", f"its frames are {sizes}")] if len(shapes) > 1 else []
+    except (TooLargeError, NoVideoError) as error:
+        name = "oversized" if isinstance(error, TooLargeError) else "no video stream"
+        return None, [(name, _reason(error, path))]
+    except DecodeError as error:
+        failure = _reason(error, path)
+    faults: list[Fault] = []
+    if len(shapes) > 1:
+        sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
+        faults.append(("several sizes", f"its frames are {sizes}"))
+    shortfall = contents.shortfall()
+    if contents.cut or (missing and (failure or shortfall is not None)):
+        reason = "; ".join(filter(None, (missing or "it ends within a packet", shortfall, failure)))
+        return meta, [*faults, ("truncated", reason)]
+    if failure:
+        return meta, [*faults, ("decode error" if meta or contents.packets else "not a video", failure)]
+    return meta, [*faults, *contents.mismatches()]
 
 
 @dataclass
@@ -108,21 +99,16 @@ class _Contents:
     def seconds(self) -> float:
         return max(self.end - self.start, 0.0)
 
-    @property
-    def complete(self) -> bool:
-        """Whether all frames that the header states are there; False if it states none."""
-        if self.header_frames:
-            return self.packets >= self.header_frames
-        frame = self.seconds / max(self.packets, 1)
-        return self.header_seconds is not None and self.seconds >= self.header_seconds - 1.5 * frame
-
-    @property
     def shortfall(self) -> str | None:
-        if self.header_frames > self.packets:
-            return f"{self.packets} of {self.header_frames} frames are there"
-        if self.header_seconds is not None and not self.complete:
-            return f"{self.seconds:.2f} of {self.header_seconds:.2f} s are there"
-        return None
+        """What the packets lack of what the header states; None: nothing; empty: the header states no length."""
+        if self.header_frames:
+            frames = f"{self.packets} of {self.header_frames} frames are there"
+            return frames if self.packets < self.header_frames else None
+        if self.header_seconds is None:
+            return ""
+        frame = self.seconds / max(self.packets, 1)
+        seconds = f"{self.seconds:.2f} of {self.header_seconds:.2f} s are there"
+        return seconds if self.seconds < self.header_seconds - 1.5 * frame else None
 
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
@@ -137,18 +123,14 @@ class _Contents:
             if off > max(1.0, _TOLERANCE * self.header_seconds):
                 reason = f"the header states {self.header_seconds:.2f} s, the file has {self.seconds:.2f} s"
                 found.append(("header mismatch", reason))
-        steps = [after - before for before, after in pairwise(sorted(self.times))]
-        if steps and max(steps) > max(_GAP, sum(steps) / 2):
-            found.append(("timestamp gap", f"one frame lasts {max(steps):.1f} of {sum(steps):.1f} s"))
+        steps = np.diff(np.sort(self.times))
+        if len(steps) and steps.max() > max(_GAP, steps.sum() / 2):
+            found.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))
         return found
 
 
 def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
-    """Read the header and all packets.
-
-    Raises:
-        DecodeError: From `open_container`.
-    """
+    """Read the header and all packets."""
     with open_container(path, max_pixels) as container:
         video = container.streams.video[0]
         seconds = None
@@ -184,16 +166,13 @@ _EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 
 
 def missing_bytes(path: Path) -> str | None:
-    """Compare the size of a file with the one in its outermost headers.
+    """Compare the size of a file with the one in its outermost headers: what is missing, or None.
 
     MP4 and MOV are a sequence of boxes, one of which is the index; AVI is a sequence of RIFF chunks; Matroska and WebM
     are one segment. Each starts with its number of bytes. Other formats store no size.
-
-    Returns:
-        What is missing, without the name of the file; None if nothing is, or the format stores no size.
     """
     size = path.stat().st_size
-    end: int | None
+    end: int | None = None
     indexed = True
     with open(path, "rb") as file:
         head = file.read(12)
@@ -201,8 +180,8 @@ def missing_bytes(path: Path) -> str | None:
             end, indexed = _end_of_boxes(file, size)
         elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
             end = _end_of_riff(file, size)
-        else:
-            end = _end_of_segment(file) if head[:4] == _EBML else None
+        elif head[:4] == _EBML:
+            end = _end_of_segment(file)
     if end is not None and end > size:
         return f"its header states {end} bytes, it has {size}"
     return None if indexed else "its index (moov) is missing"

@@ -43,8 +43,8 @@ class Packets:
     """The packets (P) of the first video stream of a file, in the order of the file, which is that of decoding."""
 
     meta: VideoMeta
-    # (P,) frame that the packet holds, in order of presentation; -1: a packet that is not shown. None: timestamps and
-    # types do not give the order; the frames are then counted as the decoder returns them.
+    # (P,) frame that the packet holds; -1: one that is not presented. None: timestamps and types do not give the order;
+    # the frames are then counted as the decoder returns them.
     frame_of: NDArray[np.int32] | None = None
     keys: NDArray[np.int32] | None = None  # (K,) packets at which decoding can start; the first is 0
     key_times: NDArray[np.int64] | None = None  # (K,) their timestamps, for seeks; None where seeking is unreliable
@@ -82,10 +82,9 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         times.append(time)
         types.append(_HIDDEN if packet.is_discard else frame_type(packet))
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    stamps, frame_of = np.array(times), None
-    if ordered:
-        order = _order_in_avi if name == "avi" else _order_by_pts
-        frame_of = order(stamps, np.frombuffer(types, np.uint8), codec)
+    stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
+    presented = _presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
+    frame_of = _order(presented, kinds) if ordered and presented is not None else None
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         frame_of, count = None, _count(path, max_pixels)
@@ -114,14 +113,11 @@ def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> floa
 
 def _count(path: Path, max_pixels: int) -> int:
     """Count the frames by decoding the file once, without conversion to RGB."""
-    count = 0
     with open_container(path, max_pixels) as container:
         try:
-            for _ in container.decode(container.streams.video[0]):
-                count += 1
+            return sum(1 for _ in container.decode(container.streams.video[0]))
         except av.FFmpegError as error:
-            raise DecodeError(f"{path}: frame {count} cannot be decoded: {error.strerror}") from None
-    return count
+            raise DecodeError(f"{path}: cannot decode: {error.strerror}; the file is damaged") from None
 
 
 # Types of frames and order of presentation -------------------------------------------------------------------
@@ -150,36 +146,27 @@ _EMPTY_VOP = 19  # bytes; FFmpeg treats packets up to this size as empty frames
 _FRAME_TYPES: dict[tuple[str, str], Callable[[Any], int]] = {("", "vp8"): _vp8_type, ("avi", "mpeg4"): _mpeg4_type}
 
 
-def _order_by_pts(pts: NDArray[np.int64], types: NDArray[np.uint8], _: Any) -> NDArray[np.int32] | None:
-    """Number the shown frames by pts; None where two have the same."""
-    shown = np.flatnonzero(types == _SHOWN)
-    order = np.argsort(pts[shown], kind="stable")
-    if np.any(np.diff(pts[shown][order]) == 0):
+def _order(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
+    """Number the frames by time of presentation; None where two have the same."""
+    shown = np.flatnonzero(types != _HIDDEN)
+    order = np.argsort(times[shown], kind="stable")
+    if np.any(np.diff(times[shown][order]) == 0):
         return None
-    frame_of = np.full(len(pts), -1, np.int32)
+    frame_of = np.full(len(times), -1, np.int32)
     frame_of[shown[order]] = np.arange(len(shown))
     return frame_of
 
 
-def _order_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec: Any) -> NDArray[np.int32] | None:
-    """Number the frames of an AVI file: without B-frames in the order of the packets, else by the types (MPEG-4)."""
-    count = len(types)
-    if np.any(np.diff(dts) <= 0):
+def _presentation_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec: Any) -> NDArray[np.int64] | None:
+    """Times of presentation, counted in packets: as stored without B-frames, else by the types (MPEG-4 only)."""
+    times = np.arange(len(types))
+    if np.any(np.diff(dts) <= 0) or np.any(types == _UNKNOWN):
         return None
     if codec.name != "mpeg4":
-        return None if codec.codec.reorder else np.arange(count, dtype=np.int32)
-    if np.any(types == _UNKNOWN):
-        return None
-    frame_of = np.empty(count, np.int32)
-    held, number = 0, 0  # an I- or P-frame is held back, and shown when the next I- or P-frame is decoded
-    for packet in range(1, count):
-        if types[packet] == _B_FRAME:
-            frame_of[packet] = number
-        else:
-            frame_of[held], held = number, packet
-        number += 1
-    frame_of[held] = number
-    return frame_of
+        return None if codec.codec.reorder else times
+    held = np.flatnonzero(types != _B_FRAME)  # an I- or P-frame is presented when the next one is decoded
+    times[held] = [*held[1:], len(times)]
+    return times
 
 
 # Cache in memory and on disk ---------------------------------------------------------------------------------

@@ -1,14 +1,8 @@
 """Integrity check: decode a file completely and classify its defects.
 
-A truncated file and one with a wrong header are told apart by the sizes that containers store: MP4, MOV, AVI, Matroska
-and WebM record in their outermost header how many bytes they have. A file with fewer bytes, and with fewer frames or
-seconds than its header states or a decoding error, is `truncated`. A file with all its bytes that decodes to its end,
-but has another number of frames or seconds, is a `header mismatch`.
-
-Limits: FLV stores a duration but no size, so a file cut between two frames is a `header mismatch`. MPEG, transport
-streams, ASF and GIF store neither: cut within a frame they are a `decode error`, if the decoder notices; cut between
-two frames they are valid shorter videos. FFmpeg derives the duration of MP4 and MOV from the frames, so only a wrong
-number of frames is found there.
+A truncated file is distinguished from one with a wrong header by the sizes that containers store: with fewer bytes than
+its outermost header states, and with fewer frames or seconds or a decoding error, it is `truncated`; with all its bytes
+and another number of frames or seconds, it is a `header mismatch`.
 """
 
 import math
@@ -41,15 +35,9 @@ def check_video(
 ) -> tuple[VideoMeta | None, list[Fault]]:
     """Decode every frame of a video file or image folder and classify its defects.
 
-    Args:
-        path: The video.
-        fps: Frames per second of images.
-        max_pixels: Largest height x width; larger videos are refused from the header.
-        alive: Called after each packet and frame, for timeouts.
-
-    Returns:
-        The metadata, None where the video cannot be opened; and its faults: empty, not a video, no video stream,
-        oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
+    `fps` is that of images; `max_pixels` the largest height x width; `alive` is called after each packet and frame, for
+    timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
+    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
     """
     if not path.is_dir() and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]

@@ -76,12 +76,11 @@ class FrameFolder:
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        for number in wanted:
-            yield number, self._read(self._files[number])
+        return ((number, self._read(self._files[number])) for number in wanted)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all images."""
-        yield from map(self._read, self._files)
+        return map(self._read, self._files)
 
     def close(self) -> None:
         """Do nothing: no file is open."""

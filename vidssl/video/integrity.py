@@ -75,8 +75,8 @@ def check_video(
 class _Contents:
     """What the header of a file states, and what its packets contain."""
 
-    header_frames: int = 0  # 0: not stated
-    header_seconds: float | None = None
+    stated: float | None = None  # length by the header; None: it states none
+    unit: str = "frames"  # of this length, or "s"
     packets: int = 0  # of the first video stream
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
@@ -84,33 +84,28 @@ class _Contents:
     cut: bool = False  # the file ends within the last packet
 
     @property
-    def seconds(self) -> float:
-        return max(self.end - self.start, 0.0)
+    def length(self) -> float:
+        """Length by the packets, in the unit of the header."""
+        return self.packets if self.unit == "frames" else max(self.end - self.start, 0.0)
 
     def shortfall(self) -> str | None:
-        """What the packets lack of what the header states; None: nothing; empty: the header states no length."""
-        if self.header_frames:
-            frames = f"{self.packets} of {self.header_frames} frames are there"
-            return frames if self.packets < self.header_frames else None
-        if self.header_seconds is None:
+        """What the packets lack of the header's length; None: nothing; empty: the header states no length."""
+        if self.stated is None:
             return ""
-        frame = self.seconds / max(self.packets, 1)
-        seconds = f"{self.seconds:.2f} of {self.header_seconds:.2f} s are there"
-        return seconds if self.seconds < self.header_seconds - 1.5 * frame else None
+        slack = 0 if self.unit == "frames" else 1.5 * self.length / max(self.packets, 1)
+        lacking = f"{self.length:.6g} of {self.stated:.6g} {self.unit} are there"
+        return lacking if self.length < self.stated - slack else None
 
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
         found = []
-        if self.header_frames:
-            if abs(self.header_frames - self.packets) > max(2, _TOLERANCE * self.header_frames):
-                reason = f"the header states {self.header_frames} frames, the file has {self.packets}"
-                found.append(("header mismatch", reason))
-        elif self.header_seconds is not None and math.isfinite(self.end):
-            # Some headers count from 0, some from the first frame.
-            off = min(abs(self.header_seconds - self.seconds), abs(self.header_seconds - self.end))
-            if off > max(1.0, _TOLERANCE * self.header_seconds):
-                reason = f"the header states {self.header_seconds:.2f} s, the file has {self.seconds:.2f} s"
-                found.append(("header mismatch", reason))
+        if self.stated is not None:
+            # Seconds: some headers count from 0, some from the first frame.
+            least, other = (2, self.length) if self.unit == "frames" else (1, self.end)
+            off = min(abs(self.stated - self.length), abs(self.stated - other))
+            if off > max(least, _TOLERANCE * self.stated):
+                lengths = f"the header states {self.stated:.6g} {self.unit}, the file has {self.length:.6g}"
+                found.append(("header mismatch", lengths))
         steps = np.diff(np.sort(self.times))
         if len(steps) and steps.max() > max(_GAP, steps.sum() / 2):
             found.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))
@@ -121,10 +116,9 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
     """Read the header and all packets."""
     with open_container(path, max_pixels) as container:
         video = container.streams.video[0]
-        seconds = None
-        if container.duration is not None and container.format.name not in _ESTIMATED:
-            seconds = container.duration / av.time_base
-        contents = _Contents(video.frames, seconds)
+        contents = _Contents(video.frames or None)
+        if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
+            contents = _Contents(container.duration / av.time_base, "s")
         # An unreadable packet is a decoding error later; here the readable ones are counted.
         with suppress(av.FFmpegError):
             for packet in container.demux():

@@ -190,11 +190,3 @@ def test_boxes_by_hand():
     assert outside[0] == outside[2] and outside[1] == outside[3]
     np.testing.assert_allclose(window.visible(boxes), [1, 0.25, 1, 0])
     assert window.boxes(np.empty((0, 4), np.float32), 24).shape == (0, 4)
-
-
-def test_window_scaled_to_another_frame_size():
-    window = Window(3, 4, 10, 20, True)
-    assert window.scaled(2, 0.5) == Window(6, 2, 20, 10, True)
-    box = np.array([[5, 6, 9, 20]], np.float32)
-    twice = window.scaled(2, 2).boxes(2 * box, 24)
-    np.testing.assert_allclose(window.boxes(box, 24), twice, rtol=1e-6)

@@ -29,13 +29,13 @@ def adjust_brightness(frames: Frames, factor: float) -> Frames:
 
 def adjust_contrast(frames: Frames, factor: float) -> Frames:
     """Scale the distance of all values to the mean gray of their frame by `factor` >= 0: 0 is gray, 1 the identity."""
-    images = frames.transpose(0, 2, 3, 1)
-    out = np.empty(images.shape, np.uint8)
     matrix = np.column_stack([factor * _IDENTITY, np.zeros(3)])
-    for image, target in zip(images, out, strict=True):
+
+    def change(image: NDArray[np.uint8], dst: NDArray[np.uint8]) -> None:
         matrix[:, 3] = (1 - factor) * (_LUMA @ cv2.mean(image)[:3])
-        cv2.transform(image, matrix, dst=target)
-    return out.transpose(0, 3, 1, 2)
+        cv2.transform(image, matrix, dst=dst)
+
+    return each_image(change, frames.transpose(0, 2, 3, 1))
 
 
 def adjust_saturation(frames: Frames, factor: float) -> Frames:
@@ -140,7 +140,7 @@ def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     weights = cv2.getGaussianKernel(kernel, sigma, cv2.CV_32F)
     # Not cv2.GaussianBlur: on uint8 it is two to three times slower and less exact.
     blur = partial(cv2.sepFilter2D, ddepth=-1, kernelX=weights, kernelY=weights, borderType=cv2.BORDER_REFLECT_101)
-    return each_image(blur, frames.transpose(0, 2, 3, 1), frames.shape[2], frames.shape[3])
+    return each_image(blur, frames.transpose(0, 2, 3, 1))
 
 
 def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], generator: np.random.Generator) -> Frames:

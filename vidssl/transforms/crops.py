@@ -38,10 +38,6 @@ class Window(NamedTuple):
             converted[:, [0, 2]] = size - converted[:, [2, 0]]
         return np.asarray(np.clip(converted, 0, size), np.float32)
 
-    def scaled(self, x: float, y: float) -> "Window":
-        """Return the same part of frames that are `x` times as wide and `y` times as high."""
-        return Window(self.x * x, self.y * y, self.w * x, self.h * y, self.flipped)
-
     def cut(self, image: NDArray[np.uint8], size: int, outside: int = 255) -> NDArray[np.uint8]:
         """Crop and resize a label map (H, W) of the source as the view is: (size, size), nearest neighbours.
 
@@ -101,7 +97,7 @@ def crop_resize(frames: Frames, box: Box, height: int, width: int) -> Frames:
     far = box.h > 2 * height and box.w > 2 * width
     method = cv2.INTER_AREA if far else cv2.INTER_LINEAR
     images = frames.transpose(0, 2, 3, 1)[:, box.y : box.y + box.h, box.x : box.x + box.w]
-    return each_image(partial(cv2.resize, dsize=(width, height), interpolation=method), images, height, width)
+    return each_image(partial(cv2.resize, dsize=(width, height), interpolation=method), images, (height, width))
 
 
 def random_resized_crop(
@@ -133,10 +129,8 @@ def random_crop(
     high, wide = (side + 2 * padding for side in small.shape[2:])
     if min(high, wide) < size:
         raise ValueError(f"frames of {wide}x{high} are smaller than the crop of {size}: resize them first")
-    y, x = (int(generator.integers(side - size, endpoint=True)) for side in (high, wide))
-    padded = np.pad(small, ((0, 0), (0, 0), *[(padding, padding)] * 2)) if padding else small
-    window = Window(x - padding, y - padding, size, size)
-    return View(_square(padded, x, y, size), _in_source(window, small, frames))
+    y, x = (int(generator.integers(side - size, endpoint=True)) - padding for side in (high, wide))
+    return _square(small, x, y, size, frames, padding)
 
 
 def center_crop(frames: Frames, size: int, short: int | None = None) -> View:
@@ -159,19 +153,19 @@ def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None =
         corner = [(margin + 1) // 2 for margin in margins]
         if count > 1:
             corner[longer] = (2 * margins[longer] * n + count - 1) // (2 * (count - 1))
-        x, y = corner
-        views.append(View(_square(small, x, y, size), _in_source(Window(x, y, size, size), small, frames)))
+        views.append(_square(small, corner[0], corner[1], size, frames))
     return views
 
 
-def _square(frames: Frames, x: int, y: int, size: int) -> Frames:
-    # A copy: views share no memory with the caller's frames.
-    return frames.transpose(0, 2, 3, 1)[:, y : y + size, x : x + size].copy().transpose(0, 3, 1, 2)
-
-
-def _in_source(window: Window, resized: Frames, source: Frames) -> Window:
-    (height, width), (high, wide) = source.shape[2:], resized.shape[2:]
-    return window.scaled(width / wide, height / high)
+def _square(resized: Frames, x: int, y: int, size: int, source: Frames, padding: int = 0) -> View:
+    """Cut a square out of `resized` with a black margin of `padding`; the window is in pixels of `source`."""
+    horizontal, vertical = source.shape[3] / resized.shape[3], source.shape[2] / resized.shape[2]
+    window = Window(x * horizontal, y * vertical, size * horizontal, size * vertical)
+    images = resized.transpose(0, 2, 3, 1)
+    if padding:
+        images = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    square = images[:, y + padding : y + padding + size, x + padding : x + padding + size]
+    return View(square.copy().transpose(0, 3, 1, 2), window)  # a copy: views share no memory with their source
 
 
 def flip(frames: Frames) -> Frames:
@@ -191,15 +185,15 @@ def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
     Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected, without repeating
     the border pixel.
     """
-    height, width = frames.shape[2:]
     border = cv2.BORDER_REFLECT_101 if fill is None else cv2.BORDER_CONSTANT
-    change = partial(cv2.warpAffine, M=matrix, dsize=(width, height), borderMode=border, borderValue=[fill or 0] * 3)
-    return each_image(change, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)), height, width)
+    size, value = (frames.shape[3], frames.shape[2]), [fill or 0] * 3
+    change = partial(cv2.warpAffine, M=matrix, dsize=size, borderMode=border, borderValue=value)
+    return each_image(change, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
 
 
-def each_image(change: Callable[..., object], images: NDArray[np.uint8], height: int, width: int) -> Frames:
-    """Call `change(image, dst=target)` for each image (H, W, C) of a clip: frames (T, C, height, width)."""
-    out = np.empty((len(images), height, width, images.shape[3]), np.uint8)
+def each_image(change: Callable[..., object], images: NDArray[np.uint8], size: tuple[int, int] | None = None) -> Frames:
+    """Call `change(image, dst=target)` for each image (H, W, C) of a clip: frames (T, C, *size)."""
+    out = np.empty((len(images), *(size or images.shape[1:3]), images.shape[3]), np.uint8)
     for image, target in zip(images, out, strict=True):
         change(image, dst=target)
     return out.transpose(0, 3, 1, 2)

@@ -33,11 +33,11 @@ class Search(Settings):
 
     mode: Literal["fast", "quality"] = "fast"
     short_side: int = Field(default=128, ge=8)  # of the searched image, pixels
-    # Scale of the first segmentation (k of Felzenszwalb and Huttenlocher): lower values find smaller regions.
-    scale: int = Field(default=150, ge=1)
+    scale: int = Field(default=150, ge=1)  # k of the first segmentation: lower values find smaller regions
     limit: int = Field(default=300, ge=1)  # regions per frame
-    # Which regions are kept above the limit: evenly spaced by size, or the first of OpenCV's ranking, as in the paper.
-    keep: Literal["spread", "first"] = "spread"
+    keep: Literal["spread", "first"] = (
+        "spread"  # above the limit: evenly spaced by size, or OpenCV's first, as the paper
+    )
     smallest: float = Field(default=0.04, ge=0, lt=1)  # shorter side of a region, fraction of the frame's
     largest: float = Field(default=0.5, gt=0, le=1)  # area of a region, fraction of the frame's
     ratio: float | None = Field(default=4.0, ge=1)  # maximum ratio of the sides of a region; None: any

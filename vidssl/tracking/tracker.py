@@ -37,8 +37,7 @@ class TrackerSettings(Settings):
     min_gap: int = Field(default=40, ge=1)  # minimum frames from the first to the last of a track
     variant: Literal["sum", "best"] = "sum"  # over all paths, as published, or the best path
     center: bool = True  # subtract the mean of all regions of the chunk before the cosine
-    # Maximum movement of an edge of a region to the next used frame, fraction of the frame's diagonal; None: unlimited.
-    max_step: float | None = Field(default=0.1, gt=0)
+    max_step: float | None = Field(default=0.1, gt=0)  # of an edge to the next used frame, fraction of the diagonal
     threshold: float = Field(default=0.5, ge=0, le=1)  # minimum score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
     overlap: float | None = Field(default=0.5, gt=0, lt=1)  # IoU of duplicates, of which the best is kept; None: all
@@ -67,7 +66,7 @@ class Tracker:
     def track(
         self, frames: Frames, boxes: Sequence[Boxes], starts: Boxes | None = None, size: tuple[int, int] | None = None
     ) -> Tracks:
-        """Track regions through the frames of one chunk, numbered from 0 in steps of `config.stride`.
+        """Track regions through the frames of one chunk: tracks, numbered from 0 in steps of `config.stride`.
 
         Args:
             frames: (T, C, H, W), every `config.stride`-th frame of the chunk.
@@ -75,9 +74,6 @@ class Tracker:
             starts: (S, 4), regions of the first frame to track by the best path, whatever its score: track n starts at
                 row n, and ends where no affinity is left. None: choose the regions.
             size: Height and width of the frames that boxes refer to; None: those of `frames`.
-
-        Returns:
-            Tracks, possibly none. Best paths have a row in each frame, sums one at both ends.
         """
         if len(frames) == 1:
             return no_tracks()

@@ -1,11 +1,11 @@
-"""Colour, blur, sharpness and solarisation of clips, equivalent to torchvision's functions of the same names.
+"""RGB difference of clips; colour, blur, sharpness and solarisation, equivalent to torchvision's functions.
 
 All take and return uint8 frames (T, 3, H, W). No value differs from torchvision's by more than 2 of 255: OpenCV rounds
 to the nearest value where torchvision's uint8 functions truncate.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -143,7 +143,7 @@ def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     return each_image(blur, frames.transpose(0, 2, 3, 1))
 
 
-def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], generator: np.random.Generator) -> Frames:
+def color_jitter(frames: Frames, ranges: Sequence[float], generator: np.random.Generator) -> Frames:
     """Adjust brightness, contrast, saturation and hue in random order by random amounts, drawn once per clip.
 
     `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
@@ -157,6 +157,29 @@ def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], gene
         if ranges[operation] > 0:
             frames = operations[operation](frames, amounts[operation])
     return frames
+
+
+def difference_pairs(indices: NDArray[np.int64], first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two native frames of the RGB difference for each frame of a clip: (T,) minuends, (T,) subtrahends.
+
+    Frame t is paired with t + 1, and the last frame of the span `first` to `last` has the pair before it. In a span of
+    one frame the pair is (t, t), whose difference is mid-gray. A reversed clip has the forward differences in reverse.
+    """
+    if indices.size and not first <= indices.min() <= indices.max() <= last:
+        raise ValueError(f"frames {indices.min()}-{indices.max()} are not in the span {first}-{last}")
+    before = np.maximum(np.minimum(indices, last - 1), first)
+    return before, np.minimum(before + 1, last)
+
+
+def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
+    """Subtract gray values: `(a - b + 255) / 2`, rounded down, in all channels. It shows motion only (SCE)."""
+    if frames_a.shape != frames_b.shape:
+        raise ValueError(f"cannot subtract frames {frames_b.shape} from {frames_a.shape}")
+    gray_a, gray_b = (cv2.cvtColor(stacked(frames), cv2.COLOR_RGB2GRAY) for frames in (frames_a, frames_b))
+    difference = np.subtract(gray_a, gray_b, dtype=np.int16)
+    difference += 255
+    difference >>= 1
+    return unstacked(cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB), frames_a)
 
 
 def _transform(frames: Frames, matrix: NDArray[np.float64]) -> Frames:

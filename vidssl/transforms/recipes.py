@@ -64,16 +64,14 @@ class _ColorSettings(Settings):
 
     @model_validator(mode="after")
     def _check_hue(self) -> "_ColorSettings":
-        hue = self.color * self.jitter[3]
-        if hue > 0.5:
-            raise ValueError(f"color times the hue of jitter is {hue:g}, more than 0.5: lower one of them")
+        if self.ranges[3] > 0.5:
+            raise ValueError(f"color times the hue of jitter is {self.ranges[3]:g}, more than 0.5: lower one of them")
         return self
 
     @property
-    def ranges(self) -> Jitter:
+    def ranges(self) -> tuple[float, ...]:
         """Brightness, contrast, saturation and hue, as `color_jitter` takes them."""
-        brightness, contrast, saturation, hue = (self.color * strength for strength in self.jitter)
-        return brightness, contrast, saturation, hue
+        return tuple(self.color * strength for strength in self.jitter)
 
 
 def _jitter_and_gray(frames: Frames, config: _ColorSettings, generator: np.random.Generator) -> Frames:

@@ -13,7 +13,6 @@ of the frames (B or not) give the order. Decoding can start at a *key frame* onl
 import hashlib
 import logging
 import mmap
-import zipfile
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -213,8 +212,8 @@ def _load(file: Path) -> Packets | None:
     except OSError as error:
         _warn_once(file, error)
         return None
-    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
-        return None  # a damaged file is written again
+    except Exception:  # a damaged file fails in many ways; it is written again
+        return None
 
 
 def _save(file: Path, packets: Packets) -> None:

@@ -421,7 +421,7 @@ def test_frame_folders(tmp_path):
     }
     reasons = {each.path: each.reason for each in result.findings}
     assert reasons["page"] == "img_3.jpg: not an image, or damaged"
-    assert reasons["mixed"] == "its frames are 32x24 and 64x24"
+    assert reasons["mixed"] == "its frames have several sizes: 32x24 and 64x24"
     found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
     assert found == {"fine": ["too short"]} and kept == ["fine"]
     with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give --fps"):

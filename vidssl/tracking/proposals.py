@@ -133,10 +133,7 @@ def read_proposals(path: Path, key: str, numbers: NDArray[np.int64]) -> list[Box
         with np.load(path, allow_pickle=False) as file:
             if str(file["made_with"]) != key or not np.array_equal(file["frames"], numbers):
                 return None
-            boxes, counts = file["boxes"], file["counts"]
-        if boxes.shape != (counts.sum(), 4) or len(counts) != len(numbers) or counts.min() < 1:
-            raise ValueError(f"{len(boxes)} boxes for {len(counts)} frames")
-        return np.split(boxes.astype(np.float32, copy=False), np.cumsum(counts)[:-1])
+            return np.split(file["boxes"], np.cumsum(file["counts"])[:-1])
     except Exception as error:  # a damaged file raises many kinds
         _log.warning("%s is damaged (%s): searching its frames again", path, error)
         return None

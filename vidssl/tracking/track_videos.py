@@ -66,8 +66,8 @@ class Tracked:
         total = len(self.made) + self.kept + len(self.left_out)
         lines.append(f"{total} videos: {len(self.made)} tracked, {self.kept} kept, {len(self.left_out)} left out")
         if self.untracked:
-            why = "too short for the gap, or below the threshold"
-            lines.append(f"{len(self.untracked)} without a track ({why}): {first_few(self.untracked)}")
+            few = first_few(self.untracked)
+            lines.append(f"{len(self.untracked)} without a track (too short, or below the threshold): {few}")
         if self.made:
             lines.append(
                 f"{self.tracks} tracks in {self.frames} frames, {self.bare} of them without a proposal; "
@@ -109,7 +109,8 @@ def track_list(
     started = time.monotonic()
     tracker.backbone.check_regions()
     selective_search()
-    tasks, kept = _tasks(tracker, videos, reading, out, made_with, shard)
+    how = {"tracker": tracker.config.model_dump(mode="json"), "mean": list(tracker.mean), "std": list(tracker.std)}
+    tasks, kept = _tasks(videos, reading, out, {"format": FORMAT, **how, **made_with}, shard)
     done = Tracked(kept)
     prepared = ordered(
         lambda task, guard: _prepare(task, guard, proposals or out, tracker.config, reading),
@@ -143,21 +144,9 @@ class _Task(NamedTuple):
 
 
 def _tasks(
-    tracker: Tracker,
-    videos: VideoList,
-    reading: DecodeSettings,
-    out: Path,
-    made_with: Mapping[str, Any],
-    shard: tuple[int, int],
+    videos: VideoList, reading: DecodeSettings, out: Path, settings: Mapping[str, Any], shard: tuple[int, int]
 ) -> tuple[list[_Task], int]:
     """Return the videos of a shard that have no valid tracks, and the number of the others."""
-    settings = {
-        "format": FORMAT,
-        "tracker": tracker.config.model_dump(mode="json"),
-        "mean": list(tracker.mean),
-        "std": list(tracker.std),
-        **made_with,
-    }
     rows: dict[Path, tuple[str, VideoRecord]] = {}
     for name, record in zip(videos.names, videos.records, strict=True):
         other, first = rows.setdefault(tracks_file(out, name, record), (name, record))
@@ -167,8 +156,7 @@ def _tasks(
     tasks: list[_Task] = []
     stale: list[str] = []
     for path, (name, record) in mine:
-        size, _ = state_of(Path(record.path))
-        needed = {**settings, "video": {"bytes": size, "fps": record.fps or reading.fps}}
+        needed = {**settings, "video": {"bytes": state_of(Path(record.path))[0], "fps": record.fps or reading.fps}}
         before: dict[str, Any] = {}
         with suppress(DataError):  # missing or damaged
             _, before = read_tracks(path)

@@ -27,11 +27,12 @@ class ExternalDecoder:
         self, name: str, path: Path, packets: Packets, container: Any, make: Callable[[], tuple[int, _Read]]
     ) -> None:
         self._name, self._path, self._packets = name, path, packets
+        is_avi = container.format.name == "avi"
         container.close()
         # These packages find frames by timestamp, and return wrong ones where timestamps are unreliable.
         if packets.key_times is None or packets.frame_of is None:
             raise self._refusal("its timestamps are unreliable")
-        if container.format.name == "avi" and np.any(np.diff(packets.frame_of) < 0):
+        if is_avi and np.any(np.diff(packets.frame_of) < 0):
             raise self._refusal("its timestamps are unreliable (AVI with B-frames)")
         count, self._read = self._guarded(make)
         if count != packets.meta.num_frames:

@@ -37,13 +37,8 @@ def encode_key_frames(
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
         codec.options = {"crf": str(quality), "preset": "veryfast", "tune": "fastdecode"}
         spans = itertools.pairwise(ticks)
-        shape: tuple[int, ...] = ()
         for number, image in enumerate(_frames(video)):
             alive()
-            shape = shape or image.shape
-            if image.shape != shape:
-                sizes = " and ".join(f"{width}x{height}" for height, width, _ in (shape, image.shape))
-                raise DecodeError(f"its frames have several sizes: {sizes}")
             if number == len(ticks) - 1:
                 raise DecodeError(f"it decodes to more frames than its {number} packets")
             frame = av.VideoFrame.from_ndarray(resized(image, short_side), format="rgb24")

@@ -16,13 +16,14 @@ from typing import BinaryIO
 import av
 import numpy as np
 
-from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import open_container
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import open_video
 
 Fault = tuple[str, str]  # its name and the reason
+_OWN_NAMES = {TooLargeError: "oversized", NoVideoError: "no video stream", SeveralSizesError: "several sizes"}
 
 # The headers of these formats store no duration; FFmpeg estimates one.
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
@@ -44,31 +45,24 @@ def check_video(
     images = path.is_dir() or is_image(path)
     missing = None if images else missing_bytes(path)
     contents, meta, failure = _Contents(), None, None
-    shapes: dict[tuple[int, ...], None] = {}
     try:
         if not images:
             contents = _read(path, max_pixels, alive)
         with open_video(path, max_pixels=max_pixels, fps=fps) as video:
             meta = video.meta
-            for image in video.iter_frames():
-                shapes[image.shape] = None
+            for _ in video.iter_frames():
                 alive()
-    except (TooLargeError, NoVideoError) as error:
-        name = "oversized" if isinstance(error, TooLargeError) else "no video stream"
-        return None, [(name, _reason(error, path))]
+    except (TooLargeError, NoVideoError, SeveralSizesError) as error:
+        return meta, [(_OWN_NAMES[type(error)], _reason(error, path))]
     except DecodeError as error:
         failure = _reason(error, path)
-    faults: list[Fault] = []
-    if len(shapes) > 1:
-        sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
-        faults.append(("several sizes", f"its frames are {sizes}"))
     shortfall = contents.shortfall()
     if contents.cut or (missing and (failure or shortfall is not None)):
-        reason = "; ".join(filter(None, (missing or "it ends within a packet", shortfall, failure)))
-        return meta, [*faults, ("truncated", reason)]
+        reasons = (missing or "it ends within a packet", shortfall, failure)
+        return meta, [("truncated", "; ".join(filter(None, reasons)))]
     if failure:
-        return meta, [*faults, ("decode error" if meta or contents.packets else "not a video", failure)]
-    return meta, [*faults, *contents.mismatches()]
+        return meta, [("decode error" if meta or contents.packets else "not a video", failure)]
+    return meta, contents.mismatches()
 
 
 @dataclass

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.config import Settings
-from vidssl.errors import ConfigError, DecodeError
+from vidssl.errors import ConfigError, DecodeError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.backends import open_decord, open_torchcodec
 from vidssl.video.container import open_container
@@ -90,9 +90,7 @@ class Video:
         for number, image in decoder.fetch(list(row_of)):
             if found is None:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
-            if image.shape != found.shape[1:]:
-                sizes = " and ".join(f"{width}x{height}" for height, width, _ in (found.shape[1:], image.shape))
-                raise DecodeError(f"{self.path}: its frames have several sizes: {sizes}")
+            self._check_size(image, found[0])
             found[row_of[number]] = image
             missing.discard(number)
         if missing or found is None:
@@ -108,11 +106,19 @@ class Video:
             DecodeError: The file is damaged, or has more or fewer frames than packets.
         """
         count, expected = 0, self.meta.num_frames
+        first: Image | None = None
         for image in self._opened().iter_frames():
+            first = image if first is None else first
+            self._check_size(image, first)
             yield image
             count += 1
         if count != expected:
             raise DecodeError(f"{self.path}: {count} frames decoded from {expected} packets; the file is damaged")
+
+    def _check_size(self, image: Image, first: Image) -> None:
+        if image.shape != first.shape:
+            sizes = " and ".join(f"{width}x{height}" for height, width, _ in (first.shape, image.shape))
+            raise SeveralSizesError(f"{self.path}: its frames have several sizes: {sizes}")
 
 
 def open_video(

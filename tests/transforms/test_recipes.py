@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, View, Window, color, crops, random_box, recipes
+from vidssl.transforms import RECIPES, View, Window, color, crops, recipes
 from vidssl.transforms.color import color_jitter
+from vidssl.transforms.crops import random_box
 from vidssl.transforms.randaugment import rand_augment
 from vidssl.types import Frames
 

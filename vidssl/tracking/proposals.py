@@ -35,9 +35,7 @@ class Search(Settings):
     short_side: int = Field(default=128, ge=8)  # of the searched image, pixels
     scale: int = Field(default=150, ge=1)  # k of the first segmentation: lower values find smaller regions
     limit: int = Field(default=300, ge=1)  # regions per frame
-    keep: Literal["spread", "first"] = (
-        "spread"  # above the limit: evenly spaced by size, or OpenCV's first, as the paper
-    )
+    keep: Literal["spread", "first"] = "spread"  # above the limit: evenly spaced by size, or OpenCV's first
     smallest: float = Field(default=0.04, ge=0, lt=1)  # shorter side of a region, fraction of the frame's
     largest: float = Field(default=0.5, gt=0, le=1)  # area of a region, fraction of the frame's
     ratio: float | None = Field(default=4.0, ge=1)  # maximum ratio of the sides of a region; None: any

@@ -66,10 +66,10 @@ class Tracker:
     def track(
         self, frames: Frames, boxes: Sequence[Boxes], starts: Boxes | None = None, size: tuple[int, int] | None = None
     ) -> Tracks:
-        """Track regions through the frames of one chunk: tracks, numbered from 0 in steps of `config.stride`.
+        """Track regions through one chunk, every `config.stride`-th frame of which is given; it starts at frame 0.
 
         Args:
-            frames: (T, C, H, W), every `config.stride`-th frame of the chunk.
+            frames: (T, C, H, W).
             boxes: Regions of each frame, T arrays (R, 4).
             starts: (S, 4), regions of the first frame to track by the best path, whatever its score: track n starts at
                 row n, and ends where no affinity is left. None: choose the regions.
@@ -77,18 +77,18 @@ class Tracker:
         """
         if len(frames) == 1:
             return no_tracks()
-        config, device = self.config, self.device
+        config = self.config
         size = size or (frames.shape[2], frames.shape[3])
         boxes = list(boxes)
         if starts is not None:
             boxes[0] = np.concatenate([boxes[0], starts])
         features = self.features(short_side(frames, config.size), boxes, size)
-        placed = [torch.from_numpy(each).to(device) for each in boxes]
+        placed = [torch.from_numpy(each).to(self.device) for each in boxes]
         step = None if config.max_step is None else config.max_step * math.hypot(*size)
         affinity = affinities(features, placed, config.center, step)
         numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
         if starts is not None:
-            chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=device)
+            chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
             return _paths_as_tracks(*best_paths(affinity, chosen), placed, numbers)
         if config.variant == "sum":
             return pairs_of_sums(affinity, placed, numbers, config)
@@ -101,10 +101,9 @@ class Tracker:
 
         Each frame (T, C, H, W) is a clip of its own. `boxes` are T arrays (R, 4) in pixels of a frame of `size` (H, W).
         """
-        backbone = self.backbone
+        backbone, training = self.backbone, self.backbone.training
         precision = next((weight.dtype for weight in backbone.parameters()), torch.float32)
         features: list[Tensor] = []
-        training = backbone.training
         backbone.eval()
         try:
             for start in range(0, len(frames), _BATCH):

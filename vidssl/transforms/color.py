@@ -118,12 +118,8 @@ def equalize(frames: Frames) -> Frames:
 
 
 def adjust_sharpness(frames: Frames, factor: float) -> Frames:
-    """Scale the distance of all pixels to the smoothed frame by `factor` >= 0: 0 is smooth, 1 the identity.
-
-    A smoothed pixel is the mean of its eight neighbours and five times itself. Border pixels stay.
-    """
-    smooth = np.ones((3, 3))
-    smooth[1, 1] = 5
+    """Scale the distance of all pixels but the border to the smoothed frame by `factor` >= 0: 1 is the identity."""
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]])
     kernel = (1 - factor) / 13 * smooth
     kernel[1, 1] += factor
     out = unstacked(cv2.filter2D(stacked(frames), -1, kernel), frames)

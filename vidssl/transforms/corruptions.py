@@ -1,7 +1,6 @@
 """Deterministic corruptions of a view that keep its content, to measure invariance with.
 
-Each takes frames (T, 3, S, S), uint8, channels last in memory, and an amount. Lengths are fractions of the side, so
-that an amount means the same at every size.
+Each takes frames (T, 3, S, S) and an amount. Lengths are fractions of the side, the same at every size.
 """
 
 import math

@@ -71,18 +71,17 @@ class View(NamedTuple):
 def random_box(
     height: int, width: int, area: tuple[float, float], ratio: tuple[float, float], generator: np.random.Generator
 ) -> Box:
-    """Draw a box of a frame of `height` x `width` pixels as torchvision's `RandomResizedCrop` does.
+    """Draw a box of a frame as torchvision's `RandomResizedCrop` does.
 
-    `area` is the range of the fraction of the frame, `ratio` that of width / height, uniform in the logarithm. Ten
-    boxes are tried; if none fits into the frame, the largest central one of an allowed ratio is returned.
+    `area` is the range of the fraction of the frame, `ratio` that of width / height. If none of ten boxes fits into the
+    frame, the largest central one of an allowed ratio is returned.
     """
     for _ in range(10):
         pixels = height * width * generator.uniform(*area)
         aspect = math.exp(generator.uniform(math.log(ratio[0]), math.log(ratio[1])))
         w, h = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
         if 0 < w <= width and 0 < h <= height:
-            y = int(generator.integers(height - h, endpoint=True))
-            x = int(generator.integers(width - w, endpoint=True))
+            y, x = (int(generator.integers(margin, endpoint=True)) for margin in (height - h, width - w))
             return Box(x, y, w, h)
     # At least one pixel: a frame one pixel wide allows no ratio above 2.
     w = max(1, min(width, round(height * ratio[1])))
@@ -182,8 +181,7 @@ def rotate(frames: Frames, degrees: float, fill: int | None) -> Frames:
 def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
     """Apply an affine map (2, 3) from source to result to frames (T, C, H, W), bilinear; their size stays.
 
-    Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected, without repeating
-    the border pixel.
+    Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected at the border pixel.
     """
     border = cv2.BORDER_REFLECT_101 if fill is None else cv2.BORDER_CONSTANT
     size, value = (frames.shape[3], frames.shape[2]), [fill or 0] * 3

@@ -1,8 +1,7 @@
 """RandAugment (Cubuk et al., 2020) of clips: a few operations drawn from fourteen, with one magnitude.
 
-Operations and their strengths are those of torchvision's `RandAugment`, with magnitudes from 0 to 30; pixels from
-outside of the frames are gray (128), as in the authors' code. No value differs from torchvision's by more than 2 of
-255, except that automatic contrast and equalisation use the statistics of the whole clip.
+Operations and strengths are those of torchvision's `RandAugment`, but automatic contrast and equalisation use the
+statistics of the whole clip. Pixels from outside of the frames are gray, as in the authors' code.
 """
 
 from collections.abc import Callable
@@ -48,8 +47,7 @@ def rand_augment(
 ) -> Frames:
     """Apply `operations` random operations of a magnitude (0 to 30) one after the other, each with `probability`.
 
-    Operation and sign are drawn once per clip, with repetition. With `geometry` frames are rotated, sheared and
-    translated too.
+    Operation and sign are drawn once per clip, with repetition; `geometry` adds rotation, shear and translation.
     """
     choices = [*COLOR.values(), *(GEOMETRY.values() if geometry else ())]
     for _ in range(operations):

@@ -91,8 +91,8 @@ def _flip(view: View, config: _ColorSettings, generator: np.random.Generator) ->
 class ViewRecipe(Recipe):
     """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, RandAugment, flip.
 
-    Its subclasses differ in their defaults only: those of Table 1 of SCE (Denize et al., 2023), and of InfoMin. The
-    table has half of these intensities: it is `color: 0.5`. The paper's best results on video are with `color: 1.0`.
+    Its subclasses differ in their defaults only: those of Table 1 of SCE (Denize et al., 2023), which has half of these
+    intensities, `color: 0.5`, while the paper's best results on video are with `color: 1.0`; and those of InfoMin.
     """
 
     class Config(_ColorSettings):
@@ -177,8 +177,7 @@ class InfoMin(ViewRecipe, area=(0.2, 1.0), operations=2):
 class TrainCrop(Recipe):
     """The view of supervised training: resized shorter side, padding, random square, colour if wanted, flip.
 
-    The defaults are those of SCE's linear evaluation (the authors' code; the paper has a fixed side of 256). Its
-    finetuning on UCF101 and HMDB51 has `color: 0.5`, which is jitter 0.4, 0.4, 0.4, 0.1.
+    The defaults are those of the code of SCE's linear evaluation. Its finetuning on UCF101 and HMDB51 has `color: 0.5`.
     """
 
     class Config(_ColorSettings):
@@ -193,9 +192,9 @@ class TrainCrop(Recipe):
         @model_validator(mode="after")
         def _check_crop(self) -> "TrainCrop.Config":
             low, high = self.short_side
-            if not self.size <= low + 2 * self.padding <= high + 2 * self.padding:
+            if not self.size - 2 * self.padding <= low <= high:
                 raise ValueError(
-                    f"short_side ({low}, {high}) must rise, and with padding start at size {self.size} or more"
+                    f"short_side {low, high} must rise, and with padding start at size {self.size} or more"
                 )
             return self
 

@@ -22,11 +22,7 @@ _STRICT = {"hevc": {"err_detect": "explode"}}
 
 
 def open_container(path: Path, max_pixels: int) -> Any:
-    """Open a file with PyAV: only this file, and none that it refers to.
-
-    `max_pixels` is the largest height x width, also while FFmpeg probes the file. A file that is not a video of a
-    supported format, is too large, or has no video stream is a DecodeError.
-    """
+    """Open a file with PyAV: only this file, and none that it refers to, with at most `max_pixels` per frame."""
     container = _open(path, max_pixels, skip_frame="all") if path.suffix.lower() in _FAST_PROBE_SUFFIXES else None
     if container and container.streams.video[0].codec_context.name not in _FAST_PROBE_CODECS:
         container.close()
@@ -73,11 +69,8 @@ def video_packets(container: Any, path: Path) -> Iterator[Any]:
 
 
 def frame_packets(container: Any, path: Path) -> Iterator[Any]:
-    """Yield packets as `video_packets` does, with one frame in each.
-
-    DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream"), followed by an empty
-    packet; a bitstream filter of FFmpeg unpacks them.
-    """
+    """Yield packets as `video_packets` does, with one frame in each."""
+    # DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream").
     packets = video_packets(container, path)
     stream = container.streams.video[0]
     if container.format.name != "avi" or stream.codec_context.name != "mpeg4":

@@ -21,13 +21,8 @@ def encode_key_frames(
 ) -> None:
     """Write all frames of a video as MP4 without sound, at the times of the original.
 
-    Args:
-        video: The original.
-        path: The file to write.
-        short_side: In pixels; smaller videos keep their size.
-        quality: CRF of x264: 0 is lossless, 51 the worst.
-        max_pixels: Largest frame of the original.
-        alive: Called once per frame.
+    Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, from 0 (lossless)
+    to 51; `alive` is called once per frame.
     """
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU
@@ -80,8 +75,7 @@ def _frames(video: Video) -> Iterator[Image]:
 
 
 def _mux(packets: list[Any], spans: Iterator[tuple[int, int]], container: Any) -> None:
-    for packet in packets:  # in order, as there are key frames only
-        start, end = next(spans)
+    for packet, (start, end) in zip(packets, spans, strict=False):  # in order, as there are key frames only
         packet.duration = end - start  # FFmpeg cannot derive that of the last frame
         container.mux(packet)
 

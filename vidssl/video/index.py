@@ -52,18 +52,12 @@ class Packets:
     def packet_of(self) -> NDArray[np.int32]:
         """(num_frames,) packet of each frame."""
         assert self.frame_of is not None
-        packets = np.empty(self.meta.num_frames, np.int32)
-        shown = np.flatnonzero(self.frame_of >= 0)
-        packets[self.frame_of[shown]] = shown
-        return packets
+        packets = np.argsort(self.frame_of).astype(np.int32)
+        return packets[-self.meta.num_frames :]  # those before are not presented
 
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
-    """Index the first video stream of a container at its start; it is at its end afterwards.
-
-    Raises:
-        DecodeError: The file cannot be read to its end, or holds no frame.
-    """
+    """Index the first video stream of a container at its start; it is at its end afterwards."""
     stream = container.streams.video[0]
     name = container.format.name
     codec = stream.codec_context
@@ -178,10 +172,7 @@ _cache: dict[_Key, Packets] = {}
 
 
 def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
-    """Return the index of a file from the cache of this process, else from `folder`, else from `read`.
-
-    Where the folder cannot be read or written, one warning is logged and each process indexes the files itself.
-    """
+    """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
     if packets is None:
         file = _cache_file(folder, key) if folder else None

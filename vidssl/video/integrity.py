@@ -98,8 +98,8 @@ class _Contents:
             least, other = (2, self.length) if self.unit == "frames" else (1, self.end)
             off = min(abs(self.stated - self.length), abs(self.stated - other))
             if off > max(least, _TOLERANCE * self.stated):
-                lengths = f"the header states {self.stated:.6g} {self.unit}, the file has {self.length:.6g}"
-                found.append(("header mismatch", lengths))
+                header = f"the header states {self.stated:.6g} {self.unit}"
+                found.append(("header mismatch", f"{header}, the file has {self.length:.6g}"))
         steps = np.diff(np.sort(self.times))
         if len(steps) and steps.max() > max(_GAP, steps.sum() / 2):
             found.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))

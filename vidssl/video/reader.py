@@ -47,8 +47,7 @@ class Video:
     """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
     def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
-        self.path = path
-        self.meta = meta
+        self.path, self.meta = path, meta
         self._decoder: Decoder | None = decoder
 
     def __enter__(self) -> "Video":
@@ -71,11 +70,8 @@ class Video:
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
         """Decode frames by number in one forward pass: (T, C, H, W) uint8 RGB, channels last in memory.
 
-        Args:
-            indices: (T,) in [0, num_frames), in any order, repeats allowed.
-
-        Raises:
-            DecodeError: An index is out of range, or the file is damaged before the last wanted frame.
+        `indices` (T,) are in any order, with repeats. An index beyond the video, or damage before the last wanted frame
+        is a DecodeError.
         """
         decoder = self._opened()
         numbers = np.asarray(indices, dtype=np.int64)
@@ -100,11 +96,7 @@ class Video:
         return found.transpose(0, 3, 1, 2)
 
     def iter_frames(self) -> Iterator[Image]:
-        """Decode the whole video in one pass and yield its frames (H, W, 3) in order.
-
-        Raises:
-            DecodeError: The file is damaged, or has more or fewer frames than packets.
-        """
+        """Decode the whole video in one pass and yield its frames (H, W, 3); any damage is a DecodeError."""
         count, expected = 0, self.meta.num_frames
         first: Image | None = None
         for image in self._opened().iter_frames():

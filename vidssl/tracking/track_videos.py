@@ -92,19 +92,11 @@ def track_list(
     """Track regions through every video of a list; write `out/tracks/<name>.npz` for each.
 
     Tracks that were made with the same weights and settings from the same video (bytes, frame rate) are kept, so that
-    an interrupted run continues; others are made again, with a warning.
-
-    Args:
-        tracker: Network and settings.
-        videos: The list.
-        reading: How the videos are decoded.
-        out: Folder for the files.
-        made_with: Identifies the weights; plain data, written to each file with the settings.
-        proposals: Folder for the proposals, which do not depend on the network; None: `out`.
-        workers: Processes that decode and search; 0: this one, which then does not survive a crash of OpenCV.
-        timeout: Seconds for one frame.
-        shard: (i, n) tracks the videos i, i + n, i + 2n, … only.
-        check: Called before each video; an exception from it stops the work.
+    an interrupted run continues; others are made again, with a warning. `made_with` identifies the weights: plain data,
+    written to each file. Proposals, which do not depend on the network, are in the folder `proposals`, or in `out`.
+    `workers` processes decode and search; with 0 this one, which then does not survive a crash of OpenCV. `timeout` is
+    in seconds per frame; `shard` (i, n) tracks only the videos i, i + n, i + 2n, …; `check` is called before each
+    video, and may raise an exception to stop the work.
     """
     started = time.monotonic()
     tracker.backbone.check_regions()

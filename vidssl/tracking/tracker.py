@@ -66,14 +66,11 @@ class Tracker:
     def track(
         self, frames: Frames, boxes: Sequence[Boxes], starts: Boxes | None = None, size: tuple[int, int] | None = None
     ) -> Tracks:
-        """Track regions through one chunk, every `config.stride`-th frame of which is given; it starts at frame 0.
+        """Track regions (T arrays (R, 4)) through a chunk, of which `frames` (T, C, H, W) are every `config.stride`-th.
 
-        Args:
-            frames: (T, C, H, W).
-            boxes: Regions of each frame, T arrays (R, 4).
-            starts: (S, 4), regions of the first frame to track by the best path, whatever its score: track n starts at
-                row n, and ends where no affinity is left. None: choose the regions.
-            size: Height and width of the frames that boxes refer to; None: those of `frames`.
+        With `starts` (S, 4), regions of the first frame, track n follows row n by the best path, whatever its score,
+        and ends where no affinity is left. `size` is the height and width of the frames that boxes refer to, by default
+        those of `frames`. The first frame of the tracks is 0.
         """
         if len(frames) == 1:
             return no_tracks()

@@ -21,8 +21,8 @@ def encode_key_frames(
 ) -> None:
     """Write all frames of a video as MP4 without sound, at the times of the original.
 
-    Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, from 0 (lossless)
-    to 51; `alive` is called once per frame.
+    Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, 0 is lossless;
+    `alive` is called once per frame.
     """
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU

@@ -193,9 +193,7 @@ class TrainCrop(Recipe):
         def _check_crop(self) -> "TrainCrop.Config":
             low, high = self.short_side
             if not self.size - 2 * self.padding <= low <= high:
-                raise ValueError(
-                    f"short_side {low, high} must rise, and with padding start at size {self.size} or more"
-                )
+                raise ValueError(f"short_side {low, high} must rise and, padded, start at size {self.size} or more")
             return self
 
     config: Config

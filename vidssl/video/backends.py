@@ -64,9 +64,7 @@ class ExternalDecoder:
             raise self._refusal((str(error).strip() or type(error).__name__).splitlines()[0]) from None
 
     def _refusal(self, reason: str) -> DecodeError:
-        return DecodeError(
-            f"{self._path}: {self._name} cannot return exact frames for this file: {reason}; use data.backend=pyav"
-        )
+        return DecodeError(f"{self._path}: {self._name} cannot return exact frames: {reason}; use data.backend=pyav")
 
 
 def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder:

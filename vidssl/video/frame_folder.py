@@ -15,7 +15,8 @@ from vidssl.errors import DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
-_NUMBERED = re.compile(r"(.*?)(\d+)")  # prefix and number
+_SUFFIXES = "|".join(map(re.escape, sorted(IMAGE_SUFFIXES)))
+_NUMBERED = re.compile(rf"(?!\.)(.*?)(\d+)(?:{_SUFFIXES})", re.IGNORECASE)  # prefix and number
 
 # Checked by content, so that a file of another kind never reaches a decoder, whatever its suffix.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
@@ -23,11 +24,8 @@ _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
 
 def frame_number(name: str) -> tuple[str, int] | None:
     """Split the name of an image into prefix and frame number; None without a number."""
-    stem, dot, suffix = name.rpartition(".")
-    match = _NUMBERED.fullmatch(stem)
-    if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or match is None or name.startswith("."):
-        return None
-    return match[1], int(match[2])
+    match = _NUMBERED.fullmatch(name)
+    return match and (match[1], int(match[2]))
 
 
 def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:

@@ -24,7 +24,6 @@ from measure import finish, one_thread, paired, table
 
 from vidssl.commands import guarded
 from vidssl.commands.load import LoadOptions, Subject, load_subject
-from vidssl.commands.shrink import ShrinkOptions
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data import VideoList, read_list
@@ -53,7 +52,7 @@ class Copies:
 
 def copied(videos: VideoList, out: Path, settings: Settings, workers: int) -> Copies:
     """Copy a list."""
-    made = shrink(videos.path, out, settings, ShrinkOptions(root=videos.root, workers=workers))
+    made = shrink(videos.path, out, settings, root=videos.root, workers=workers)
     if made.left_out:
         raise SystemExit(f"videos that cannot be decoded: {', '.join(made.left_out)}; run a check first")
     return Copies(settings, read_list(made.list), made.before, made.after, made.seconds)

@@ -12,6 +12,10 @@ from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+
+# Its functions have the process group as default argument. Imported later, as by pytorchvideo, they would keep a group
+# alive that was left: its threads, which need Python, would then crash the process at its end.
+import torch.distributed.nn.functional
 from torch import Tensor
 from torch.autograd import Function
 

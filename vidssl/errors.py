@@ -1,5 +1,7 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
+from collections.abc import Sequence
+
 
 class VidsslError(Exception):
     """An error that a user can fix; commands print it as one line and exit with status 2."""
@@ -33,6 +35,10 @@ class CheckpointError(VidsslError):
     """A checkpoint is missing, damaged or does not fit."""
 
 
+class UntrustedError(CheckpointError):
+    """A checkpoint holds objects other than tensors and plain data; loading them can run code."""
+
+
 class TrainingError(VidsslError):
     """Training cannot continue: the loss is not finite, or the machine lacks what the config asks for."""
 
@@ -51,3 +57,9 @@ class Interrupted(BaseException):
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
+
+
+def first_few(items: Sequence[object], limit: int = 3, separator: str = ", ") -> str:
+    """Join the first items of a long list and count the rest."""
+    first = separator.join(map(str, items[:limit]))
+    return f"{first} and {len(items) - limit} more" if len(items) > limit else first

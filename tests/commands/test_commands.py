@@ -329,18 +329,6 @@ def test_mistakes_in_a_config(training):
     assert "\n" not in training("no_equals_sign")
 
 
-def test_a_setting_written_as_an_option(capsys):
-    for written, meant in (("--output=x", "output=x"), ("--data.workers", "data.workers=VALUE")):
-        with pytest.raises(SystemExit) as caught:
-            commands.run("train", ["--cfg", str(TOY), written])
-        assert caught.value.code == 2
-        message = capsys.readouterr().err
-        assert f"unrecognized arguments: {written} (did you mean {meant}? settings" in message
-    with pytest.raises(SystemExit):
-        commands.run("train", ["--cfg", str(TOY), "--unknown=x"])
-    assert "did you mean" not in capsys.readouterr().err
-
-
 def test_mistakes_in_lists(training, tmp_path):
     assert training(f"data.train={tmp_path}/none.csv").startswith(f"error: cannot read list {tmp_path}/none.csv: ")
     (tmp_path / "empty.csv").write_text("path,label\n")

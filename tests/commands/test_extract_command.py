@@ -75,23 +75,20 @@ def test_shards_that_there_are_not(few, said, tmp_path, shard):
 
 
 def test_what_merge_goes_with(few, said, tmp_path):
-    for told in (few, ["--shard", "0/2"], ["--clips", "2"], ["--allow-missing"]):
+    for told in (few, ["--shard", "0/2"], ["--checkpoint", "random"]):
         line, status = said("--merge", "--out", tmp_path / "x", *told)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
     line, status = said("--out", tmp_path / "x", *few[1:])
-    assert status == 2 and "data.moving_digits=null is a setting; a video list is required" in line
+    assert status == 2 and "cannot read list data.moving_digits=null" in line
     for told in (few[1:5], [few[0], *few[6:]], []):
         line, status = said("--out", tmp_path / "x", *told)
         assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
     line, status = said("--merge", "--out", tmp_path / "x")
-    assert status == 2 and "has no parts" in line
+    assert status == 2 and "found n = none" in line
     line, status = said("--merge")
     assert status == 2 and "--out" in line
 
 
-# One process in some ten aborts when it ends ("terminate called without an active exception"), and torchrun then stops
-# the others. The cause is not known yet; each command alone is not affected.
-@pytest.mark.xfail(strict=False, reason="a process may abort at its end under torchrun")
 @pytest.mark.long
 def test_fault_28_several_processes_are_one(few, said, tmp_path, digits):
     """As torchrun starts them: one file, one line, and the same features as of one process."""

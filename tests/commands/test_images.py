@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from vidssl.commands.load import LoadOptions
-from vidssl.commands.measure_network import measure_network as measure
+from vidssl.commands.test import measure_network as measure
 from vidssl.engine.config_schema import bind_run
 from vidssl.engine.train import train
 from vidssl.prepare.folder import prepare_folder

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +13,8 @@ from torch import nn
 
 from vidssl.analysis.invariance import class_invariance, firing_invariance
 from vidssl.analysis.scores import Measure
-from vidssl.commands.invariance_chart import summary
+from vidssl.commands.analyze import measure_parsed, summary
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -27,6 +27,12 @@ from vidssl.video.reader import open_video
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 TOLD = ("data.moving_digits=null", "data.train=none.csv")
 FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
+
+
+def measure_invariance(options, checkpoints, videos, out, measure, splits=None):
+    """As `vidssl analyze invariance` does."""
+    told = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=splits and [*splits]))
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     other = replace(measure, top_k=6)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    monkeypatch.setattr("vidssl.commands.measure_invariance.trajectory_features", None)
+    monkeypatch.setattr("vidssl.commands.analyze.trajectory_features", None)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
@@ -191,7 +197,7 @@ def test_broken_videos(options, digits, tmp_path):
     allowing = replace(options, allow_missing=True)
     found = measure_invariance(allowing, ["random"], tmp_path / "list.csv", tmp_path / "out", measure)["random"]
     assert found["num_videos"] == 15 and [m["path"] for m in found["missing"]] == [str(tmp_path / "3.mp4")]
-    assert summary({"random": found}).startswith("15 of 16 videos (1 missing)")
+    assert summary({"random": found}).startswith("15 of 16 (1 missing) videos")
 
 
 def test_what_is_refused(options, checkpoint, digits, tmp_path):
@@ -202,9 +208,9 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
     unlabelled.write_text("path\n" + "".join(f"{name}\n" for name in names))
     alike.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
     rooted = replace(options, root=root)
-    with pytest.raises(DataError, match=r"needs labels, but 16 videos of .* have none.*--variant goodfellow"):
+    with pytest.raises(DataError, match=r"--variant class needs labels of two classes or more.*--variant goodfellow"):
         measure_invariance(rooted, ["random"], unlabelled, out, FEW)
-    with pytest.raises(DataError, match="have one class"):
+    with pytest.raises(DataError, match="two classes or more"):
         measure_invariance(rooted, ["random"], alike, out, FEW)
     with pytest.raises(ConfigError, match="--top-k 4000 is more than the 64 units of random"):
         measure_invariance(options, ["random"], path, out, replace(FEW, top_k=4000))
@@ -212,7 +218,7 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
         measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
         measure_invariance(options, ["random", "random"], path, out, FEW)
-    with pytest.raises(ConfigError, match="--cfg and KEY=VALUE are for --checkpoint random"):
+    with pytest.raises(ConfigError, match="brings its own config: leave out --cfg"):
         measure_invariance(options, [str(checkpoint)], path, out, FEW)
     with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
         measure_invariance(options, ["random"], path, out, Measure(("instance",)))
@@ -238,7 +244,7 @@ def test_several_processes(run_world, options, digits, tmp_path):
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     told = replace(options, overrides=(*TOLD, "seed={split}"))
     path = digits / "motion/test.csv"
-    found = measure_invariance_splits(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    found = measure_invariance(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
     alone = [
         measure_invariance(replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW)[
             "random"
@@ -254,8 +260,8 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
     lines = summary({"random": found}).splitlines()
     assert "mean ± standard deviation of 2 splits" in lines[0]
     assert f"{found['mean']['invariance_blur']:.2f} ± {found['spread']['invariance_blur']:.2f}" in summary({"r": found})
-    with pytest.raises(ConfigError, match=r"neither random nor the list contains \{split\}"):
-        measure_invariance_splits(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
+    with pytest.raises(ConfigError, match="all splits would be the same"):
+        measure_invariance(options, ["random"], path, tmp_path / "same", FEW, (3, 4))
 
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
@@ -265,14 +271,12 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = measure_invariance_splits(told, several, path, tmp_path / "out", FEW, (3, 4))
+    found = measure_invariance(told, several, path, tmp_path / "out", FEW, (3, 4))
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
     alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
-    with pytest.raises(ConfigError, match=r"trained3\.pt nor the list contains \{split\}"):
-        measure_invariance_splits(told, [str(names[0]), "random"], path, tmp_path / "same", FEW, (3, 4))
     with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
         measure_invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
 

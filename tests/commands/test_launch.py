@@ -1,5 +1,6 @@
 """The batch script, with a srun and a scontrol of our own, and submitit's jobs, run for real on this machine."""
 
+import argparse
 import json
 import os
 import signal
@@ -12,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from vidssl.commands import launch
+from vidssl import commands
+from vidssl.commands import launch, parsers
 from vidssl.config import read
 from vidssl.errors import ConfigError, Interrupted
 
@@ -106,34 +108,34 @@ def test_the_script_needs_a_config(cluster):
     [("90", 90), ("90:30", 91), ("24:00:00", 1440), ("0:10:01", 11), ("2-0", 2880), ("1-02:30", 1590), ("0-0:0:1", 1)],
 )
 def test_times_are_those_of_slurm(text, minutes):
-    assert launch.minutes(text) == minutes
+    assert parsers.minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-5"])
 def test_no_time(text):
-    with pytest.raises(launch.argparse.ArgumentTypeError, match="is not a time"):
-        launch.minutes(text)
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a time"):
+        parsers.minutes(text)
 
 
 def test_without_submitit_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(ConfigError, match=r"pip install 'vidssl\[slurm\]'"):
-        launch.launch(["--cfg", TOY])
+        commands.run("launch", ["--cfg", TOY])
 
 
 def test_a_mistake_shows_before_the_job_waits_in_a_queue(tmp_path):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     with pytest.raises(ConfigError, match="stepz"):
-        launch.launch(["--cfg", TOY, "stepz=4"])
+        commands.run("launch", ["--cfg", TOY, "stepz=4"])
     with pytest.raises(ConfigError, match="--nodes 2: --cluster local is one machine"):
-        launch.launch(["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
+        commands.run("launch", ["--cfg", TOY, "--cluster", "local", "--nodes", "2"])
 
 
 def test_without_slurm_the_message_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"cannot submit to slurm: .*srun") as caught:
-        launch.launch(["--cfg", TOY, f"output={tmp_path}"])
+        commands.run("launch", ["--cfg", TOY, f"output={tmp_path}"])
     assert "\n" not in str(caught.value)
 
 
@@ -141,7 +143,7 @@ def test_options_reach_sbatch_and_srun(cluster, capsys):
     pytest.importorskip("submitit", reason="the extra [slurm] is not installed")
     options = "--nodes 2 --gpus 8 --cpus 12 --mem 200G --partition gpu --time 1-12 --name mine"
     options += " --slurm account=us --slurm exclusive"
-    launch.launch(["--cfg", TOY, f"output={cluster}/run", *options.split()])
+    commands.run("launch", ["--cfg", TOY, f"output={cluster}/run", *options.split()])
     lines = (cluster / "submitted.sh").read_text().splitlines()
     wanted = {"nodes=2", "gpus-per-node=8", "ntasks-per-node=8", "cpus-per-task=12", "mem=200G", "partition=gpu"} | {
         *("time=2160", "job-name=mine", "account=us", "exclusive", "signal=USR2@120", "open-mode=append")

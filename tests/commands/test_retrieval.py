@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands import extract_features as extract_job
-from vidssl.commands import search_gallery as job
-from vidssl.commands.extract_features import extract_features
+from vidssl.commands import extract as extract_job
+from vidssl.commands import retrieval as job
+from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions
+from vidssl.commands.retrieval import RANKS, retrieve, table
 from vidssl.commands.retrieval_page import middle_frames
-from vidssl.commands.search_gallery import RANKS, find, is_video, retrieve, table
-from vidssl.commands.shrink import ShrinkOptions as Shrinking
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
@@ -75,12 +74,12 @@ def without(results, *names):
 
 def test_an_index_changes_nothing(options, lists, tmp_path):
     gallery, query = lists
-    plain = retrieve(options, gallery, query, tmp_path / "plain", shown_queries=3)
-    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g", shown_queries=3)
+    plain = retrieve(options, gallery, query, tmp_path / "plain", page_queries=3)
+    made = retrieve(options, gallery, query, tmp_path / "made", index=tmp_path / "g", page_queries=3)
     before = files(tmp_path / "g")
-    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g", shown_queries=3)
+    used = retrieve(options, gallery, query, tmp_path / "used", index=tmp_path / "g", page_queries=3)
     gallery.unlink()
-    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g", shown_queries=3)
+    alone = retrieve(options, None, query, tmp_path / "alone", index=tmp_path / "g", page_queries=3)
     assert plain == made == used == json.loads((tmp_path / "plain/results.json").read_text())
     assert without(plain, "gallery") == without(alone, "gallery") and alone["gallery"] == f"{tmp_path}/g"
     assert files(tmp_path / "g") == before
@@ -92,16 +91,16 @@ def test_an_index_changes_nothing(options, lists, tmp_path):
 
 def test_an_index_is_what_extract_writes(options, lists, tmp_path):
     extract_features(options, lists[0], tmp_path / "one")
-    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other", shown_queries=0)
+    retrieve(options, *lists, tmp_path / "out", index=tmp_path / "other", page_queries=0)
     assert files(tmp_path / "one") == files(tmp_path / "other")
 
 
 def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
-    found = retrieve(options, *lists, tmp_path / "out", shown_queries=0)
+    found = retrieve(options, *lists, tmp_path / "out", page_queries=0)
     names = [f"R@{k}" for k in (1, 5, 10, 20, 50)]
     assert [f"R@{k}" for k in RANKS] == names and [name for name in found if name in names] == names
     assert [*found["centered_features"]] == names
-    centred = retrieve(options, *lists, tmp_path / "centred", center=True, shown_queries=0)
+    centred = retrieve(options, *lists, tmp_path / "centred", center=True, page_queries=0)
     assert {name: centred[name] for name in names} == found["centered_features"]
     assert centred["uncentered"] == {name: found[name] for name in names}
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
@@ -123,7 +122,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
     (root / "linked").symlink_to(root / "train")
     (root / "link.mp4").symlink_to(root / "train/3.mp4")
     (root / "q.csv").write_text("path,label\nlinked/2.mp4,0\nlink.mp4,0\ntrain/7.mp4,0\n")
-    found = retrieve(options, gallery, root / "q.csv", tmp_path / "out", shown_hits=50)
+    found = retrieve(options, gallery, root / "q.csv", tmp_path / "out", page_hits=50)
     assert found["duplicates"] == 0 and "bit-identical" not in caplog.text
     page = (tmp_path / "out/index.html").read_text()
     rows = page.partition('id="rows"')[2].split('<li class="row')[1:]
@@ -131,7 +130,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
         shown = [n for n in range(20) if f'title="train/{n}.mp4"' in row.partition('class="hits"')[2]]
         assert shown == [n for n in range(20) if n != own]
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
-        near = find(options, gallery, root / name, tmp_path / "one", k=30)
+        near = retrieve(options, gallery, root / name, tmp_path / "one", k=30)
         assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
             f"train/{n}.mp4" for n in range(20) if n != own
         )
@@ -142,9 +141,9 @@ def test_spans_that_overlap_are_one_video(options, lists, tmp_path):
     root = gallery.parent
     rows = ["train/0.mp4,0,0,0.5", "train/0.mp4,0,0.5,0.9", "train/1.mp4,0,,"]
     gallery.write_text("\n".join(["path,label,start,end", *rows]) + "\n")
-    near = find(options, gallery, root / "train/0.mp4", tmp_path / "one")
+    near = retrieve(options, gallery, root / "train/0.mp4", tmp_path / "one")
     assert [hit["path"] for hit in near["neighbours"]] == ["train/1.mp4"]
-    near = find(options, gallery, root / "train/1.mp4", tmp_path / "two")
+    near = retrieve(options, gallery, root / "train/1.mp4", tmp_path / "two")
     assert {(hit["start"], hit["end"]) for hit in near["neighbours"]} == {(0, 0.5), (0.5, 0.9)}
     assert "train/0.mp4 0.5-0.9 s" in table(near)
     assert "train/0.mp4 0-0.5 s" in (tmp_path / "two/index.html").read_text()
@@ -159,19 +158,19 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     with open(gallery, "a") as file:
         file.write("".join(f"train/copy{n}.mp4,{labels[n]}\n" for n in (1, 4, 6)))
     plain = replace(options, batch_size=1)  # rounding may depend on the batch
-    found = retrieve(plain, gallery, query, tmp_path / "with", shown_queries=0)
+    found = retrieve(plain, gallery, query, tmp_path / "with", page_queries=0)
     assert found["duplicates"] == 3 and not found["drop_duplicates"]
     (warning,) = (record.getMessage() for record in caplog.records if "bit-identical" in record.getMessage())
     assert warning.startswith("3 pairs of a query and a gallery video of another path")
-    assert "test/1.mp4 = train/copy1.mp4, test/4.mp4 = train/copy4.mp4" in warning and "\n" not in warning
-    dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, shown_queries=0)
+    assert "the first: test/1.mp4 = train/copy1.mp4" in warning and "\n" not in warning
+    dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, page_queries=0)
     assert dropped["duplicates"] == 3 and dropped["drop_duplicates"]
     for row, first in ((1, True), (0, False)):
-        near = find(plain, gallery, root / f"test/{row}.mp4", tmp_path / "one")
+        near = retrieve(plain, gallery, root / f"test/{row}.mp4", tmp_path / "one")
         assert (near["neighbours"][0]["path"] == f"train/copy{row}.mp4") is first
         assert [hit["duplicate"] for hit in near["neighbours"]] == [first] + [False] * 9
         assert near["duplicates"] == first and ("(a duplicate)" in table(near)) is first
-    near = find(plain, gallery, root / "test/1.mp4", tmp_path / "one", k=30, drop_duplicates=True)
+    near = retrieve(plain, gallery, root / "test/1.mp4", tmp_path / "one", k=30, drop_duplicates=True)
     paths = [hit["path"] for hit in near["neighbours"]]
     assert len(paths) == 22 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
     # Each copy has its query's label: it was a hit at once.
@@ -186,7 +185,7 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
     labels = read_list(gallery)
     for n in (0, 5):
-        found = find(options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7)
+        found = retrieve(options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7)
         near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
         assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
         assert [hit["similarity"] for hit in near] == pytest.approx(cosines[n][order], abs=1e-5)
@@ -205,10 +204,10 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     """They may be gone, or be elsewhere by now: the page is grey for them, or shows them where they are."""
     gallery, _ = lists
     root = gallery.parent
-    expected = find(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g")
+    expected = retrieve(options, gallery, root / "test/0.mp4", tmp_path / "before", index=tmp_path / "g")
     shutil.move(root / "train", tmp_path / "elsewhere")
     assert "cannot be decoded" not in caplog.text
-    found = find(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g")
+    found = retrieve(options, None, root / "test/0.mp4", tmp_path / "gone", index=tmp_path / "g")
     assert found["neighbours"] == expected["neighbours"]
     (notice,) = (record.getMessage() for record in caplog.records if "cannot be decoded" in record.getMessage())
     assert notice.startswith("10 videos of the page cannot be decoded, the first: ") and "No such file" in notice
@@ -217,7 +216,7 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
     shutil.move(tmp_path / "elsewhere", tmp_path / "new/train")
     caplog.clear()
     moved = replace(options, root=tmp_path / "new")
-    find(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g")
+    retrieve(moved, None, root / "test/0.mp4", tmp_path / "moved", index=tmp_path / "g")
     assert "cannot be decoded" not in caplog.text
     pages = [(tmp_path / name / "index.html").read_text() for name in ("before", "moved")]
     assert pages[0].replace("videos/train", "X/g") == pages[1].replace(f"{tmp_path.name}/g", "X/g")
@@ -226,9 +225,9 @@ def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog
 def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
     gallery, query = lists
     index, video = tmp_path / "g", gallery.parent / "test/0.mp4"
-    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
-    assert message == f"cannot read index {index}: No such file or directory; extract it with --gallery"
-    assert "there is no gallery" in one_line(ConfigError, find, options, None, video, tmp_path / "out")
+    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
+    assert message == f"cannot read {index}: No such file or directory; extract it with --gallery"
+    assert "there is no gallery" in one_line(ConfigError, retrieve, options, None, video, tmp_path / "out")
     extract_features(options, gallery, index)
     for change, named in (
         ({"overrides": (*options.overrides, "seed=5")}, "weights.seed 0 stored, 5 requested"),
@@ -236,16 +235,16 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
         ({"size": 32}, "protocol.size 24 stored, 32 requested"),
     ):
         other = replace(options, **change)
-        for work, asked in ((find, video), (retrieve, query)):
+        for work, asked in ((retrieve, video), (retrieve, query)):
             message = one_line(DataError, work, other, None, asked, tmp_path / "out", index=index)
             assert message.startswith(f"{index} holds features of another request (") and named in message
             assert message.endswith("search with the same network and clips, or choose another --index")
     # An index may have been extracted with or without --allow-missing.
-    find(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
+    retrieve(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
     message = one_line(DataError, retrieve, options, query, query, tmp_path / "out", index=index)
     assert "list " in message and "videos 20 stored, 8 requested" in message
     part = extract_features(options, gallery, index, "0/2").path
-    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=part)
+    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=part)
     assert "shard [0, 2] stored, [0, 1] requested" in message
 
 
@@ -256,14 +255,14 @@ def test_what_is_not_an_index(options, lists, tmp_path, one_line):
     whole = files(index)
 
     def refused():
-        return one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+        return one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
 
     for name in ("features.npy", "rows.csv", "meta.json"):
         for length in (0, 3, len(whole[name]) // 2):
             (index / name).write_bytes(whole[name][:length])
             message = refused()
             assert message.startswith(f"{index} is damaged (")
-            assert message.endswith("delete it, and extract it again with --gallery")
+            assert message.endswith(": extract it with --gallery")
         (index / name).write_bytes(whole[name])
     (index / "meta.json").write_text('{"format": 7, "sha256": {}, "request": {}}')
     assert "has format 7, this version reads 1: choose another --index" in refused()
@@ -289,30 +288,21 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     message = one_line(DataError, retrieve, options, gallery, tmp_path / "other/x.csv", tmp_path / "out")
     assert "different classes.txt" in message
     missing = gallery.parent / "test/none.mp4"
-    assert one_line(DataError, find, options, gallery, missing, tmp_path / "out").startswith(f"{missing}: No such file")
+    message = one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
+    assert message.startswith(f"{missing}: No such file")
     missing.write_text("<html>")
-    assert "not a video" in one_line(DataError, find, options, gallery, missing, tmp_path / "out")
+    assert "not a video" in one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
     (tmp_path / "file").write_text("in the way")
-    message = one_line(DataError, find, options, gallery, gallery.parent / "test/0.mp4", tmp_path / "file")
+    message = one_line(DataError, retrieve, options, gallery, gallery.parent / "test/0.mp4", tmp_path / "file")
     assert message == f"cannot write to {tmp_path}/file: it is a file; name a folder"
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_a_video_and_what_a_list(tmp_path):
-    names = ("a.mp4", "b.AVI", "c.png", "d.JPG", "e.m2ts", "f.mts", "g.ogv", "h.vob", "i")
-    assert all(is_video(Path(name)) for name in names) and is_video(tmp_path)
-    assert not is_video(Path("a.csv")) and not is_video(Path("a.CSV"))
-    (tmp_path / "frames.csv").mkdir()
-    assert is_video(tmp_path / "frames.csv")
-
-
 def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line):
     shutil.copy(lists[1], tmp_path / "queries.txt")
-    message = one_line(DataError, find, options, lists[0], tmp_path / "queries.txt", tmp_path / "out")
+    message = one_line(DataError, retrieve, options, lists[0], tmp_path / "queries.txt", tmp_path / "out")
     assert message.startswith(f"{tmp_path}/queries.txt: ")
     assert message.endswith("; if it is a list, its name must end in .csv")
-    shutil.copy(lists[1], tmp_path / "queries.mp4")
-    assert ".csv" not in one_line(DataError, find, options, lists[0], tmp_path / "queries.mp4", tmp_path / "out")
 
 
 @pytest.mark.parametrize("suffix", ["m2ts", "mts", "vob"])
@@ -321,7 +311,7 @@ def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suff
     frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
     told = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
     video = write_video(tmp_path / f"q.{suffix}", frames, **told)
-    results = find(options, gallery, video, tmp_path / "out", k=3)
+    results = retrieve(options, gallery, video, tmp_path / "out", k=3)
     assert len(results["neighbours"]) == 3 and results["query"] == str(video)
 
 
@@ -355,21 +345,21 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     small, smaller = tmp_path / "small", tmp_path / "smaller"
     for out, side in ((small, 40), (smaller, 24)):
         for listed in lists:
-            shrink(listed, out, Settings(short_side=side), Shrinking())
+            shrink(listed, out, Settings(short_side=side))
     of_originals = extract_features(options, gallery, tmp_path / "g").path
     copies = replace(options, root=small)
     of_copies = extract_features(copies, gallery, tmp_path / "c").path
-    found = retrieve(copies, gallery, query, tmp_path / "out", shown_queries=0)  # copies with copies
+    found = retrieve(copies, gallery, query, tmp_path / "out", page_queries=0)  # copies with copies
     assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
-    assert retrieve(options, gallery, query, tmp_path / "out", shown_queries=0)["copies"] is None
-    near = find(copies, None, small / "test/1.mp4", tmp_path / "out", index=of_copies)
+    assert retrieve(options, gallery, query, tmp_path / "out", page_queries=0)["copies"] is None
+    near = retrieve(copies, None, small / "test/1.mp4", tmp_path / "out", index=of_copies)
     assert near["copies"] == found["copies"] and len(near["neighbours"]) == 10
     monkeypatch.setattr(job, "extract", lambda *_, **__: pytest.fail("it was extracted"))
     one = small / "test/0.mp4"
     for work, asked, of, index in (
         (retrieve, query, copies, of_originals),
-        (find, one, options, of_originals),
-        (find, query.parent / "test/0.mp4", copies, of_copies),
+        (retrieve, one, options, of_originals),
+        (retrieve, query.parent / "test/0.mp4", copies, of_copies),
         (retrieve, query, replace(options, root=smaller), of_copies),
         (retrieve, smaller / "test.csv", options, of_copies),
     ):
@@ -391,16 +381,16 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp
     """The remedy that the error names, as docs/evaluation.md has it."""
     gallery, query = lists
     small, new = tmp_path / "small", tmp_path / "new"
-    shrink(gallery, small, Settings(short_side=40), Shrinking())
+    shrink(gallery, small, Settings(short_side=40))
     index = extract_features(replace(options, root=small), gallery, tmp_path / "c").path
     new.mkdir()
     video = shutil.copy(query.parent / "test/0.mp4", new / "v.mp4")
-    message = one_line(DataError, find, options, None, video, tmp_path / "out", index=index)
+    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=index)
     assert f"{index} contains shrunk copies (quality 18, short_side 40), {video} contains original" in message
     assert "vidssl shrink makes copies, also of a list of a single video" in message
     (new / "list.csv").write_text("path\nv.mp4\n")
-    shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40), Shrinking())
-    found = find(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)
+    shrink(new / "list.csv", tmp_path / "new_40", Settings(short_side=40))
+    found = retrieve(options, None, tmp_path / "new_40/v.mp4", tmp_path / "out", index=index)
     assert len(found["neighbours"]) == 10 and found["copies"]["short_side"] == 40
 
 
@@ -409,7 +399,7 @@ def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, mon
     looked = []
     for module in (job, extract_job):
         monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
-    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", shown_queries=0)
+    retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", page_queries=0)
     assert sorted(looked) == sorted([gallery, query])
 
 
@@ -439,6 +429,6 @@ def test_a_page_of_a_gallery_of_one(options, lists, tmp_path, caplog):
     gallery, _ = lists
     gallery.write_text("path,label\ntrain/0.mp4,0\n")
     with caplog.at_level(logging.WARNING):
-        found = find(options, gallery, gallery.parent / "train/0.mp4", tmp_path / "out")
+        found = retrieve(options, gallery, gallery.parent / "train/0.mp4", tmp_path / "out")
     assert found["neighbours"] == [] and found["num_gallery"] == 1
     assert (tmp_path / "out/retrieval.png").stat().st_size and not caplog.records

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
+from vidssl.commands.shrink import ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.resume import only_run_in
@@ -46,7 +46,7 @@ def shrunk(tmp_path):
         rows = [[name, number % 2] for number, name in enumerate(names)]
         videos = write_list(tmp_path / "lists", rows)
         settings = ShrinkSettings(short_side, quality, fps)
-        return shrink_list(videos, tmp_path / "small", settings, ShrinkOptions(root=tmp_path / "videos", **options))
+        return shrink_list(videos, tmp_path / "small", settings, root=tmp_path / "videos", **options)
 
     return run
 
@@ -181,26 +181,26 @@ def test_folders_of_images_become_videos(tmp_path, videos, shrunk, numbered):
         shrunk(["a/b"])
     rows = [["a/b", 0, 12.5, ""], ["a/b", 1, 12.5, 0.5]]
     listed = write_list(tmp_path / "lists", rows, "path,label,fps,end")
-    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos)
     assert result.made == 1 and result.before == sum(each.stat().st_size for each in (videos / "a/b").iterdir()) + (
         (videos / "a/b").stat().st_size
     )
     with open_video(read_list(result.list).records[0].path) as copy:
         assert copy.meta.fps == 12.5 and number_of(copy.frames(range(12))) == list(range(12))
-    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).kept == 1
+    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos).kept == 1
     time.sleep(1.1)
     cv2.imwrite(str(videos / "a/b/3.png"), numbered(20)[19])  # the time of the folder itself stays
-    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos)).made == 1
+    assert shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos).made == 1
     listed = write_list(tmp_path / "lists", [["a/b", 0, 12.5], ["a/b", 1, 25]], "path,label,fps")
     with pytest.raises(ConfigError, match=r"a/b has 12\.5 and 25\.0 fps"):
-        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
+        shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos)
 
 
 def test_lists_work_with_the_copies(tmp_path, digits):
     """The list that is written trains at once; other labels of the same videos do with another root."""
     listed = read_list(digits / "motion/train.csv")
-    settings, options = ShrinkSettings(24, 18), ShrinkOptions(workers=2)
-    result = shrink_list(listed.path, tmp_path / "small", settings, options)
+    settings = ShrinkSettings(24, 18)
+    result = shrink_list(listed.path, tmp_path / "small", settings, workers=2)
     assert result.made == 40 and result.after > 0
     written = read_list(result.list)
     assert written.names == listed.names and written.classes == listed.classes
@@ -218,9 +218,9 @@ def test_lists_work_with_the_copies(tmp_path, digits):
         f"output={tmp_path}/b",
     ]
     assert train(load_run(toy, [*more, *told])).exists()
-    assert shrink_list(listed.path, tmp_path / "small", settings, options).kept == 40
+    assert shrink_list(listed.path, tmp_path / "small", settings).kept == 40
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
-        shrink_list(digits / "digit/train.csv", tmp_path / "small", settings, options)
+        shrink_list(digits / "digit/train.csv", tmp_path / "small", settings)
 
 
 def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video, numbered):
@@ -230,7 +230,7 @@ def test_6_awkward_names_and_two_spellings_of_one(tmp_path, videos, write_video,
         write_video(videos / name, numbered(20)[number : number + 3])
     rows = [[name, 0, ""] for name in names]
     listed = write_list(tmp_path / "lists", [*rows, ["./-i.mp4", 0, 0.1]], "path,label,end")
-    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
+    result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos)
     assert result.made == len(names) and not result.left_out
     for number, record in enumerate(read_list(result.list).records[: len(names)]):
         with open_video(record.path) as copy:
@@ -304,7 +304,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, numbered)
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.commands.shrink import ShrinkOptions, ShrinkSettings, shrink_list
+from vidssl.commands.shrink import ShrinkSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):
@@ -314,7 +314,7 @@ def iter_frames(self):
         yield image
 decode.PyAV.iter_frames = iter_frames
 source, target, root = map(Path, sys.argv[1:])
-print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=root, workers=1)))
+print(shrink_list(source, target, ShrinkSettings(16, 12), root=root, workers=1))
 """
     command = [sys.executable, "-c", code, str(listed), str(tmp_path / "small"), str(videos)]
     running = subprocess.Popen(
@@ -329,7 +329,7 @@ print(shrink_list(source, target, ShrinkSettings(16, 12), ShrinkOptions(root=roo
     assert not (tmp_path / "small/all.csv").exists()
     for _ in range(100):  # until the kernel has cleared away the last of its processes
         try:
-            result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), ShrinkOptions(root=videos))
+            result = shrink_list(listed, tmp_path / "small", ShrinkSettings(16, 12), root=videos)
             break
         except ConfigError as error:
             assert "another run is writing to" in str(error)
@@ -373,10 +373,10 @@ def test_originals_are_never_touched(tmp_path, videos, shrunk, write_video, numb
     before = write_video(videos / "a.mp4", numbered(9)).read_bytes()
     listed = write_list(tmp_path / "lists", [["a.mp4", 0]])
     with pytest.raises(DataError, match="is the folder of the originals"):
-        shrink_list(listed, videos, ShrinkSettings(16), ShrinkOptions(root=videos))
+        shrink_list(listed, videos, ShrinkSettings(16), root=videos)
     (tmp_path / "linked").symlink_to(videos)
     with pytest.raises(DataError, match="is the folder of the originals"):
-        shrink_list(listed, tmp_path / "linked", ShrinkSettings(16), ShrinkOptions(root=videos))
+        shrink_list(listed, tmp_path / "linked", ShrinkSettings(16), root=videos)
     (tmp_path / "small").mkdir()
     (tmp_path / "small/a.mp4").symlink_to(videos / "a.mp4")
     with pytest.raises(DataError, match="is a link to the original"):

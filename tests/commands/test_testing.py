@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -14,14 +15,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.extract_features import extract_features
+from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.measure_network import measure_network as measure
-from vidssl.commands.measure_network import measure_splits, over_splits, summary, train_splits
-from vidssl.commands.search_gallery import retrieve
-from vidssl.commands.shrink import ShrinkOptions as Shrinking
+from vidssl.commands.results import over_splits
+from vidssl.commands.retrieval import retrieve
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
+from vidssl.commands.test import measure_network as measure
+from vidssl.commands.test import measure_parsed, summary
+from vidssl.commands.train import train_splits
 from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -155,7 +157,7 @@ def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
     told = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
     found = measure(options, lists[0], tmp_path / "a", lists[1], (told))
-    other = retrieve(options, lists[1], lists[0], tmp_path / "b", shown_queries=0)
+    other = retrieve(options, lists[1], lists[0], tmp_path / "b", page_queries=0)
     for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name
 
@@ -183,7 +185,7 @@ def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, cap
     with caplog.at_level("INFO"):
         first = measure(options, videos, tmp_path)
         assert "not made again" not in caplog.text
-        monkeypatch.setattr("vidssl.commands.measure_network.measure", lambda *_, **__: pytest.fail("measured again"))
+        monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
         assert measure(replace(options, batch_size=1), videos, tmp_path) == first
         assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
@@ -222,16 +224,6 @@ def test_results_of_other_files_are_not_reused(options, digits, copied, tmp_path
     assert any("holds results of another test (data.bytes " in line for line in caplog.messages)
 
 
-def test_results_of_an_earlier_version_are_replaced(options, digits, tmp_path, caplog):
-    """They do not say of which files they are."""
-    first = measure(options, digits / "motion/test.csv", tmp_path)
-    old = {**first, "request": {k: v for k, v in first["request"].items() if k not in ("data", "train_data")}}
-    (tmp_path / "results.json").write_text(json.dumps({**old, "top1": 7.0}))
-    with caplog.at_level("INFO"):
-        assert measure(options, digits / "motion/test.csv", tmp_path) == first
-    assert "an earlier version wrote it and did not record the files" in caplog.text
-
-
 def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path):
     """The tables of before would call the classes otherwise."""
     asked = tmp_path / "out", copied / "train.csv", [{"name": "knn"}]
@@ -244,7 +236,7 @@ def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path)
 
 
 def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
-    shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32), Shrinking())
+    shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32))
     told = [{"name": "knn"}]
     with pytest.raises(
         DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
@@ -395,6 +387,13 @@ def test_a_protocol_of_ones_own(digits, tmp_path, monkeypatch):
 # Splits -------------------------------------------------------------------------------------------------------
 
 
+def measure_splits(options, videos, out, splits, train=None, protocols=()):
+    """As `vidssl test --splits` does."""
+    words = [f"{name}={value}" if name != "name" else value for told in protocols for name, value in told.items()]
+    told = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
+
+
 def test_mean_and_spread(tmp_path):
     numbers = {1: {"top1": 0.5, "knn": 0.25}, 2: {"top1": 0.75, "knn": 0.5}, 3: {"top1": 0.6}}
     common = {"num_videos": 4, "num_train": None, "missing": [], "missing_train": [], "list": "l", "train_list": None}
@@ -448,7 +447,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         config = load_run(tmp_path / f"out/split{split}/config.yaml")
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
-    monkeypatch.setattr("vidssl.commands.measure_network.measure", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
     monkeypatch.setattr("vidssl.engine.feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert train_splits(toy, splits, (1, 2))[0] == results
 
@@ -473,7 +472,7 @@ def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatc
         return measured(*arguments)
 
     measured = measure.__globals__["measure"]
-    monkeypatch.setattr("vidssl.commands.measure_network.measure", late)
+    monkeypatch.setattr("vidssl.commands.test.measure", late)
     with pytest.raises(Interrupted) as raised:
         train_splits(toy, splits, (1, 2))
     assert raised.value.signal == signal.SIGUSR1
@@ -553,14 +552,12 @@ def test_splits_that_are_none(splits, tmp_path):
             LoadOptions("random", toy, ("data.moving_digits=null",)), where, tmp_path / "o", (1, 2, 3), where
         )
     assert not (tmp_path / "o").exists()
-    with pytest.raises(ConfigError, match=r"does not contain \{split\}: the test would be the same for every split"):
+    with pytest.raises(ConfigError, match=r"contains \{split\}: all splits would be the same"):
         measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "vidssl.commands.measure_network.measure", lambda *_, **__: pytest.fail("the first was measured")
-    )
+    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
     where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
         measure_splits(LoadOptions(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])
@@ -602,9 +599,7 @@ def test_weights_of_another_project(digits, tmp_path):
         state[key] = value
     torch.save({"model_state": state}, tmp_path / "theirs.pyth")
     clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
-    with pytest.raises(
-        ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips, which a"
-    ):
+    with pytest.raises(ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips"):
         load_subject(LoadOptions(str(tmp_path / "theirs.pyth"), **clips))
     told = ("data.moving_digits=null", "data.train=none.csv")
     theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
@@ -667,10 +662,10 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
     run = run_of(
         "supervised", digits, tmp_path / "c", f"init={{file: {trained['sce']}, partial: true}}", "backbone.width=4"
     )
-    with pytest.raises(CheckpointError, match="no weight fits"):  # but the counters of the batch norms
+    with pytest.raises(CheckpointError, match="100 do not"):  # only the counters of the batch norms do
         train(run)
     run = run_of("supervised", digits, tmp_path / "a", f"init={trained['sce']}", "backbone.width=4")
-    with pytest.raises(CheckpointError, match=r"100 of another shape .* no weight fits: use another file or backbone"):
+    with pytest.raises(CheckpointError, match=r"20 weights fit, 100 do not .* use the backbone that was trained"):
         train(run)
     run = run_of("supervised", digits, tmp_path / "b", "method.classes=9")
     with pytest.raises(ConfigError, match=r"method.classes is 9, and .* has 8 classes .*: set method.classes=8"):
@@ -691,7 +686,7 @@ def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
     )
     assert (plain.test.short_side, plain.test.precision) == (None, "float32")
     assert (found.test.short_side, found.test.precision) == (40, "bfloat16")
-    one, other = (subject.made_with["protocol"] for subject in (plain, found))
+    one, other = (subject.request()["protocol"] for subject in (plain, found))
     assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
     size = plain.test.size
     with pytest.raises(ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"):

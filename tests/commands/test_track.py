@@ -68,14 +68,9 @@ def test_settings_are_read_as_those_of_a_config(few):
         settings(["min_gab=3"])
 
 
-@pytest.mark.parametrize(
-    ("changed", "error", "message"),
-    [({"clips": 3, "size": 64}, ConfigError, "--clips, --size"), ({"shard": "3/2"}, ConfigError, "parts count from 0")],
-)
-def test_what_means_nothing_here_is_refused(digits, few, tmp_path, changed, error, message):
-    shard = changed.pop("shard", None)
-    with pytest.raises(error, match=message):
-        track(options(digits, workers=0, **changed), few, tmp_path / "out", QUICK, shard=shard)
+def test_a_shard_that_there_is_not_is_refused(digits, few, tmp_path):
+    with pytest.raises(ConfigError, match="'3/2' is not i/n"):
+        track(options(digits, workers=0), few, tmp_path / "out", QUICK, shard="3/2")
 
 
 def test_a_file_in_place_of_the_folder_is_seen_first(digits, few, tmp_path):

@@ -1,6 +1,8 @@
 """What processes tell one another, and that none is left waiting."""
 
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
@@ -169,3 +171,32 @@ def test_processes_that_never_start_are_reported(start_world, tmp_path):
     assert start_world(2, alone, tmp_path / "told").wait(60) == [0, 9]
     message = (tmp_path / "told").read_text()
     assert message.startswith("process 0 of 2 did not meet the others at 127.0.0.1:") and "\n" not in message
+
+
+LEAVING = """
+import os, torch
+from vidssl import distributed
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+with distributed.joined(torch.device("cpu")):
+    import pytorchvideo.models.resnet
+    distributed.gather_objects(distributed.rank())
+    inside = threads()
+assert inside > before == threads(), (before, inside, threads())
+"""
+
+
+@pytest.mark.long
+def test_a_process_that_leaves_the_group_keeps_none_of_its_threads(tmp_path):
+    """They would need Python when it has ended. The commands import pytorchvideo inside of the group."""
+    script = tmp_path / "leave.py"
+    script.write_text(LEAVING)
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=120,
+    )

@@ -14,8 +14,8 @@ import torch
 
 from vidssl import atomic
 from vidssl.engine import checkpoint
-from vidssl.errors import CheckpointError
-from vidssl.models.weights import FORMAT, UntrustedError
+from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.models.weights import FORMAT
 
 
 def content(step):

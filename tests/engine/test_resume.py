@@ -65,7 +65,7 @@ def test_a_checkpoint_of_another_format_is_refused(go_on, toy_folder, tmp_path):
     path = (tmp_path / "a/checkpoints/last.pt").resolve()
     torch.save({**saved(tmp_path / "a"), "format": "vidssl-checkpoint-1"}, path)
     path.with_suffix(".sha256").write_text(file_hash(path))
-    with pytest.raises(CheckpointError, match=r"has format vidssl-checkpoint-1, this version of vidssl reads"):
+    with pytest.raises(CheckpointError, match=r"has format vidssl-checkpoint-1, this vidssl reads"):
         go_on(2, root)
 
 

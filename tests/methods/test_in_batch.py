@@ -178,5 +178,5 @@ def test_a_video_that_is_drawn_twice_is_not_its_own_negative():
 
 
 def test_simclr_needs_two_views():
-    with pytest.raises(ConfigError, match=r"^1 view has no positives, at least 2 are needed: data.views needs"):
+    with pytest.raises(ConfigError, match=r"^1 view has no positives: data.views needs 2 recipes"):
         make("simclr")(batch(1))

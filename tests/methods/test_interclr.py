@@ -16,7 +16,7 @@ from vidssl import distributed
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS, Method
-from vidssl.methods.branch import Encoded
+from vidssl.methods.base import Encoded
 from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.models import Head

@@ -261,7 +261,7 @@ def test_a_reserved_view_that_does_not_exist(name):
     with pytest.raises(ConfigError, match=r"^jigsaw.view 3 and 3 views do not fit: data.views needs a recipe"):
         make(name, 0.5, view=3)(batch(views=3))
     if name != "npid":  # the key view 1 is not to be cut
-        with pytest.raises(ConfigError, match=r"^key_views \(0, 1\) and 3 views, of which jigsaw cuts one"):
+        with pytest.raises(ConfigError, match=r"^key_views \(0, 1\) do not fit the views \[0, 2\]"):
             make(name, 0.5, view=1)(batch(views=3))
 
 

@@ -1,4 +1,4 @@
-"""The target network: its moving average, and keys that are encoded in batches shuffled over processes."""
+"""The target network: keys that are encoded in batches shuffled over processes."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from vidssl import distributed
-from vidssl.methods.momentum import move_towards, shuffled
+from vidssl.methods.momentum import shuffled
 
 CPU = torch.device("cpu")
 DIM = 3
@@ -74,19 +74,3 @@ def test_one_process_does_not_shuffle():
     state = torch.get_rng_state()
     assert torch.equal(shuffled(norm, x), expected)
     assert torch.equal(torch.get_rng_state(), state)
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.25, 0.996, 1.0])
-def test_move_towards(momentum):
-    torch.manual_seed(0)
-    target, online = (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)) for _ in range(2))
-    for module in (target, online):
-        module(torch.randn(16, 3))  # moves the buffers
-        nn.init.normal_(module[1].weight)
-    t, o = ({key: value.clone() for key, value in module.state_dict().items()} for module in (target, online))
-    move_towards(target, online, momentum)
-    names = {name for name, _ in target.named_parameters()}
-    for key, value in target.state_dict().items():
-        expected = momentum * t[key] + (1 - momentum) * o[key] if key in names else t[key]
-        torch.testing.assert_close(value, expected, rtol=1e-6, atol=1e-7)
-    assert all(torch.equal(value, o[key]) for key, value in online.state_dict().items())

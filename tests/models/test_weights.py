@@ -1,6 +1,5 @@
 """Checkpoints: the backbone of a real run is restored bit by bit, and invalid files do no harm."""
 
-import gzip
 import importlib
 import json
 import pickle
@@ -19,18 +18,10 @@ from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
-from vidssl.errors import CheckpointError, ConfigError
+from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.methods import METHODS
 from vidssl.models import build_backbone, load_backbone
-from vidssl.models.weights import (
-    FORMAT,
-    InitialWeights,
-    UntrustedError,
-    backbone_weights,
-    load_initial,
-    load_state,
-    read_checkpoint,
-)
+from vidssl.models.weights import FORMAT, InitialWeights, load_initial, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 
@@ -98,27 +89,12 @@ def altered(trained, tmp_path):
 
 NAME = "backbone.net.blocks.0.conv.weight"
 CHANGES = {
-    "missing": (
-        lambda c: c["method"].pop(NAME),
-        ": 1 weights missing (net.blocks.0.conv.weight), 0 unknown, 0 of another shape; build",
-    ),
-    "unknown": (
-        lambda c: c["method"].update({"backbone.more": torch.ones(1)}),
-        "0 weights missing, 1 unknown (more), 0 of",
-    ),
-    "shape": (
-        lambda c: c["method"].update({NAME: torch.ones(1)}),
-        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: (1,), here (8, 3, ",
-    ),
-    "no tensor": (
-        lambda c: c["method"].update({NAME: "text"}),
-        "0 unknown, 1 of another shape (net.blocks.0.conv.weight: not a tensor, here (8, 3, ",
-    ),
-    "width": (
-        lambda c: c["config"]["backbone"].update(width=4),
-        "; …); build the backbone with the config that it was trained with",
-    ),
-    "other": (lambda c: c["config"].update(backbone={"name": "r3d_18"}), " unknown ("),
+    "missing": (lambda c: c["method"].pop(NAME), 'Missing key(s) in state_dict: "net.blocks.0.conv.weight"'),
+    "unknown": (lambda c: c["method"].update({"backbone.more": torch.ones(1)}), 'Unexpected key(s) in state_dict: "mo'),
+    "shape": (lambda c: c["method"].update({NAME: torch.ones(1)}), "size mismatch for net.blocks.0.conv.weight: "),
+    "no tensor": (lambda c: c["method"].update({NAME: "text"}), "received <class 'str'>"),
+    "width": (lambda c: c["config"]["backbone"].update(width=4), "build the backbone with the config that it was"),
+    "other": (lambda c: c["config"].update(backbone={"name": "r3d_18"}), "Missing key(s) in state_dict: "),
 }
 
 
@@ -127,15 +103,6 @@ def test_fault_26_weights_that_do_not_fit(change, altered):
     alter, text = CHANGES[change]
     message = one_line(load_backbone, altered(alter))
     assert text in message and "altered.pt does not fit the backbone" in message
-
-
-def test_fault_26_weights_are_loaded_all_or_none(trained):
-    backbone = build_backbone("resnet3d18", width=8)
-    before = {key: value.clone() for key, value in backbone.state_dict().items()}
-    weights = backbone_weights(read_checkpoint(trained[1]))
-    weights.pop(next(reversed(weights)))
-    one_line(load_state, backbone, weights, "test")
-    assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
 
 
 def test_arch_may_repeat_the_checkpoints_backbone(trained):
@@ -153,7 +120,7 @@ def test_a_run_can_be_initialised_from_another(trained):
     assert str(matched).startswith(f"{path}: all 120 weights of the backbone, named as in vidssl, from backbone; ")
     assert "queue.keys" in matched.left
     message = one_line(load_initial, build_backbone("resnet3d18", width=4), InitialWeights(file=path))
-    assert "does not fit the backbone: 0 weights missing, 0 unknown, 100 of another shape (net.blocks.0" in message
+    assert "does not fit the backbone: 20 weights fit, 100 do not (net.blocks.0.conv.weight: (8, " in message
 
 
 def test_keys_select_the_target_network(trained):
@@ -241,7 +208,7 @@ def test_fault_25_objects_of_a_plug_in_need_trust(plug_in, altered, trained, tmp
     importlib.invalidate_caches()
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     message = one_line(lambda: read_checkpoint(path, trust=True))
-    assert "objects of a missing module (No module named 'plug_in'): install it" in message
+    assert "(ModuleNotFoundError: No module named 'plug_in')" in message
 
 
 @pytest.mark.parametrize("command", ["retrieval", "extract"])
@@ -260,19 +227,14 @@ def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, t
 
 SAFETENSORS = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 OTHER = {
-    "empty": (b"", "is empty"),
-    "safetensors": (len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4), "is a safetensors file"),
-    "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page"),
-    "old web page": (b"<HTML>not found", "is a web page"),
-    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer"),
-    "text": (("path,label\n" + "ü" * 600).encode(), "is text"),
-    "cut text": (("a" + "ü" * 600).encode(), "is text"),
-    "zeros": (bytes(1000), "is of unknown format"),
-    "noise": (bytes(range(128, 256)) * 10, "is a pickle"),  # begins as one
-    "latin": (("é" * 600).encode("latin-1"), "is of unknown format"),
-    "gzip": (gzip.compress(b"x"), "is a gzip file"),
-    "numpy": (b"\x93NUMPY\x01\x00", "is a numpy file"),
-    "cut": (b"PK\x03\x04", "is damaged: "),
+    "empty": (b"", "is empty; expected"),
+    "safetensors": (len(SAFETENSORS).to_bytes(8, "little") + SAFETENSORS + bytes(4), "is not a vidssl checkpoint"),
+    "web page": (b"\n<!DOCTYPE html><html>not found</html>", "is a web page; expected"),
+    "old web page": (b"<HTML>not found", "is a web page; expected"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a git-lfs pointer (fetch the file"),
+    "text": (("path,label\n" + "ü" * 600).encode(), "is not a checkpoint; expected"),
+    "zeros": (bytes(1000), "is not a checkpoint; expected"),
+    "cut": (b"PK\x03\x04", "if it is damaged, replace it"),
 }
 
 
@@ -284,14 +246,10 @@ def test_fault_24_other_files(kind, suffix, tmp_path):
     path.write_bytes(content)
     message = one_line(read_checkpoint, path)
     assert str(path) in message and text in message
-    assert kind == "cut" or message.endswith("; expected: a .pt file that vidssl wrote")
-    assert one_line(lambda: read_checkpoint(path, trust=True)) == message
-    if kind not in ("safetensors", "noise"):  # which may be somebody's weights
-        anybodys = one_line(load_backbone, path)
-        assert str(path) in anybodys and text in anybodys
-        assert kind == "cut" or anybodys.endswith(
-            "; expected: a checkpoint that torch.save wrote (.pt, .pth, .pyth, .ckpt), or a .safetensors file"
-        )
+    if kind != "safetensors":  # which may be somebody's weights
+        assert one_line(load_backbone, path) == message
+    if kind != "cut":
+        assert one_line(lambda: read_checkpoint(path, trust=True)) == message
 
 
 def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
@@ -302,7 +260,7 @@ def test_fault_24_pickles_that_torch_did_not_write(tmp_path):
         pickle.dumps({"blobs": {"conv1_w": [1.0]}}),
     ):
         path.write_bytes(content)
-        assert "is a pickle that torch did not write, or a damaged one; expected" in one_line(load_backbone, path)
+        assert f"cannot load checkpoint {path} (" in one_line(load_backbone, path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -326,25 +284,10 @@ def test_fault_24_flipped_bytes_in_other_projects_files_are_a_checkpoint_error(z
     assert damaged > 5
 
 
-def test_fault_24_a_video(digits):
-    (video,) = sorted(digits.rglob("*.mp4"))[:1]
-    message = one_line(read_checkpoint, video)
-    assert message == f"{video} is a video (mp4); expected: a .pt file that vidssl wrote"
-
-
-@pytest.mark.parametrize(("name", "text"), [("webm", "webm, mkv"), ("mkv", "webm, mkv"), ("avi", "avi")])
-def test_fault_24_other_videos(name, text, write_video, numbered, tmp_path):
-    codec = {"webm": "libvpx", "mkv": "libx264", "avi": "mpeg4"}[name]
-    path = write_video(tmp_path / f"video.{name}", numbered(3), codec=codec)
-    assert f"is a video ({text}); expected" in one_line(read_checkpoint, path)
-
-
 def test_fault_24_another_zip_file(tmp_path):
     with zipfile.ZipFile(tmp_path / "features.pt", "w") as archive:
         archive.writestr("word/document.xml", "text")
-    assert "features.pt is a zip file that torch did not write; expected: a" in one_line(
-        read_checkpoint, tmp_path / "features.pt"
-    )
+    assert "cannot load checkpoint " in one_line(read_checkpoint, tmp_path / "features.pt")
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".safetensors", ""])
@@ -389,7 +332,13 @@ def test_fault_24_missing_or_other(tmp_path):
     path = tmp_path / "other.pt"
     for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": FORMAT}):
         torch.save(content, path)
-        assert f"is not a vidssl checkpoint (format {FORMAT}); expected" in one_line(read_checkpoint, path)
+        assert f"{path} is not a vidssl checkpoint (format {FORMAT}): use" in one_line(read_checkpoint, path)
+
+
+def test_a_checkpoint_of_another_format_is_named(altered):
+    path = altered(lambda c: c.update(format="vidssl-checkpoint-1"))
+    for read in (read_checkpoint, read_anything, load_backbone):
+        assert one_line(read, path).startswith(f"{path} has format vidssl-checkpoint-1, this vidssl reads {FORMAT}: ")
 
 
 # Whole methods ----------------------------------------------------------------------------------------------
@@ -408,12 +357,6 @@ class WithExtra(torch.nn.Module):
 
     def set_extra_state(self, state):
         self.number = int(state["number"])
-
-
-def snapshot(module):
-    return {
-        key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in module.state_dict().items()
-    }
 
 
 def same(a, b):
@@ -437,30 +380,21 @@ def test_fault_26_a_whole_method_comes_back(trained, method):
 
 
 BAD = {
-    "missing": (lambda s: s.pop("_extra_state"), r"1 weights missing \(_extra_state\)"),
-    "unknown": (lambda s: s.update({f"n{i}": 1 for i in range(5)}), r"5 unknown \(n0; n1; n2; …\)"),
-    "extra of a part": (lambda s: s.update({"backbone._extra_state": 1}), r"1 unknown \(backbone._extra_state\)"),
-    "queue": (
-        lambda s: s.update({"queue.keys": torch.ones(7, 16)}),
-        r"1 of another shape \(queue.keys: \(7, 16\), here \(50, 16\)\)",
-    ),
-    "all at once": (
-        lambda s: (s.pop("_extra_state"), s.update(more=1, **{"queue.keys": torch.ones(7)})),
-        r"1 weights missing \(_extra_state\), 1 unknown \(more\), 1 of another shape \(queue.keys: \(7,\), here",
-    ),
-    "unfit extra": (lambda s: s.update(_extra_state={"other": 1}), "KeyError: 'progress'$"),
+    "missing": (lambda s: s.pop("_extra_state"), r'Missing key\(s\) in state_dict: "_extra_state"'),
+    "unknown": (lambda s: s.update(n1=1), r'Unexpected key\(s\) in state_dict: "n1"'),
+    "queue": (lambda s: s.update({"queue.keys": torch.ones(7, 16)}), r"queue.keys: .*\[7, 16\].*\[50, 16\]"),
+    "unfit extra": (lambda s: s.update(_extra_state={"other": 1}), r"\(KeyError: 'progress'\)"),
     "extra of no kind": (lambda s: s.update(_extra_state=None), "TypeError"),
 }
 
 
 @pytest.mark.parametrize("change", BAD)
-def test_fault_26_a_method_that_does_not_fit_is_left_alone(change, trained, method):
-    state, before = dict(read_checkpoint(trained[1])["method"]), snapshot(method)
+def test_fault_26_a_method_that_does_not_fit(change, trained, method):
+    state = dict(read_checkpoint(trained[1])["method"])
     alter, text = BAD[change]
     alter(state)
     message = one_line(load_state, method, state, "run/step-2.pt")
-    assert message.startswith("run/step-2.pt does not fit the method: ") and re.search(text, message)
-    assert same(method.state_dict(), before)
+    assert message.startswith("run/step-2.pt does not fit the method (") and re.search(text, message)
 
 
 def test_fault_26_extra_state_of_parts():
@@ -468,7 +402,5 @@ def test_fault_26_extra_state_of_parts():
     other[0].number, other[1].number = 3, 4
     load_state(module, other.state_dict(), "test")
     assert same(module.state_dict(), other.state_dict()) and module[1].number == 4
-    before = snapshot(module)
-    state = {**other.state_dict(), "1._extra_state": {"number": "x"}, "0.linear.bias": torch.ones(3)}
+    state = {**other.state_dict(), "1._extra_state": {"number": "x"}}
     assert "ValueError: invalid literal" in one_line(load_state, module, state, "test")
-    assert torch.equal(module[0].linear.bias, before["0.linear.bias"])

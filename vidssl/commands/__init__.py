@@ -1,4 +1,4 @@
-"""The command `vidssl`: one module per sub-command, with its arguments and the job that it runs."""
+"""The command `vidssl`: `parsers.py` has the options of each sub-command, and a module of its name runs it."""
 
 import argparse
 import importlib
@@ -9,27 +9,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 import vidssl
+from vidssl.commands.arguments import parse
+from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
-
-# Command -> summary. The module of a command's name has a function of that name, which imports what the job needs after
-# parsing, so that --help and a mistyped option do not wait for torch.
-COMMANDS = {
-    "prepare": "write the lists of a folder of videos or of a data set",
-    "train": "pre-train, finetune, probe or train from scratch",
-    "test": "measure a network on a list: accuracy, kNN, SVM, few labels, retrieval",
-    "retrieval": "search a gallery of videos and write a page with the results",
-    "extract": "write the features of a list of videos",
-    "track": "track the regions of videos",
-    "analyze": "measure how invariant networks are to transformations",
-    "check": "decode every video of a list and write a list without the broken ones",
-    "shrink": "copy videos into a small format that decodes fast",
-    "compare": "compare the retrieval results of two networks on one page",
-    "launch": "submit a training to Slurm",
-    "doctor": "report which optional parts work on this machine",
-    "schema": "print the JSON schema of config files, for editors",
-}
 
 
 def main(command: str | None = None) -> None:
@@ -40,7 +24,7 @@ def main(command: str | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n" + "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<10} {options.__doc__}" for name, options in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)
@@ -55,13 +39,14 @@ def main(command: str | None = None) -> None:
 def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None:
     """Run a command with its arguments; errors are raised.
 
-    Args:
-        command: A name of `COMMANDS`.
-        arguments: Its words.
-        prog: Name of the program in its help; the script's if None.
+    Its module, with torch and all that the job needs, is imported after parsing, so that `--help` and a mistyped option
+    are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
-    module = importlib.import_module(f"vidssl.commands.{command}")
-    getattr(module, command)(arguments, prog)
+    parser = argparse.ArgumentParser(prog=prog, description=COMMANDS[command].__doc__)
+    COMMANDS[command](parser)
+    # argparse cannot parse options and settings in any order if there are sub-commands.
+    parsed = parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)
+    importlib.import_module(f"vidssl.commands.{command}").run(parsed)
 
 
 def guarded(command: Callable[[], None]) -> None:

@@ -1,75 +1,181 @@
-"""The command `analyze`."""
+"""The command `analyze invariance`: how invariant networks are to transformations, as numbers and as a chart."""
 
 import argparse
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path, PurePath
 
-from vidssl.commands.arguments import (
-    add_input,
-    add_network_options,
-    add_splits,
-    at_least,
-    network_options,
-    one_value,
-    parse,
-    print_results,
+from vidssl import distributed
+from vidssl.analysis.object_occlusion import read_boxes
+from vidssl.analysis.scores import Measure, score_features
+from vidssl.analysis.transformed_features import (
+    TRANSFORMATIONS,
+    Trajectories,
+    choose_transformations,
+    trajectory_features,
 )
+from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.commands.arguments import print_results
+from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
+from vidssl.commands.results import Results, existing_results, for_splits, format_count, format_table
+from vidssl.data.fingerprint import identify
+from vidssl.data.video_list import read_list
+from vidssl.engine.checkpoint import file_hash
+from vidssl.engine.config_schema import choose_device
+from vidssl.engine.resume import only_run_in
+from vidssl.errors import ConfigError, DataError
+from vidssl.viz.bars import grouped_bars
+
+COMPARED = ("unchanged", "shuffled")  # the baselines of the transformations
 
 
-def analyze(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Analyse what networks have learned."""
-    parser = argparse.ArgumentParser(prog=prog, description=analyze.__doc__)
-    parser.add_argument(
-        "analysis", choices=("invariance",), help="what is measured; `invariance --help` lists its options"
-    )
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    parsed = parser.parse_args(arguments)
-    _invariance(parsed.arguments, f"{parser.prog} {parsed.analysis}")
-
-
-def _invariance(arguments: Sequence[str], prog: str) -> None:
-    """Measure how invariant networks are to each transformation, as numbers and as a chart.
-
-    The central square of one clip per video is measured; --clips sets another number of clips.
-    """
-    parser = argparse.ArgumentParser(prog=prog, description=_invariance.__doc__)
-    option = parser.add_argument
-    add_input(parser)
-    add_network_options(parser, several=True)
-    option(
-        "--transformations",
-        type=one_value,
-        nargs="+",
-        metavar="NAME",
-        help="default: all that apply of occlusion, viewpoint, rotation, illumination, colour, blur, "
-        "instance, shift, gap, speed, reverse",
-    )
-    option("--top-k", type=at_least(1), default=10, help="number of best units (default 10)")
-    option(
-        "--variant",
-        choices=("class", "goodfellow"),
-        default="class",
-        help="thresholds, rates and best units per class, or for all videos together (default class)",
-    )
-    option(
-        "--population",
-        choices=("all", "samples"),
-        default="all",
-        help="compute thresholds from clips and transformed clips, or from clips only (default all)",
-    )
-    option("--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame")
-    add_splits(parser, "measure once per split, as 1 2 3; the number replaces {split} in paths and settings")
-    option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
-    parsed = parse(parser, arguments)
-    from vidssl.analysis.scores import Measure
-    from vidssl.commands.invariance_chart import summary
-    from vidssl.commands.measure_invariance import measure_invariance, measure_invariance_splits
-
-    names = ("transformations", "top_k", "variant", "population", "boxes")
-    measure = Measure(**{name: getattr(parsed, name) for name in names})
-    request = network_options(parsed), parsed.checkpoint, parsed.input, parsed.out, measure
-    if parsed.splits is None:
-        found = measure_invariance(*request)
-    else:
-        found = measure_invariance_splits(*request, parsed.splits)
+def run(parsed: argparse.Namespace) -> None:
+    """Measure the invariance of networks, and print the scores."""
+    found = measure_parsed(parsed)
     print_results(parsed, found, summary(found), parsed.out / "invariance.png")
+
+
+def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
+    """Measure networks as the arguments describe: `results.json` of each, by its name, and the chart `invariance.png`.
+
+    Several networks have folders of their own, and share the config: those that have one ignore it.
+    """
+    check_folder(parsed.out)
+    if parsed.crops not in (None, 1):
+        raise ConfigError(f"--crops {parsed.crops}: only the central square is measured; leave --crops out")
+    measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
+    own = {"clips": parsed.clips or 1, "crops": 1, "shared_config": len(parsed.checkpoint) > 1}
+    found = {}
+    with distributed.joined(choose_device(parsed.device)):
+        for name, checkpoint, out in _networks(parsed.checkpoint, parsed.out):
+            one = argparse.Namespace(**{**vars(parsed), **own, "checkpoint": checkpoint, "out": out})
+            found[name] = for_splits(one, lambda one: _measure(network_options(one), one.input, measure, one.out))
+        distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
+    return found
+
+
+def _networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Path]]:
+    """Names, checkpoints and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
+    ignored = ("checkpoints", "last", "..", "/", "split{split}")
+    parts = [
+        [part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path] for path in checkpoints
+    ]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["-".join(part[-depth:]) for part in parts]
+        if len({*names}) == len(names):
+            folders = [out / name if len(names) > 1 else out for name in names]
+            return list(zip(names, checkpoints, folders, strict=True))
+    raise ConfigError(f"--checkpoint names a network twice: {', '.join(checkpoints)}")
+
+
+def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:
+    """Measure one network, unless its results exist."""
+    listed = read_list(videos, options.root, options.allow_external)
+    labels = {record.label for record in listed.records}
+    if measure.variant == "class" and (-1 in labels or len(labels) < 2):
+        raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")
+    boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
+    subject = load_subject(options)
+    test, units = subject.test, subject.backbone.dim
+    if measure.top_k > units:
+        raise ConfigError(f"--top-k {measure.top_k} is more than the {units} units of {options.checkpoint}")
+    names, left_out = choose_transformations(measure.transformations, test.clip.frames, boxes is not None)
+    request = subject.request(
+        invariance={
+            "variant": measure.variant,
+            "top_k": measure.top_k,
+            "population": measure.population,
+            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
+        },
+        list=listed.fingerprint,
+        classes=class_hash(listed),
+        data=distributed.on_main(lambda: identify(listed)),
+        boxes=None if measure.boxes is None else file_hash(measure.boxes),
+    )
+    with only_run_in(out):
+        existing = distributed.on_main(lambda: existing_results(out, request))
+        if existing is not None:
+            return existing
+        trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
+        features = trajectory_features(
+            subject.backbone,
+            listed,
+            trajectories,
+            test,
+            subject.device,
+            boxes=boxes,
+            half=test.precision == "bfloat16",
+            skip=test.allow_missing,
+            title=options.checkpoint,
+            **test.model_dump(include={"mean", "std", "batch_size", "workers", "prefetch", "timeout"}),
+        )
+        scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
+        numbers, details, without = scores
+        results = {
+            **numbers,
+            "details": details,
+            "left_out": {**left_out, **without},
+            "num_videos": len({*features.index.tolist()}),
+            "num_samples": len(features.x),
+            "num_units": features.x.shape[1],
+            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+            "list": str(listed.path),
+            "boxes": None if measure.boxes is None else str(measure.boxes),
+            "measure": request["invariance"],
+            **subject.describe(),
+            "request": request,
+        }
+        distributed.on_main(lambda: write_json(out / "results.json", results))
+    return results
+
+
+def chart(found: Mapping[str, Results]) -> bytes:
+    """Draw the scores of networks, one colour each, as PNG."""
+    names = _measured(found)
+    first = next(iter(found.values()))
+    means = {label: results.get("mean", results) for label, results in found.items()}
+    top, variant = first["measure"]["top_k"], first["measure"]["variant"]
+    return grouped_bars(
+        names,
+        {label: [numbers.get(f"invariance_{name}") for name in names] for label, numbers in means.items()},
+        title=f"Invariance of the {top} best units {'of each class' if variant == 'class' else 'of all'}: "
+        f"{first['num_samples']} clips",
+        unit="invariance score",
+        levels={"1: ignores\nthe clip": 1.0, "perfect": first.get("mean", first)["invariance_ceiling"]},
+        apart=COMPARED,
+    )
+
+
+def _measured(found: Mapping[str, Results]) -> list[str]:
+    """The rows: transformations, baselines, and the mean if all networks have the same transformations."""
+    own = [[name for name in TRANSFORMATIONS if f"invariance_{name}" in r.get("mean", r)] for r in found.values()]
+    names = [name for name in TRANSFORMATIONS if any(name in names for names in own)]
+    return [COMPARED[0], *names, *(["mean"] if all(names == own[0] for names in own) else []), COMPARED[1]]
+
+
+def summary(found: Mapping[str, Results]) -> str:
+    """Format the scores of networks as a short table."""
+    first, names = next(iter(found.values())), _measured(found)
+    splits = list(first.get("splits", {}).values())
+    videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
+    clips = "" if splits else f", {first['num_samples']} clips"
+    head = (
+        f"{videos}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units; 1: a unit that ignores "
+        f"the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+    )
+    head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
+    rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]
+    lines = [head, *format_table([["", *found], *rows], "<" + ">" * len(found))]
+    for label, results in found.items():
+        of = f" of {label}" if len(found) > 1 else ""
+        lines += [f"not measured{of}: {name} ({why})" for name, why in results["left_out"].items()]
+    if "mean" not in names:
+        lines.append("no mean: the networks were not measured with the same transformations")
+    return "\n".join(lines)
+
+
+def _cell(results: Results, name: str) -> str:
+    mean, spread = results.get("mean", results).get(name), results.get("spread", {}).get(name)
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if spread is None else f"{mean:.2f} ± {spread:.2f}"

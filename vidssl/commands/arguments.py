@@ -7,14 +7,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vidssl.registry import did_you_mean
 from vidssl.workers import usable_cpus
-
-if TYPE_CHECKING:
-    from vidssl.commands.load import LoadOptions
-
 
 # Types of arguments -----------------------------------------------------------------------------------------
 
@@ -48,40 +44,20 @@ def config_file(text: str) -> Path:
     known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     name = text.removesuffix(".yaml").removeprefix("configs/")
     found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
+    if len(found) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
     if not found:
         hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
         raise argparse.ArgumentTypeError(f"{text} is neither a file nor the name of a config{hint}")
-    if len(found) > 1:
-        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
     return known[found[0]]
-
-
-def one_value(text: str) -> str:
-    """Parse one of several values, which are separated by spaces."""
-    if "," in text:
-        raise argparse.ArgumentTypeError(f"separate values by spaces: {text.replace(',', ' ')}")
-    return text
-
-
-def _input(text: str) -> Path:
-    if re.match(r"[\w.]+=", text) and not text.endswith(".csv"):
-        raise argparse.ArgumentTypeError(f"{text} is a setting; a video list is required, before all settings")
-    return Path(text)
 
 
 def _split(text: str) -> int | str:
     if "=" in text:  # a setting after the last number; `parse` moves it
         return text
-    if not re.fullmatch("[0-9]{1,4}", one_value(text)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number; write --splits 1 2 3, and INPUT before it")
+    if not re.fullmatch("[0-9]{1,4}", text):
+        raise argparse.ArgumentTypeError(f"{text} is not a number: write --splits 1 2 3, after the other arguments")
     return int(text)
-
-
-class _Renamed(argparse.Action):
-    """Refuses the former spelling of an argument; `metavar` is the present one."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.error(f"{self.option_strings[0]} was replaced: write {parser.prog} {self.metavar} …")
 
 
 # Groups of options ------------------------------------------------------------------------------------------
@@ -91,28 +67,24 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Add the positional INPUT."""
     parser.add_argument(
         "input",
-        type=_input,
+        type=Path,
         nargs="?" if optional else None,
         metavar="INPUT",
         help="video list, a CSV file with the header path,label[,start,end]; `vidssl prepare` writes it",
     )
-    parser.add_argument("--list", action=_Renamed, nargs="?", metavar="LIST", help=argparse.SUPPRESS)
 
 
 def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: str = "") -> None:
     """Add `--cfg` and the settings `KEY=VALUE`."""
-    parser.add_argument(
-        "--cfg",
-        type=config_file,
-        required=required,
-        help=f"config: a YAML file, or the name of a config that is installed, as sce_small{purpose}",
-    )
+    text = f"config: a YAML file, or the name of a config that is installed, as sce_small{purpose}"
+    parser.add_argument("--cfg", type=config_file, required=required, help=text)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that override the config's")
 
 
 def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Add `--splits`."""
-    parser.add_argument("--splits", type=_split, nargs="+", metavar="N", help=purpose)
+    text = f"{purpose} once per split, as 1 2 3; the number replaces {{split}} in paths and settings"
+    parser.add_argument("--splits", type=_split, nargs="+", metavar="N", help=text)
 
 
 def add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -126,21 +98,12 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
     add_input(parser)
     option("--out", type=Path, required=True, help="output folder")
-    _add_root(parser)
+    option("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
     option("--fps", type=above_zero, help="frame rate of image folders if the list has no column fps")
     option("--max-pixels", type=at_least(1), help="largest frame, width times height (default 4096 x 4096)")
-    add_timeout(parser)
+    option("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
     option("--workers", type=at_least(1), default=usable_cpus(), help="processes (default: one per usable CPU)")
     add_output_options(parser)
-
-
-def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add `--timeout`."""
-    parser.add_argument("--timeout", type=above_zero, default=120.0, help="seconds without a new frame (default 120)")
-
-
-def _add_root(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
 
 
 def add_network_options(
@@ -148,21 +111,15 @@ def add_network_options(
 ) -> None:
     """Add the options that choose a network or several, its clips (unless `clips` is False) and the videos' root."""
     option = parser.add_argument
-    option(
-        "--checkpoint",
-        required=required,
-        nargs="+" if several else None,
-        help="a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
-        + ("; several are compared" if several else ""),
-    )
-    option(
-        "--trust-checkpoint",
-        action="store_true",
-        help="load a checkpoint with pickled objects; such a file can run any code",
-    )
+    text = "a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
+    if several:
+        option("--checkpoint", required=required, nargs="+", help=f"{text}; several are compared")
+    else:
+        option("--checkpoint", required=required, help=text)
+    text = "load a checkpoint with pickled objects; such a file can run any code"
+    option("--trust-checkpoint", action="store_true", help=text)
     add_config(parser, required=False, purpose="; for 'random' and weights of another project")
     if clips:
-        per_run = "(default: the run's evaluate.{})"
         for name, text in {
             "clips": "clips per video",
             "crops": "crops per clip, along the longer side",
@@ -170,17 +127,13 @@ def add_network_options(
             "short-side": "short side of the video before it is cropped, in pixels",
             "batch-size": "videos per batch",
         }.items():
-            default = per_run.format(name.replace("-", "_"))
-            option(f"--{name}", type=at_least(1), help=f"{text} {default}")
-        option(
-            "--precision",
-            choices=("float32", "bfloat16"),
-            help=f"precision of the forward pass {per_run.format('precision')}",
-        )
+            option(f"--{name}", type=at_least(1), help=f"{text} (default: the run's evaluate.{name.replace('-', '_')})")
+        text = "precision of the forward pass (default: the run's evaluate.precision)"
+        option("--precision", choices=("float32", "bfloat16"), help=text)
     workers = "the run's data.workers" if clips else "one per usable CPU"
     option("--workers", type=at_least(0), help=f"worker processes (default: {workers})")
     option("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default auto")
-    _add_root(parser)
+    option("--root", type=Path, help="folder of the videos (default: the one in root.txt)")
     option("--allow-external", action="store_true", help="accept paths outside of the root")
     option("--allow-missing", action="store_true", help="skip and count videos that are unreadable")
     add_output_options(parser)
@@ -190,16 +143,8 @@ def add_network_options(
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Parse options and KEY=VALUE settings in any order, and apply `--quiet`.
-
-    An unknown option that is a setting of the config, as `--output=x`, is an error that names the setting.
-    """
-    parsed, unknown = parser.parse_known_intermixed_args(arguments)
-    if unknown:
-        settings = [word.lstrip("-") for word in unknown if word.startswith("--") and is_setting(word)]
-        written = " ".join(word if "=" in word else f"{word}=VALUE" for word in settings)
-        hint = f" (did you mean {written}? settings of the config have no dashes)" if written else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    """Parse options and KEY=VALUE settings in any order, and apply `--quiet`."""
+    parsed = parser.parse_intermixed_args(arguments)
     for name in ("splits", "transformations"):  # options that take all words that follow, settings too
         if words := getattr(parsed, name, None):
             parsed.overrides += [word for word in words if "=" in str(word)]
@@ -212,29 +157,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
     return parsed
 
 
-def is_setting(word: str) -> bool:
-    """Whether a word, as `--output=x` or `data.workers=0`, begins with a key of the config."""
-    from vidssl.engine.config_schema import Run
-
-    return re.split("[.=]", word.lstrip("-"))[0] in Run.model_fields
-
-
-def network_options(parsed: argparse.Namespace) -> "LoadOptions":
-    """Collect the arguments of `add_network_options`."""
-    from vidssl.commands.load import LoadOptions
-
-    fields = LoadOptions.__dataclass_fields__
-    return LoadOptions(**{name: value for name, value in vars(parsed).items() if name in fields})
-
-
 def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> None:
-    """Print results in the main process: as lines of text, or with `--json` as one JSON object.
-
-    Args:
-        parsed: With the options of `add_output_options`.
-        results: A dictionary or a dataclass.
-        lines: The results as text.
-    """
+    """Print results in the main process: `lines`, or with `--json` the dictionary or dataclass `results`."""
     from vidssl import distributed
 
     if not distributed.is_main():

@@ -1,4 +1,4 @@
-"""The command `compare`: one page that compares retrieval results of several networks."""
+"""The command `compare`: one page that compares retrieval results of several networks; `make demo` ends with it."""
 
 import argparse
 import json
@@ -6,50 +6,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vidssl.commands.arguments import add_output_options, parse, print_results
+from vidssl.commands.arguments import print_results
+from vidssl.commands.results import format_table
+from vidssl.commands.retrieval_page import middle_frames
+from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
+from vidssl.viz import preview, training_curves, write_compare_page
 
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
-    "similar features. Its features are compared here with those of the same network before training. For each query "
-    "video of the test list, the most similar videos of the training list are searched; R@k is the fraction of queries "
-    "with a video of their own class among the k most similar. Labels are used for counting only."
+    "similar features. They are compared here with those of the network before training. R@k is the fraction of test "
+    "videos with a video of their own class among the k most similar training videos; labels are for counting only."
 )
 _NUMBERS = ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance")  # columns of the table
 
 Found = dict[str, dict[str, dict[str, Any]]]  # run -> label set -> results
 
 
-def compare(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Compare the retrieval results of several networks on one page; `make demo` ends with it."""
-    parser = argparse.ArgumentParser(prog=prog, description=compare.__doc__)
-    option = parser.add_argument
-    option("folder", type=Path, help="holds RUN/LABELS/results.json; index.html is written there")
-    option("--runs", nargs="+", default=["random", "trained"], metavar="RUN", help="the baseline first")
-    option("--metrics", type=Path, required=True, help="metrics.jsonl of the training")
-    option("--videos", type=Path, required=True, help="list with an example video per class")
-    add_output_options(parser)
-    parsed = parse(parser, arguments)
+def run(parsed: argparse.Namespace) -> None:
+    """Write the page, and print the numbers."""
     found = compare_runs(parsed.folder, parsed.runs, parsed.metrics, parsed.videos)
-    print_results(parsed, found, _table(found), parsed.folder / "index.html")
+    rows = [["labels", "backbone", *_NUMBERS]]
+    for labels in found[parsed.runs[0]]:
+        for name, of_run in found.items():
+            rows.append([labels, name, *(f"{100 * of_run[labels][number]:.1f}" for number in _NUMBERS)])
+    print_results(parsed, found, *format_table(rows, "<<" + ">" * len(_NUMBERS)), parsed.folder / "index.html")
 
 
 def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path) -> Found:
     """Write `FOLDER/index.html` and `curves.png` from `FOLDER/RUN/LABELS/results.json`; return the results.
 
-    Args:
-        folder: Where the results are.
-        runs: Names of the runs, the baseline first.
-        metrics: The metrics.jsonl of the training, for the curves.
-        videos: A list; the page plays the first video of each class.
-
-    Raises:
-        DataError: A file is missing.
+    The baseline is the first of `runs`. The curves are those of `metrics`, the metrics.jsonl of the training. The page
+    plays the first video of each class in the list `videos`.
     """
-    from vidssl.commands.retrieval_page import video_preview
-    from vidssl.data.video_list import read_list
-    from vidssl.viz import training_curves, write_compare_page
-
     found = _read(folder, runs)
     try:
         lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -74,7 +63,7 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
         links=[
             (f"{run}: {labels}", f"{run}/{labels}/index.html") for run, of_run in found.items() for labels in of_run
         ],
-        strip=[(listed.class_name(label), video_preview(first[label].path)) for label in sorted(first)],
+        strip=[(listed.class_name(label), preview(middle_frames(first[label]))) for label in sorted(first)],
     )
     return found
 
@@ -84,24 +73,11 @@ def _read(folder: Path, runs: Sequence[str]) -> Found:
     found: Found = {}
     for run in runs:
         paths = sorted((folder / run).glob("*/results.json"))
-        if not paths:
-            raise DataError(f"no results in {folder / run}/*/results.json; run the retrievals first")
         found[run] = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
-    for run, of_run in found.items():
-        for labels in found[runs[0]]:
-            if lacking := [name for name in _NUMBERS if name not in of_run.get(labels, {})]:
-                raise DataError(
-                    f"{folder / run / labels}/results.json lacks {', '.join(lacking)}; use lists with labels"
-                )
+        if not paths or {*found[run]} != {*found[runs[0]]}:
+            raise DataError(f"{folder / run} lacks results of all label sets, */results.json: run the retrievals first")
+        for path, results in zip(paths, found[run].values(), strict=True):
+            if not {*_NUMBERS} <= {*results}:
+                raise DataError(f"{path} lacks one of {', '.join(_NUMBERS)}; use lists with labels")
     order = sorted(found[runs[0]], key=lambda labels: -found[runs[-1]][labels]["R@1"])
     return {run: {labels: of_run[labels] for labels in order} for run, of_run in found.items()}
-
-
-def _table(found: Found) -> str:
-    head = f"{'labels':<10}{'backbone':<12}" + "".join(f"{name:>8}" for name in _NUMBERS)
-    rows = [head, "-" * len(head)]
-    for labels in next(iter(found.values())):
-        for run, of_run in found.items():
-            cells = "".join(f"{100 * of_run[labels][name]:8.1f}" for name in _NUMBERS)
-            rows.append(f"{labels:<10}{run:<12}{cells}")
-    return "\n".join(rows)

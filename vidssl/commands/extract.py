@@ -1,31 +1,193 @@
-"""The command `extract`."""
+"""The command `extract`: write the features of a list into a folder, at once or in parts that are merged."""
 
 import argparse
+import logging
+import re
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.commands.arguments import add_input, add_network_options, network_options, parse, print_results
+from vidssl import distributed
+from vidssl.commands.arguments import print_results
+from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
+from vidssl.commands.results import describe_changes, format_count
+from vidssl.config import Tree
+from vidssl.data.fingerprint import identify
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import choose_device
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
+from vidssl.evaluation.features import extract
+
+_log = logging.getLogger(__name__)
+_REMEDY = "delete it, or choose another --out"
 
 
-def extract(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Write the features of a list of videos as a folder: features.npy, rows.csv and meta.json."""
-    parser = argparse.ArgumentParser(prog=prog, description=extract.__doc__)
-    option = parser.add_argument
-    add_input(parser, optional=True)
-    add_network_options(parser, required=False)
-    option("--out", type=Path, required=True, help="folder for the features")
-    option("--shard", metavar="i/n", help="only part i of n, from 0, into a folder beside --out")
-    option("--merge", action="store_true", help="write --out from its parts")
-    parsed = parse(parser, arguments)
-    given = {name for name, value in vars(parsed).items() if value not in (parser.get_default(name), [])}
-    if parsed.merge and given > {"merge", "out", "quiet", "json"} & given:
-        parser.error("--merge needs --out only: the parts record how they were made")
-    if not parsed.merge and not given >= {"checkpoint", "input"}:
-        parser.error("INPUT and --checkpoint are required, except with --merge")
-    from vidssl.commands.extract_features import extract_features, merge
+@dataclass(frozen=True)
+class Extracted:
+    """What is in a folder of features; `str()` is the line that the command prints."""
 
+    path: Path
+    count: int  # videos
+    dim: int
+    missing: tuple[tuple[str, str], ...]  # path and reason
+    existed: bool  # extracted by the same request before; nothing was done
+
+    def __str__(self) -> str:
+        line = f"{format_count(self.count, self.missing)} videos x {self.dim} features in {self.path}"
+        return f"{line}; already extracted" if self.existed else line
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Extract features, or merge parts."""
     if parsed.merge:
+        if [parsed.input, parsed.checkpoint, parsed.shard] != [None] * 3:
+            raise ConfigError("--merge needs --out only: the parts record how they were made")
         found = merge(parsed.out)
+    elif parsed.input is None or parsed.checkpoint is None:
+        raise ConfigError("INPUT and --checkpoint are required, except with --merge")
     else:
         found = extract_features(network_options(parsed), parsed.input, parsed.out, parsed.shard)
     print_results(parsed, found, found)
+
+
+def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str | None = None) -> Extracted:
+    """Write the features of a list, or of a part of it, into a folder (`vidssl.evaluation.feature_folder`).
+
+    A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
+    incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
+    into the folder `out.i-of-n`, for `merge`.
+    """
+    part = None if shard is None else shard_of(shard)
+    path = out if part is None else _part(out, *part)
+    listed = read_list(videos, options.root, options.allow_external)
+    with distributed.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        # Only the main process reads the sizes of the files: on a network drive that takes time.
+        data = distributed.on_main(lambda: identify(listed))
+        return extract_to(subject, listed, data, path, part or (0, 1))
+
+
+def extract_to(
+    subject: Subject, videos: VideoList, data: Tree, path: Path, part: tuple[int, int] = (0, 1), title: str = "features"
+) -> Extracted:
+    """Do what `extract_features` does, in processes that have joined already.
+
+    `data` describes the files of the list (`identify`); `part` (i, n) are the videos i, i + n, i + 2n, … of it.
+    """
+    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part)
+    if any(other != request for other in distributed.gather_objects(request)):
+        raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
+    done = distributed.on_main(lambda: _find(path, request, videos.classes))
+    if done is None:
+        features = extract(subject.backbone, videos, subject.test, subject.device, title, part)
+        rows = features.index.tolist()
+        names = [videos.names[n] for n in rows]
+        spans = [(videos.records[n].start, videos.records[n].end) for n in rows]
+        folder = FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
+        done = distributed.on_main(lambda: _write(path, request, [folder]))
+    return done
+
+
+def open_index(path: Path, subject: Subject) -> FeatureFolder:
+    """Open the features of a whole list that were extracted with these weights and clips, to search in them.
+
+    The array is memory-mapped and its checksum is not compared: that would read all of it.
+    """
+    remedy, again = "choose another --index, or extract one with --gallery", "extract it with --gallery"
+    index = _open(path, remedy, again, verify=False)
+    wanted = {**index.request, **subject.request(shard=(0, 1))}  # of any list
+    wanted["protocol"]["allow_missing"] = index.request["protocol"]["allow_missing"]  # either is fine here
+    _check_request(index, wanted, "search with the same network and clips, or choose another --index")
+    return index
+
+
+def merge(out: Path) -> Extracted:
+    """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept."""
+    parts = _read_parts(out)
+    request = {**parts[0].request, "shard": [0, 1]}
+    done = _find(out, request, parts[0].classes)
+    if done is None and not any(len(part.names) for part in parts):
+        missing = sorted(gap for part in parts for gap in part.features.missing)
+        raise DataError(f"none of the {len(missing)} videos can be read; the first: {missing[0][1]}")
+    return done or _write(out, request, parts)
+
+
+def shard_of(text: str) -> tuple[int, int]:
+    """Parse `i/n`, the i-th of n parts of a list, from 0."""
+    found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise ConfigError(f"shard {text[:40]!r} is not i/n with i < n: write 0/4 for the first of 4 parts")
+    return int(found[1]), int(found[2])
+
+
+def _part(out: Path, number: int, parts: int) -> Path:
+    return out.with_name(f"{out.name}.{number}-of-{parts}")
+
+
+def _write(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> Extracted:
+    write_folder(path, request, parts)
+    return _summary(read_folder(path, _REMEDY, verify=False), existed=False)
+
+
+def _summary(folder: FeatureFolder, existed: bool) -> Extracted:
+    count, dim = folder.features.x.shape
+    return Extracted(folder.path, count, dim, folder.features.missing, existed)
+
+
+def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | None:
+    """Find features of the same request; without them check that the folder can be written, before the long work."""
+    try:
+        if path.exists() and any(path.iterdir()):
+            stored = read_folder(path, _REMEDY)
+            _check_request(stored, request, _REMEDY)
+            if stored.classes != classes:
+                raise DataError(f"{path} was extracted with another classes.txt: {_REMEDY}")
+            return _summary(stored, existed=True)
+    except DamagedFolderError as error:
+        _log.warning("%s; extracting it again", error)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; choose another --out") from None
+    place = path if path.is_dir() else path.parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}") from None
+    return None
+
+
+def _check_request(folder: FeatureFolder, requested: Tree, remedy: str) -> None:
+    if changes := describe_changes(folder.request, requested):
+        raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
+
+
+def _read_parts(out: Path) -> list[FeatureFolder]:
+    """Open all parts of a folder; check that they are complete and of one request."""
+    pattern = re.compile(rf"{re.escape(out.name)}\.\d+-of-(\d+)")
+    counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
+    if len(counts) != 1:
+        found = " and ".join(map(str, sorted(counts))) or "none"
+        raise DataError(f"{out} needs parts of one --shard i/n, found n = {found}: extract all, delete others")
+    (count,) = counts
+    missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
+    if missing:
+        named = ", ".join(missing[:10]) + ", …" * (len(missing) > 10)
+        raise DataError(f"{len(missing)} of {count} parts of {out} are missing: extract with --shard {named}")
+    parts: list[FeatureFolder] = []
+    for n in range(count):
+        remedy = f"extract with --shard {n}/{count}"
+        parts.append(_open(_part(out, n, count), f"delete it, and {remedy}", remedy))
+        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"delete it, and {remedy}")
+    return parts
+
+
+def _open(path: Path, remedy: str, again: str, verify: bool = True) -> FeatureFolder:
+    """Open a folder that must exist: `remedy` is for another kind of folder, `again` for one that cannot be read."""
+    try:
+        return read_folder(path, remedy, verify)
+    except DamagedFolderError as error:
+        raise DataError(f"{error}: {again}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror}; {again}") from None

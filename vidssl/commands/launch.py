@@ -2,44 +2,33 @@
 
 import argparse
 import os
-import re
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vidssl.commands import INTERRUPTED, start_log
-from vidssl.commands.arguments import add_config, at_least, parse
+from vidssl.config import Tree, read
+from vidssl.engine import train as engine
+from vidssl.engine.config_schema import bind_run
 from vidssl.errors import ConfigError, Interrupted
-
-if TYPE_CHECKING:
-    from vidssl.config import Tree
 
 _NOTICE = 120  # seconds between the signal and the end of the job's time: enough for a step and a checkpoint
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A training as submitit calls it: in every process of the job, again after each interruption.
+    """A training as submitit calls it: in every process of the job, again after each interruption."""
 
-    Attributes:
-        tree: The config when the job was submitted.
-        source: Its file, for messages.
-    """
-
-    tree: "Tree"
-    source: str
+    tree: Tree  # the config when the job was submitted
+    source: str  # its file, for messages
 
     def __call__(self) -> str:
         """Start or resume the run; return the path of the last checkpoint."""
         import submitit
-
-        from vidssl.engine.config_schema import bind_run
-        from vidssl.engine.train import train
 
         job = submitit.JobEnvironment()
         # Each process takes the GPU of its LOCAL_RANK; Slurm decides which GPUs it sees.
@@ -62,7 +51,7 @@ class TrainingJob:
 
         signal.signal(warning, forward)
         try:
-            return str(train(bind_run(self.tree, self.source)))
+            return str(engine.train(bind_run(self.tree, self.source)))
         except Interrupted as request:
             # Slurm sends SIGTERM for preemption and for scancel, and knows which it was; locally it always is a stop.
             goes_on = _is_running(job.job_id) if job.cluster == "slurm" else request.signal == signal.SIGUSR1
@@ -83,26 +72,10 @@ def _is_running(job: str) -> bool:
     return "JobState=RUNNING" in shown.stdout
 
 
-def minutes(text: str) -> int:
-    """Parse a time as Slurm writes it: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S; seconds are rounded up."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text)
-    if not found:
-        raise argparse.ArgumentTypeError(f"{text} is not a time; write minutes, H:M:S or D-H:M:S")
-    days, *rest = (None if part is None else int(part) for part in found.groups())
-    first, second, third = (part or 0 for part in rest)
-    if days is not None or rest[2] is not None:
-        return (days or 0) * 1440 + first * 60 + second + (third > 0)
-    return first + (second > 0)
-
-
-def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Submit a training to Slurm that is requeued after interruptions."""
-    parsed = parse(_parser(prog), arguments)
-    from vidssl.config import read
-    from vidssl.engine.config_schema import bind_run
-
+def run(parsed: argparse.Namespace) -> None:
+    """Submit a training."""
     tree = read(parsed.cfg, parsed.overrides)
-    run = bind_run(tree, str(parsed.cfg))  # reports mistakes now, not after hours in the queue
+    training = bind_run(tree, str(parsed.cfg))  # reports mistakes now, not after hours in the queue
     try:
         import submitit
     except ImportError:
@@ -113,9 +86,11 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
     srun = ["--kill-on-bad-exit=0", "--wait=60"]  # time for slower processes to save, as in train.sbatch
     if parsed.cpus:
         srun.append(f"--cpus-per-task={parsed.cpus}")
+    options = [text.removeprefix("--").partition("=") for text in parsed.slurm]
+    extra = {name: value if equals else True for name, equals, value in options}  # without a value it is a flag
     try:
         executor = submitit.AutoExecutor(
-            parsed.folder or Path(run.output) / "jobs",
+            parsed.folder or Path(training.output) / "jobs",
             cluster=parsed.cluster,
             slurm_max_num_timeout=parsed.restarts,
             local_max_num_timeout=parsed.restarts,
@@ -131,13 +106,12 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
             slurm_mem=parsed.mem,
             slurm_signal_delay_s=_NOTICE,
             slurm_srun_args=srun,
-            slurm_additional_parameters=dict(_option(text) for text in parsed.slurm),
+            slurm_additional_parameters=extra,
         )
         job: submitit.Job[str] = executor.submit(TrainingJob(tree, str(parsed.cfg)))
     except (RuntimeError, OSError) as error:  # no srun on this machine, or sbatch refuses the options
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        reason = lines[-1] if lines else type(error).__name__
-        raise ConfigError(f"cannot submit to {parsed.cluster}: {reason}") from None
+        reason = str(error).strip().splitlines()[-1:] or [type(error).__name__]
+        raise ConfigError(f"cannot submit to {parsed.cluster}: {reason[0].strip()}") from None
     logs = f"{job.paths.folder}/{job.job_id}_*_log"
     print(f"job {job.job_id}: {parsed.nodes * processes} processes, logs {logs}.*")
     if parsed.wait:
@@ -146,30 +120,3 @@ def launch(arguments: Sequence[str] | None = None, prog: str | None = None) -> N
         except submitit.core.utils.UncompletedJobError:  # includes failed jobs
             print(f"error: job {job.job_id} has no result; see its logs: {logs}.err", file=sys.stderr)
             sys.exit(1)
-
-
-def _parser(prog: str | None) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description=launch.__doc__)
-    option = parser.add_argument
-    add_config(parser)
-    positive = at_least(1)
-    option("--cluster", choices=("slurm", "local"), default="slurm", help="local: processes of this machine")
-    option("--nodes", type=positive, default=1, help="number of machines (default 1)")
-    option("--gpus", type=int, default=0, help="GPUs per node, one process each (default 0)")
-    option("--processes", type=positive, help="processes per node (default: one per GPU)")
-    option("--time", type=minutes, default=1440, help="time limit as M, H:M:S or D-H:M:S (default 1-0)")
-    option("--restarts", type=int, default=100, help="most restarts after the time limit (default 100)")
-    option("--partition", help="Slurm partition")
-    option("--cpus", type=positive, help="CPUs per process; data.workers + 1 are needed")
-    option("--mem", help="memory per node as Slurm writes it: 200G")
-    option("--name", default="vidssl", help="name of the job (default vidssl)")
-    option("--slurm", action="append", default=[], metavar="KEY=VALUE", help="another sbatch option; repeatable")
-    option("--folder", type=Path, help="folder of the logs (default: jobs/ in the output)")
-    option("--wait", action="store_true", help="wait for the end; exit with 1 if the job failed")
-    return parser
-
-
-def _option(text: str) -> tuple[str, str | bool]:
-    """Split `account=mine`; an option without a value is a flag."""
-    name, equals, value = text.partition("=")
-    return name.removeprefix("--"), value if equals else True

@@ -1,8 +1,10 @@
 """Load the network that a command measures: a checkpoint, third-party weights, or an untrained network."""
 
+import argparse
 import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,21 +58,13 @@ class LoadOptions:
     allow_external: bool = False
     allow_missing: bool = False
     trust_checkpoint: bool = False  # also load files that can run code
-
-    def of_split(self, split: int) -> "LoadOptions":
-        """Put the number of a split for `{split}` in the checkpoint and the settings."""
-        overrides = [fill_split(split, text) for text in self.overrides]
-        return replace(self, checkpoint=fill_split(split, self.checkpoint), overrides=overrides)
+    shared_config: bool = False  # `cfg` is for several networks: checkpoints of vidssl, which have their own, ignore it
 
 
-def fill_split(split: int, text: str | Path) -> str:
-    """Put the number of a split for `{split}`."""
-    return str(text).replace("{split}", str(split))
-
-
-def format_count(found: int, missing: Sequence[object]) -> str:
-    """Format a count, with the total if some are missing: `58 of 60 (2 missing)`."""
-    return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
+def network_options(parsed: argparse.Namespace) -> LoadOptions:
+    """Collect the arguments of `add_network_options`."""
+    names = {field.name for field in fields(LoadOptions)}
+    return LoadOptions(**{name: value for name, value in vars(parsed).items() if name in names})
 
 
 def class_hash(videos: VideoList) -> str | None:
@@ -86,43 +80,17 @@ class Subject:
     run: Run
     test: TestClips
     device: torch.device
-    origin: dict[str, Any]  # for results.json: file, hash and step, or the seed of random weights
+    origin: Tree  # for results.json: file, hash and step, or the seed of random weights
+    weights: Tree  # identifies the weights, wherever their file is
     classify: Classifier | None = None  # its classifier, if it has one
     classes: int = 0  # of the classifier
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
-    initial: InitialWeights | None = None  # how third-party weights were read
 
-    @property
-    def weights(self) -> Tree:
-        """What identifies the weights, wherever their file is.
-
-        The sha256 of a checkpoint of vidssl covers its config. The backbone for other files comes from a config, as
-        does the mapping of weight names; weights that the file lacks depend on the seed.
-        """
-        digest = self.origin.get("sha256")
-        if "step" in self.origin:
-            return {"sha256": digest}
-        built = {"seed": self.run.seed, "backbone": self.run.model_dump(mode="json")["backbone"]}
-        if self.initial is None:
-            return built
-        return {"sha256": digest, **built, **self.initial.model_dump(mode="json", exclude={"file"})}
-
-    @property
-    def made_with(self) -> Tree:
-        """What decides the features of a video, which the speed of reading does not."""
+    def request(self, **parts: Any) -> Tree:
+        """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
-        return {"weights": self.weights, "protocol": protocol}
-
-    def request(self, settings: Tree, videos: VideoList, data: Tree) -> Tree:
-        """What decides the results of a measurement; results of an equal request are not measured again.
-
-        Args:
-            settings: Of the measurement.
-            videos: The list.
-            data: Its files, as `identify` describes them.
-        """
-        listed = {"list": videos.fingerprint, "classes": class_hash(videos), "data": data}
-        return {**self.made_with, **settings, **listed}
+        request: Tree = json.loads(json.dumps({"weights": self.weights, "protocol": protocol, **parts}))
+        return request  # as it is read from a file: with lists for tuples
 
     def describe(self) -> Tree:
         """Protocol, checkpoint, config and versions, for results.json."""
@@ -136,72 +104,63 @@ class Subject:
 
 
 def load_subject(options: LoadOptions) -> Subject:
-    """Load the network and the settings of its clips.
-
-    Raises:
-        ConfigError: `random` or third-party weights without a config, or a config with a checkpoint of vidssl.
-        CheckpointError: The checkpoint is missing, damaged or does not fit.
-        TrainingError: A GPU is requested and there is none.
-    """
+    """Load the network and the settings of its clips."""
     device = choose_device(options.device)
-    random = options.checkpoint == "random"
     path = Path(options.checkpoint)
-    content = {} if random else read_anything(path, options.trust_checkpoint)
-    origin: dict[str, Any] = {"path": str(path)}
-    if not random:
-        origin["sha256"] = checkpoints.file_hash(path)
+    content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
-        run, backbone, initial = _build_from_config(options, origin)
-        return Subject(backbone.to(device).eval(), run, _clips(options, run), device, origin, initial=initial)
-    if options.cfg is not None or options.overrides:
-        raise ConfigError(
-            "--cfg and KEY=VALUE are for --checkpoint random or third-party weights: a checkpoint of vidssl brings "
-            "its own config"
-        )
+        return _load_by_config(options, device)
+    if not options.shared_config and (options.cfg is not None or options.overrides):
+        raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
     run = bind_run(content["config"], f"config of {path}")
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
-    origin["step"] = content["step"]
+    digest = checkpoints.file_hash(path)
     classify, classes = None, 0
     if METHODS[run.method.name].classifies:
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
-    test, names = _clips(options, run), tuple(content.get("classes", ()))
-    return Subject(backbone.to(device).eval(), run, test, device, origin, classify, classes, names)
+    return Subject(
+        backbone.to(device).eval(),
+        run,
+        _clips(options, run),
+        device,
+        origin={"path": str(path), "sha256": digest, "step": content["step"]},
+        weights={"sha256": digest},  # covers the config too
+        classify=classify,
+        classes=classes,
+        class_names=tuple(content.get("classes", ())),
+    )
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
-    """Build the method of a run around its backbone, with the weights of a checkpoint.
-
-    Raises:
-        CheckpointError: The weights do not fit.
-    """
+    """Build the method of a run around its backbone, with the weights of a checkpoint."""
     method: Method = build(METHODS, run.method, backbone)
     load_state(method, content["method"], source)
     return method
 
 
-def _build_from_config(options: LoadOptions, origin: dict[str, Any]) -> tuple[Run, Backbone, InitialWeights | None]:
-    """Build the backbone of `options.cfg`, with random or third-party weights, which are added to `origin`."""
-    path, random = origin["path"], options.checkpoint == "random"
+def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
+    """Build the backbone of `options.cfg`, with random or third-party weights."""
+    path = options.checkpoint
     if options.cfg is None:
-        raise ConfigError(
-            f"--checkpoint {path} needs --cfg FILE: it names the backbone and the clips"
-            + ("" if random else ", which a checkpoint of another project does not contain")
-        )
+        raise ConfigError(f"--checkpoint {path} needs --cfg FILE: it names the backbone and the clips")
     if any("{split}" in text for text in options.overrides):
         raise ConfigError("the settings contain {split}; name the splits or seeds: --splits 1 2 3")
     # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
     run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
     torch.manual_seed(run.seed)
     backbone = build(BACKBONES, run.backbone)
-    if random:
-        origin["seed"] = run.seed
-        return run, backbone, None
-    # The config can map weight names, if its `init` is this file.
-    initial = run.init if run.init is not None and run.init.file == path else InitialWeights(file=path)
-    origin["matched"] = str(load_initial(backbone, initial, options.trust_checkpoint))
-    return run, backbone, initial
+    origin: Tree = {"path": path, "seed": run.seed}
+    weights: Tree = {"seed": run.seed, "backbone": run.backbone.model_dump(mode="json")}
+    if path != "random":
+        # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
+        initial = run.init if run.init is not None and run.init.file == path else InitialWeights(file=path)
+        digest = checkpoints.file_hash(Path(path))
+        matched = str(load_initial(backbone, initial, options.trust_checkpoint))
+        origin = {"path": path, "sha256": digest, "matched": matched}
+        weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}
+    return Subject(backbone.to(device).eval(), run, _clips(options, run), device, origin, weights)
 
 
 def _clips(options: LoadOptions, run: Run) -> TestClips:

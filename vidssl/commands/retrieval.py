@@ -1,42 +1,258 @@
-"""The command `retrieval`."""
+"""The command `retrieval`: search a gallery with a list of queries or with one video; write numbers and a page."""
 
 import argparse
-from collections.abc import Sequence
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vidssl.commands.arguments import add_network_options, at_least, network_options, parse, print_results
+import torch
+from torch import Tensor
+
+from vidssl import distributed
+from vidssl.atomic import check_folder
+from vidssl.commands.arguments import print_results
+from vidssl.commands.extract import extract_to, open_index
+from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
+from vidssl.commands.results import Results, format_count, format_table
+from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
+from vidssl.config import Tree
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import choose_device
+from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.metrics import accuracy, chance, recall, vote
+from vidssl.evaluation.preconditions import check_classes, own_rows
+from vidssl.evaluation.search import Neighbours, equal_rows, nearest
+from vidssl.types import Features, VideoRecord
+
+_log = logging.getLogger(__name__)
+RANKS = (1, 5, 10, 20, 50)
 
 
-def retrieval(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Search a gallery with a list of queries or one video: R@k, kNN accuracy, and a page with the results."""
-    parser = argparse.ArgumentParser(prog=prog, description=retrieval.__doc__)
-    option = parser.add_argument
-    add_network_options(parser)
-    option("--gallery", type=Path, help="video list to search in; optional with an --index")
-    option("--query", type=Path, required=True, help="video list of the queries, or one video")
-    option("--index", type=Path, help="folder with the features of the gallery; extracted if it does not exist")
-    option("--out", type=Path, required=True, help="folder for results.json and index.html")
-    option("--center", action="store_true", help="subtract the mean of each list first")
-    option("--k", type=at_least(1), default=10, help="neighbours for kNN, or results for one video (default 10)")
-    option(
-        "--drop-duplicates",
-        action="store_true",
-        help="ignore gallery videos whose features equal the query's bit by bit (copies of the file)",
-    )
-    option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
-    parsed = parse(parser, arguments)
-    if parsed.gallery is None and parsed.index is None:
-        parser.error("--gallery LIST or --index FOLDER is required")
-    from vidssl.commands.search_gallery import find, is_video, retrieve, table
-
-    one = is_video(parsed.query)
-    if parsed.center and one:
-        parser.error("--center needs a list of queries: the mean of one video is the video itself")
-    paths = parsed.gallery, parsed.query, parsed.out
-    rest = {"index": parsed.index, "k": parsed.k, "drop_duplicates": parsed.drop_duplicates}
-    if one:
-        results = find(network_options(parsed), *paths, **rest)
-    else:
-        rest |= {"center": parsed.center, "shown_queries": parsed.page_queries}
-        results = retrieve(network_options(parsed), *paths, **rest)
+def run(parsed: argparse.Namespace) -> None:
+    """Search, and print the numbers or the nearest videos."""
+    names = ("gallery", "query", "out", "index", "center", "k", "drop_duplicates", "page_queries")
+    results = retrieve(network_options(parsed), **{name: getattr(parsed, name) for name in names})
     print_results(parsed, results, table(results), parsed.out / "index.html")
+
+
+def retrieve(
+    options: LoadOptions,
+    gallery: Path | None,
+    query: Path,
+    out: Path,
+    *,
+    index: Path | None = None,
+    center: bool = False,
+    k: int = 10,
+    drop_duplicates: bool = False,
+    page_queries: int = 48,
+    page_hits: int = 6,
+) -> Results:
+    """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
+
+    A query does not find itself, nor a span of its file that overlaps it (`own_rows`). `query` is a list, or one video,
+    image or folder of images: everything but a `.csv` file. Without the list `gallery` all of `index` is searched: the
+    folder of the gallery's features, as of `extract_features`, created if it does not exist. `center` reports centred
+    features first (see `nearest`), the others under `uncentered`. `k` neighbours vote in kNN, or are the results for
+    one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
+    `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each.
+    """
+    check_folder(out)
+    one_video = query.is_dir() or query.suffix.lower() != ".csv"
+    if gallery is None and index is None:
+        raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
+    if center and one_video:
+        raise ConfigError("--center needs a list of queries: the mean of one video is the video itself")
+    queries = _list_of(query) if one_video else read_list(query, options.root, options.allow_external)
+    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
+    if listed is not None and not one_video:
+        check_classes(listed, queries)
+    with distributed.joined(choose_device(options.device)):
+        subject = load_subject(options)
+        data = distributed.on_main(lambda: identify(queries))
+        found = _load_gallery(subject, listed, index, options.root, query, data)
+        q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
+
+        def search() -> Results:
+            g, own = found[0], queries.rows(q.index.tolist())
+            if one_video:
+                videos, neighbours, numbers = _search_one(g, q, own, k, drop_duplicates)
+            else:
+                videos, neighbours, numbers = _search_all(g, q, own, k, drop_duplicates, center)
+            results = {
+                **numbers,
+                "num_gallery": len(g.features.x),
+                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
+                "drop_duplicates": drop_duplicates,
+                "gallery": str(index if gallery is None else gallery),
+                "query": str(query),
+                "copies": data["copies"],
+                **subject.describe(),
+            }
+            count = 1 if one_video else min(page_queries, len(q.x))
+            shown = [n * len(q.x) // count for n in range(count)]
+            write_page(out, subject, results, videos, own, neighbours, shown, k if one_video else page_hits)
+            return results
+
+        return distributed.on_main(search)
+
+
+def _list_of(video: Path) -> VideoList:
+    """Make the list of one video, which is decoded to find errors before the long work."""
+    record = VideoRecord(str(video))
+    try:
+        middle_frames(record)
+    except DecodeError as error:
+        raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
+    return VideoList(video, video.parent, (video.name,), (record,), ())
+
+
+@dataclass(frozen=True)
+class _Gallery:
+    features: Features
+    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
+
+
+def _load_gallery(
+    subject: Subject, listed: VideoList | None, index: Path | None, root: Path | None, query: Path, query_data: Tree
+) -> list[_Gallery]:
+    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
+
+    Without `listed` the gallery is all of the index. Other processes than the main one, which searches, may get none.
+    """
+    data: Tree = {}
+    if listed is not None:
+        data = distributed.on_main(lambda: identify(listed))
+        check_copies(listed.path, data, query, query_data)
+    if index is None:
+        assert listed is not None
+        features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
+        return [_Gallery(features, lambda rows: listed.rows(features.index[list(rows)].tolist()))]
+    if listed is not None:
+        extract_to(subject, listed, data, index, title="gallery")
+    found: list[_Gallery] = []
+
+    def load() -> None:
+        folder = open_index(index, subject)
+        check_copies(index, folder.request["data"], query, query_data)
+        if listed is None:
+            found.append(_Gallery(folder.features, lambda rows: folder.videos(rows, root)))
+        else:
+            order = folder.features.index
+            found.append(_Gallery(folder.features, lambda rows: listed.rows(order[list(rows)].tolist())))
+
+    distributed.on_main(load)
+    return found
+
+
+def _search_all(
+    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
+) -> tuple[VideoList, Neighbours, Results]:
+    """Search plain and centred; return the gallery, the neighbours of the features reported first, and all numbers."""
+    g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
+    check_classes(videos, query_videos)
+    exclude, duplicates = own_rows(videos, query_videos), _duplicates(query.x, g.x, videos, query_videos)
+    if drop_duplicates:
+        exclude = torch.cat([exclude, duplicates])
+    most = max(RANKS[-1], k)
+    plain, centred = (nearest(query.x, g.x, most, exclude, center=how) for how in (False, True))
+    numbers: Results = {}
+    if (videos.labels >= 0).all() and (query_videos.labels >= 0).all():
+        recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
+        numbers = {
+            **recalls[center],
+            "chance": chance(query, g, exclude),
+            "knn": accuracy(vote(plain, g, k), query.label),
+            "uncentered" if center else "centered_features": recalls[not center],
+        }
+    numbers |= {"duplicates": len(duplicates), "num_queries": len(query.x), "centered": center, "knn_k": k}
+    return videos, centred if center else plain, numbers
+
+
+def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query_videos: VideoList) -> Tensor:
+    """Return pairs (P, 2) of a query row and a gallery row of another file with bit-identical features."""
+    file = functools.cache(os.path.realpath)
+    pairs = [
+        (q, g)
+        for q, g in equal_rows(query, gallery).tolist()
+        if file(query_videos.records[q].path) != file(gallery_videos.records[g].path)
+    ]
+    if pairs:
+        _log.warning(
+            "%d pairs of a query and a gallery video of another path have bit-identical features (duplicate files?), "
+            "the first: %s = %s; --drop-duplicates ignores them",
+            len(pairs),
+            query_videos.names[pairs[0][0]],
+            gallery_videos.names[pairs[0][1]],
+        )
+    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+
+
+def _search_one(
+    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
+) -> tuple[VideoList, Neighbours, Results]:
+    """Return the videos that are nearest to one video, their similarities, and both as plain data."""
+    exclude = torch.empty(0, 2, dtype=torch.int64)
+    if drop_duplicates:
+        exclude = equal_rows(query.x, gallery.features.x)
+    while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
+        found = nearest(query.x, gallery.features.x, k, exclude)
+        rows = found.index[0][torch.isfinite(found.similarity[0])]
+        videos = gallery.videos(rows.tolist())
+        own = own_rows(videos, query_videos)
+        if not len(own):
+            break
+        exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+    similarity = found.similarity[:, : len(rows)]
+    duplicates = set(equal_rows(query.x, gallery.features.x[rows])[:, 1].tolist())
+    hits = [
+        {
+            "rank": n + 1,
+            "similarity": similarity[0, n].item(),
+            "label": record.label,
+            "class": videos.class_name(record.label),
+            "path": videos.names[n],
+            "start": record.start,
+            "end": record.end,
+            "duplicate": n in duplicates,
+        }
+        for n, record in enumerate(videos.records)
+    ]
+    results = {"neighbours": hits, "duplicates": len(duplicates)}
+    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results
+
+
+def table(results: Results) -> str:
+    """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
+    test = results["protocol"]
+    protocol = f"{test['clips']} clips x {test['crops']} crops of {test['size']}²"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    if "neighbours" in results:
+        cells = [["", "similarity", "class", "path"]]
+        for hit in results["neighbours"]:
+            name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
+            cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
+        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
+    if "chance" not in results:
+        return "the lists have no labels: neighbours were searched, accuracies are not defined"
+    names = [f"R@{k}" for k in RANKS]
+
+    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
+        return [f"{100 * numbers[name]:.1f}" for name in names]
+
+    plain = results["uncentered"] if results["centered"] else results
+    centred = results if results["centered"] else results["centered_features"]
+    cells = [
+        ["percent", *names, "knn", "chance"],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "chance"))],
+        ["centred", *percent(centred, names), "", ""],
+    ]
+    queries = format_count(results["num_queries"], results["missing_queries"])
+    head = f"{queries} queries, {gallery}, {protocol}, cosine"
+    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2))])

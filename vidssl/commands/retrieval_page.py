@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vidssl.atomic import write_json
 from vidssl.commands.load import Subject
+from vidssl.commands.results import Results
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
@@ -16,7 +16,7 @@ from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import open_video
-from vidssl.viz import Hit, Preview, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
+from vidssl.viz import Hit, QueryRow, Shot, preview, retrieval_sheet, write_retrieval_page
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +26,6 @@ def with_span(name: str, start: float | None, end: float | None) -> str:
     if start is end is None:
         return name
     return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
-
-
-def video_preview(path: str) -> Preview:
-    """Make the small animated image of a video."""
-    return preview(middle_frames(VideoRecord(path)))
 
 
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
@@ -45,47 +40,10 @@ def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
         return video.frames(np.unique(start + np.arange(8) * length // 8).tolist())
 
 
-class PageImages:
-    """The videos of a page by their keys; those that cannot be decoded are shown grey."""
-
-    def __init__(self, fps: float | None) -> None:
-        self._fps = fps  # as of `middle_frames`
-        self._records: dict[str, VideoRecord] = {}
-        self.missing: dict[str, str] = {}  # key: reason
-
-    def key(self, record: VideoRecord) -> str:
-        """Add a video or span and return its key."""
-        key = f"{record.path}\t{record.start}\t{record.end}"
-        self._records[key] = record
-        return key
-
-    def frames(self, key: str) -> Frames:
-        """Decode the middle of a video."""
-        try:
-            return middle_frames(self._records[key], self._fps)
-        except DataError as error:
-            self.missing[key] = str(error)
-            return np.full((1, 3, 96, 96), 225, np.uint8)
-
-    def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:
-        """Describe a query and its nearest videos."""
-        record = query.records[n]
-        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
-        found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
-        return QueryRow(
-            self.key(record),
-            with_span(query.names[n], record.start, record.end),
-            record.label,
-            tuple(
-                Hit(self.key(hit), with_span(name, hit.start, hit.end), hit.label, value) for hit, name, value in found
-            ),
-        )
-
-
-def write_results(
+def write_page(
     out: Path,
     subject: Subject,
-    results: dict[str, Any],
+    results: Results,
     gallery: VideoList,
     query: VideoList,
     neighbours: Neighbours,
@@ -94,49 +52,13 @@ def write_results(
 ) -> None:
     """Write `results.json`, and `index.html` and `retrieval.png` with the queries `shown` and their nearest videos."""
     write_json(out / "results.json", results)
-    images = PageImages(subject.test.fps)
+    images = _Images(subject.test.fps)
     queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
-    try:
-        if queries:
-            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
-        _write_page(out / "index.html", subject, results, gallery, query, queries, images)
-    except OSError as error:
-        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+    wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
+    previews = {key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)}
     if images.missing:
         first = next(iter(images.missing.values()))
         _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
-
-
-def _sheet(queries: list[QueryRow], gallery: VideoList, images: PageImages) -> bytes:
-    """Draw six of the queries with their six nearest videos, for places that cannot show a page."""
-
-    def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
-        named = 0 <= video.label < len(gallery.classes)
-        caption = gallery.classes[video.label] if named else Path(video.name).name
-        return Shot(images.frames(video.video), caption, hit)
-
-    def verdict(row: QueryRow, hit: Hit) -> bool | None:
-        return None if -1 in (row.label, hit.label) else row.label == hit.label
-
-    return retrieval_sheet(
-        [
-            [shot(row, None), *(shot(hit, verdict(row, hit)) for hit in row.hits[:6])]
-            for row in queries[:: max(1, len(queries) // 6)][:6]
-        ]
-    )
-
-
-def _write_page(
-    path: Path,
-    subject: Subject,
-    results: dict[str, Any],
-    gallery: VideoList,
-    query: VideoList,
-    queries: list[QueryRow],
-    images: PageImages,
-) -> None:
-    wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
-    previews = {key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)}
     test, origin = subject.test, subject.origin
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
@@ -149,17 +71,73 @@ def _write_page(
         "Duplicates": f"{duplicates} pairs{', ignored' * results['drop_duplicates']}" if duplicates else "",
         "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
     }
-    write_retrieval_page(
-        path,
-        title=f"Retrieval: {_title(query)} in {_title(gallery)}",
-        results={name: value for name, value in results.items() if isinstance(value, int | float)},
-        queries=queries,
-        previews=previews,
-        class_names=gallery.classes,
-        details=[(name, value) for name, value in details.items() if value],
-        total_queries=len(query.records),
-    )
+    try:
+        if queries:
+            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
+        write_retrieval_page(
+            out / "index.html",
+            title=f"Retrieval: {_title(query)} in {_title(gallery)}",
+            results={name: value for name, value in results.items() if isinstance(value, int | float)},
+            queries=queries,
+            previews=previews,
+            class_names=gallery.classes,
+            details=[(name, value) for name, value in details.items() if value],
+            total_queries=len(query.records),
+        )
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
 def _title(videos: VideoList) -> str:
     return f"{videos.path.parent.name}/{videos.path.stem}"
+
+
+class _Images:
+    """The videos of a page by their keys; those that cannot be decoded are grey."""
+
+    def __init__(self, fps: float | None) -> None:
+        self._fps = fps  # as of `middle_frames`
+        self._records: dict[str, VideoRecord] = {}
+        self.missing: dict[str, str] = {}  # key: reason
+
+    def row(self, gallery: VideoList, query: VideoList, neighbours: Neighbours, n: int, hits: int) -> QueryRow:
+        """Describe a query and its nearest videos."""
+        record = query.records[n]
+        pairs = zip(neighbours.index[n, :hits].tolist(), neighbours.similarity[n, :hits].tolist(), strict=True)
+        found = [(gallery.records[g], gallery.names[g], value) for g, value in pairs if value > -np.inf]
+        return QueryRow(
+            self._key(record),
+            with_span(query.names[n], record.start, record.end),
+            record.label,
+            tuple(
+                Hit(self._key(hit), with_span(name, hit.start, hit.end), hit.label, value) for hit, name, value in found
+            ),
+        )
+
+    def _key(self, record: VideoRecord) -> str:
+        key = f"{record.path}\t{record.start}\t{record.end}"
+        self._records[key] = record
+        return key
+
+    def frames(self, key: str) -> Frames:
+        """Decode the middle of a video."""
+        try:
+            return middle_frames(self._records[key], self._fps)
+        except DataError as error:
+            self.missing[key] = str(error)
+            return np.full((1, 3, 96, 96), 225, np.uint8)
+
+
+def _sheet(queries: list[QueryRow], gallery: VideoList, images: _Images) -> bytes:
+    """Draw six of the queries with their six nearest videos, for places that cannot show a page."""
+
+    def shot(video: QueryRow | Hit, hit: bool | None) -> Shot:
+        named = 0 <= video.label < len(gallery.classes)
+        caption = gallery.classes[video.label] if named else Path(video.name).name
+        return Shot(images.frames(video.video), caption, hit)
+
+    def row_of(row: QueryRow) -> list[Shot]:
+        verdicts = [None if -1 in (row.label, hit.label) else row.label == hit.label for hit in row.hits[:6]]
+        return [shot(row, None), *map(shot, row.hits, verdicts)]
+
+    return retrieval_sheet([row_of(row) for row in queries[:: max(1, len(queries) // 6)][:6]])

@@ -1,86 +1,210 @@
-"""The command `test`."""
+"""The command `test`: measure a network on a list with the evaluation protocols, for one split or several."""
 
 import argparse
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from vidssl.commands.arguments import (
-    add_input,
-    add_network_options,
-    add_splits,
-    is_setting,
-    network_options,
-    parse,
-    print_results,
-)
+import torch
+from pydantic import Field, create_model
+from torch import Tensor
+
+from vidssl import distributed
+from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.commands.arguments import print_results
+from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
+from vidssl.commands.results import Results, existing_results, for_splits, format_count, write_csv
+from vidssl.config import Tree, bind, choice, override
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.config_schema import Run, choose_device
+from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
+from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
+from vidssl.evaluation.metrics import confusion
+from vidssl.evaluation.preconditions import check_measurable, check_names
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.viz import confusion_picture
 
-if TYPE_CHECKING:
-    from vidssl.config import Tree
+
+def run(parsed: argparse.Namespace) -> None:
+    """Measure a network, and print the numbers."""
+    results = measure_parsed(parsed)
+    print_results(parsed, results, summary(results), parsed.out / "results.json")
 
 
-def test(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Measure a network on a list by the standard protocols."""
-    parser = argparse.ArgumentParser(prog=prog, description=test.__doc__)
-    option = parser.add_argument
-    add_input(parser)
-    add_network_options(parser)
-    option("--train-list", type=Path, help="training videos, for the protocols that need them")
-    option(
-        "--protocol",
-        nargs="+",
-        metavar=("NAME", "KEY=VALUE"),
-        help="protocols, each followed by its settings: accuracy, knn, lowshot, retrieval, svm, uniformity",
-    )
-    add_splits(parser, "test once per split, as 1 2 3; the number replaces {split} in paths and settings")
-    option("--out", type=Path, required=True, help="folder for results.json, tables and images")
-    parsed = parse(parser, arguments)
-    from vidssl.commands.measure_network import measure_network, measure_splits, summary
-
+def measure_parsed(parsed: argparse.Namespace) -> Results:
+    """Measure a network as the arguments describe, for one split or several."""
     protocols = None
     if parsed.protocol is not None:
         protocols, overrides = protocol_choices(parsed.protocol)
         parsed.overrides += overrides
-    options, rest = network_options(parsed), (parsed.train_list, protocols)
-    if parsed.splits is None:
-        results = measure_network(options, parsed.input, parsed.out, *rest)
-    else:
-        results = measure_splits(options, parsed.input, parsed.out, parsed.splits, *rest)
-    print_results(parsed, results, summary(results), parsed.out / "results.json")
+    return for_splits(
+        parsed,
+        lambda one: measure_network(network_options(one), one.input, one.out, one.train_list, protocols),
+        check=lambda one: _plan(network_options(one), one.input, one.train_list, protocols),
+    )
 
 
-test.__test__ = False  # type: ignore[attr-defined]  # pytest takes it for a test by its name
-
-
-def protocol_choices(words: Sequence[str]) -> "tuple[list[Tree], list[str]]":
+def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
     """Parse `knn k=20 svm data.workers=0` as the choices of two protocols and the settings of the config among them.
 
     A setting belongs to the protocol before it, unless only the config has it.
     """
-    from vidssl.config import override
-
     choices: list[Tree] = []
     overrides = []
+    own: Collection[str] = ()  # settings of the protocol before; a plug-in's is not imported yet
     for word in words:
+        key = re.split("[.=]", word)[0]
         if "=" not in word:
             choices.append({"name": word})
-        elif is_setting(word) and not (choices and _has_setting(choices[-1]["name"], word)):
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else ()  # type: ignore[attr-defined]
+        elif key in Run.model_fields and key not in own:
             overrides.append(word)
-        elif not choices:
-            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
-        else:
+        elif choices:
             override(choices[-1], word)
+        else:
+            raise ConfigError(f"--protocol begins with the setting {word}: name the protocol before it")
     if not choices:
         raise ConfigError(f"--protocol {' '.join(words)} names no protocol: write --protocol knn k=20")
     return choices, overrides
 
 
-def _has_setting(protocol: str, word: str) -> bool:
-    from vidssl.evaluation import PROTOCOLS
+def measure_network(
+    options: LoadOptions,
+    videos: Path,
+    out: Path,
+    train: Path | None = None,
+    protocols: Sequence[Tree] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Results:
+    """Measure a network; write `results.json`, and for each protocol that predicts classes its predictions.
 
-    key = word.partition("=")[0]
-    if protocol not in PROTOCOLS:  # a plug-in's, which is not imported yet
-        return "." not in key
-    kind: Any = PROTOCOLS[protocol]
-    return key.split(".")[0] in kind.Config.model_fields
+    Results of the same request that exist already are returned. Protocols that need a gallery take it from the list
+    `train`. `protocols` is plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`. `check` is
+    that of `extract`.
+    """
+    check_folder(out)
+    with distributed.joined(choose_device(options.device)):
+        subject, chosen, gallery, query = plan = _plan(options, videos, train, protocols)
+        request = distributed.on_main(lambda: _request(*plan))
+        with only_run_in(out):
+            existing = distributed.on_main(lambda: existing_results(out, request))
+            if existing is not None:
+                return existing
+            network = subject.backbone, chosen, gallery, query, subject.test, subject.device, subject.classify
+            found = measure(*network, subject.classes, check)
+            results = {
+                **found.numbers,
+                "protocols": request["protocols"],
+                "details": {name: measured.details for name, measured in found.found.items() if measured.details},
+                "num_videos": len(found.query.records),
+                "num_train": None if found.gallery is None else len(found.gallery.records),
+                "missing": [{"path": path, "reason": reason} for path, reason in found.missing_query],
+                "missing_train": [{"path": path, "reason": reason} for path, reason in found.missing_gallery],
+                "list": str(videos),
+                "train_list": None if train is None else str(train),
+                **subject.describe(),
+                "request": request,
+            }
+            distributed.on_main(lambda: _write(out, results, found))
+    return results
+
+
+_Plan = tuple[Subject, Mapping[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
+
+
+def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Plan:
+    """Read the lists, load the network, and check that they and the protocols fit each other."""
+    several = [path for path in (videos, train) if "{split}" in str(path)]
+    if several:
+        raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
+    query = read_list(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    subject = load_subject(options)
+    # Bound only now: modules that the run imports may register protocols.
+    bound = None if protocols is None else _bind(protocols)
+    chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
+    check_measurable(chosen, gallery, query, subject.classes)
+    if any(protocol.probabilities for protocol in chosen.values()):
+        check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
+    return subject, chosen, gallery, query
+
+
+def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
+    return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
+
+
+def _request(
+    subject: Subject, protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
+) -> Tree:
+    """What decides the results; reads the size of each file."""
+    data, train_list, train_data = identify(query), None, None
+    if gallery is not None:
+        train_list, train_data = gallery.fingerprint, identify(gallery)
+        check_copies(gallery.path, train_data, query.path, data)
+    settings = [{"name": name, **p.config.model_dump(mode="json", exclude={"name"})} for name, p in protocols.items()]
+    lists = {"list": query.fingerprint, "classes": class_hash(query), "train_list": train_list}
+    return subject.request(protocols=settings, data=data, train_data=train_data, **lists)
+
+
+def _write(out: Path, results: Results, found: Measurement) -> None:
+    (out / "results.json").unlink(missing_ok=True)
+    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # also of other protocols
+        for path in out.glob(kind):
+            path.unlink()
+    for name, measured in found.found.items():
+        if measured.predicted is not None:
+            _write_predictions(out, name, found.query, measured.predicted)
+    write_json(out / "results.json", results)  # last: if it exists, the rest is complete
+
+
+def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
+    """Write the predicted class of each video, a table of the classes, and the confusion matrix as an image."""
+    label = torch.from_numpy(videos.labels)
+    classes = max(len(videos.classes), int(max(label.max(), predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(predicted, label, classes)
+    rows = [
+        (path, names[of], names[p] if p >= 0 else "")
+        for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
+    ]
+    write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    table = [
+        (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
+        for n in range(classes)
+        if total[n]
+    ]
+    write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
+    write_whole(out / f"confusion_{name}.png", confusion_picture(counts.numpy(), names))
+
+
+def summary(results: Results) -> str:
+    """Format the numbers of a test as a short table."""
+    test, splits = results["protocol"], list(results.get("splits", {}).values())
+    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
+    head = f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
+    lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    width = max((len(name) for name in numbers), default=0)
+    for name, value in numbers.items():
+        if name.endswith("_spread"):
+            continue
+        line = f"{name:<{width}} {_cell(name, value):>7}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
+        if len(splits) > 1:
+            line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: float) -> str:
+    # The uniformity loss is a logarithm, not a percentage.
+    return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"

@@ -2,104 +2,56 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from vidssl.commands.arguments import (
-    add_input,
-    add_network_options,
-    add_timeout,
-    at_least,
-    network_options,
-    parse,
-    print_results,
-)
-from vidssl.errors import ConfigError
+import numpy as np
+
+from vidssl.atomic import check_folder
+from vidssl.commands.arguments import print_results
+from vidssl.commands.extract import shard_of
+from vidssl.commands.load import LoadOptions, load_subject, network_options
+from vidssl.config import Tree, bind, override
+from vidssl.data.dataset import resolve_span
+from vidssl.data.track_files import read_tracks, tracks_name
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.progress import progress
+from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
+from vidssl.types import Tracks, VideoRecord
+from vidssl.video.reader import DecodeSettings, Video
+from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
 from vidssl.workers import usable_cpus
 
-if TYPE_CHECKING:
-    from vidssl.commands.load import LoadOptions
-    from vidssl.config import Tree
-    from vidssl.tracking import Tracked, TrackerSettings
+_CHUNK = 32  # frames that are decoded and drawn at a time
+_PAIRS = 24  # pairs of frames that are drawn per video
+_PAIRS_PER_SECOND = 4.0
 
 
-def track(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Track the regions of the videos of a list; exit with 1 if some videos cannot be read."""
-    parser = argparse.ArgumentParser(prog=prog, description=track.__doc__)
-    option = parser.add_argument
-    add_input(parser)
-    add_network_options(parser, clips=False)
-    option("--out", type=Path, required=True, help="folder for tracks/, proposals/, overlays/")
-    option("--shard", metavar="i/n", help="only part i of n, from 0")
-    option(
-        "--overlay",
-        type=at_least(1),
-        nargs="?",
-        default=0,
-        const=sys.maxsize,
-        metavar="N",
-        help="draw the tracks of the first N videos, or of all",
-    )
-    option(
-        "--tracker",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="settings of the tracker, as size=128 search.short_side=96; docs/tracking.md lists them",
-    )
-    add_timeout(parser)
-    parsed = parse(parser, arguments)
-    done = track_videos(
-        network_options(parsed),
-        parsed.input,
-        parsed.out,
-        tracker_settings(parsed.tracker),
-        shard=parsed.shard,
-        overlays=parsed.overlay,
-        timeout=parsed.timeout,
-    )
+def run(parsed: argparse.Namespace) -> None:
+    """Track, and exit with 1 if some videos cannot be read."""
+    settings = tracker_settings(parsed.tracker)
+    rest = {"shard": parsed.shard, "overlays": parsed.overlay, "timeout": parsed.timeout}
+    done = track_videos(network_options(parsed), parsed.input, parsed.out, settings, **rest)
     print_results(parsed, done, done)
     if done.left_out and not parsed.allow_missing:
         sys.exit(1)
 
 
 def track_videos(
-    options: "LoadOptions",
+    options: LoadOptions,
     videos: Path,
     out: Path,
-    config: "TrackerSettings",
+    config: TrackerSettings,
     *,
     shard: str | None = None,
     overlays: int = 0,
     timeout: float = 120.0,
-) -> "Tracked":
+) -> Tracked:
     """Write the tracks of each video of a list, `out/tracks/<name>.npz`; files of an equal earlier run are kept.
 
-    Args:
-        options: The network. Its clips, crops, size and batch size must be None.
-        videos: The list.
-        out: Folder for the files.
-        config: How regions are found and tracked.
-        shard: `i/n`: only the videos i, i + n, i + 2n, … of the list.
-        overlays: Number of videos, from the first, to draw with their tracks: `out/overlays/<name>.mp4`.
-        timeout: Seconds per frame.
-
-    Raises:
-        ConfigError: The shard does not exist, the network cannot encode regions, or OpenCV has no selective search.
-        DataError: The list cannot be read, or a file cannot be written.
+    With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are tracked. The tracks of the first `overlays`
+    videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame.
     """
-    from vidssl.atomic import check_folder
-    from vidssl.commands.extract_features import shard_of
-    from vidssl.commands.load import load_subject
-    from vidssl.commands.track_overlays import draw_overlays
-    from vidssl.data.video_list import read_list
-    from vidssl.tracking import Tracker, track_list
-
-    given = [name for name in ("clips", "crops", "size", "batch_size") if getattr(options, name) is not None]
-    if given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ConfigError(f"{names}: tracking uses whole frames; set --tracker KEY=VALUE instead")
     check_folder(out)
     part = (0, 1) if shard is None else shard_of(shard)
     listed = read_list(videos, options.root, options.allow_external)
@@ -115,20 +67,52 @@ def track_videos(
         timeout=timeout,
         shard=part,
     )
-    draw_overlays(listed, out, test, part, overlays, done.left_out)
+    _draw_overlays(listed, out, test, part, overlays, done.left_out)
     return done
 
 
-def tracker_settings(texts: Sequence[str]) -> "TrackerSettings":
-    """Parse `KEY=VALUE` texts; other settings have their defaults.
-
-    Raises:
-        ConfigError: Lists every mistake.
-    """
-    from vidssl.config import bind, override
-    from vidssl.tracking import TrackerSettings
-
+def tracker_settings(texts: Sequence[str]) -> TrackerSettings:
+    """Parse `KEY=VALUE` texts; other settings have their defaults."""
     tree: Tree = {}
     for text in texts:
         override(tree, text)
     return bind(TrackerSettings, tree, "--tracker")
+
+
+def _draw_overlays(
+    listed: VideoList, out: Path, decoding: DecodeSettings, shard: tuple[int, int], count: int, left_out: Container[str]
+) -> None:
+    """Draw the tracks of the first `count` videos of a shard, `out/tracks/<name>.npz`, to `out/overlays/<name>.mp4`."""
+    records = {tracks_name(name, record): record for name, record in zip(listed.names, listed.records, strict=True)}
+    chosen = [name for name in list(records)[shard[0] :: shard[1]] if name not in left_out][:count]
+    for name in progress(chosen, title="overlays", unit="video", disable=not chosen):
+        tracks, _ = read_tracks(out / "tracks" / f"{name}.npz")
+        if len(tracks.frames):
+            target = out / "overlays" / f"{name.removesuffix('.mp4')}.mp4"
+            _draw_video(target, records[name], tracks, decoding)
+
+
+def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: DecodeSettings) -> None:
+    with decoding.open(record) as video:
+        offset, part = resolve_span(video.meta, record)
+        # Tracks of two frames, which the variant `sum` makes, have no path between the frames.
+        if len(tracks.frames) == 2 * len(np.unique(tracks.track)):
+            write_mp4(target, _pairs(video, offset, tracks), _PAIRS_PER_SECOND)
+        else:
+            write_mp4(target, _paths(video, offset, tracks), part.fps)
+
+
+def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    numbers = np.unique(tracks.frames)
+    for start in range(0, len(numbers), _CHUNK):
+        chunk = numbers[start : start + _CHUNK]
+        yield from draw_tracks(video.frames(offset + chunk), chunk.tolist(), tracks)
+
+
+def _pairs(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:
+    frames = tracks.frames.reshape(-1, 2)
+    pairs = np.unique(frames, axis=0)
+    for pair in pairs[np.unique(np.linspace(0, len(pairs) - 1, _PAIRS).round().astype(np.int64))]:
+        here = (frames == pair).all(axis=1)
+        boxes, scores = tracks.boxes.reshape(-1, 2, 4)[here], tracks.scores[::2][here]
+        yield draw_pairs(video.frames(offset + pair), boxes, scores)

@@ -1,25 +1,72 @@
-"""The command `train`."""
+"""The command `train`, for one run or for several splits with their tests."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
-from vidssl.commands.arguments import add_config, add_output_options, add_splits, parse, print_results
+from vidssl import distributed
+from vidssl.commands.arguments import print_results
+from vidssl.commands.load import LoadOptions
+from vidssl.commands.results import Results, over_splits
+from vidssl.commands.test import measure_network, summary
+from vidssl.engine import train as engine
+from vidssl.engine.config_schema import Run, choose_device, load_run
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.periodic_evaluation import build_monitor
+from vidssl.engine.setup import training_list
+from vidssl.errors import ConfigError
+from vidssl.evaluation.preconditions import check_disjoint
+from vidssl.methods import METHODS
 
 
-def train(arguments: Sequence[str] | None = None, prog: str | None = None) -> None:
-    """Pre-train, finetune, probe or train from scratch as a config describes; the same command resumes a run."""
-    parser = argparse.ArgumentParser(prog=prog, description=train.__doc__)
-    add_config(parser)
-    add_splits(parser, "train and test once per split, as 1 2 3; the number replaces {split} in the config")
-    add_output_options(parser)
-    parsed = parse(parser, arguments)
-    from vidssl.commands.measure_network import summary, train_splits
-    from vidssl.engine.config_schema import load_run
-    from vidssl.engine.train import train as train_run
-
+def run(parsed: argparse.Namespace) -> None:
+    """Train, and with `--splits` test."""
     if parsed.splits is None:
-        last = train_run(load_run(parsed.cfg, parsed.overrides))
+        last = engine.train(load_run(parsed.cfg, parsed.overrides))
         print_results(parsed, {"checkpoint": last}, last)
     else:
         results, path = train_splits(parsed.cfg, parsed.overrides, parsed.splits)
         print_results(parsed, results, summary(results), path)
+
+
+def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:
+    """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
+
+    Returns the results, as of `over_splits`, and the file that they are in.
+    """
+    runs = {split: load_run(cfg, overrides, split) for split in splits}
+    first = runs[splits[0]]
+    if first.evaluate.query is None:
+        raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")
+    out = Path(first.output).parent
+    with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
+        for run in runs.values():  # errors in any list are raised before the first split is trained
+            videos = training_list(run)
+            query = build_monitor(run, videos).query
+            if METHODS[run.method.name].classifies:
+                check_disjoint(videos, query, "the classifier")
+
+        def one(split: int, folder: Path) -> Results:
+            distributed.together(request.check)  # training listens to signals itself
+            return _test_run(runs[split], engine.train(runs[split]), folder, request.check)
+
+        return over_splits(splits, out, one), out / "results.json"
+
+
+def _test_run(run: Run, checkpoint: Path, out: Path, check: Callable[[], None]) -> Results:
+    # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
+    root, gallery = (None if text is None else Path(text) for text in (run.data.root, run.evaluate.gallery))
+    options = LoadOptions(
+        str(checkpoint),
+        size=run.test_size,
+        short_side=run.evaluate.short_side or run.test_size,
+        workers=run.data.workers,
+        device=run.device,
+        root=root,
+        allow_external=run.data.allow_external,
+        trust_checkpoint=run.checkpoint.trust,
+        **run.evaluate.model_dump(include={"clips", "crops", "precision", "batch_size"}),
+    )
+    chosen = run.evaluate.protocols
+    protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
+    return measure_network(options, Path(str(run.evaluate.query)), out, gallery, protocols, check)

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import torch
 
 from vidssl.atomic import replacing, replacing_path, sync
-from vidssl.errors import CheckpointError
-from vidssl.models.weights import UntrustedError, read_checkpoint
+from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.models.weights import read_checkpoint
 
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"step-(\d+)\.pt")

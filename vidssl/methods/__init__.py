@@ -1,4 +1,4 @@
-"""Methods: one file for each objective, on the contract of `base.py`."""
+"""Methods: objectives on the contract of `base.py`."""
 
 from vidssl.methods.base import METHODS, Method
 

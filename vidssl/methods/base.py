@@ -1,6 +1,9 @@
-"""The contract of a method: all that the training loop knows of it."""
+"""The contract of a method, all that the training loop knows of it, and of a branch, a term of a method's loss."""
 
-from typing import Any, ClassVar, cast
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +11,6 @@ from torch import Tensor, nn
 from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.methods.branch import Branch, Encoded
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import RngStream, generator
 from vidssl.registry import Registry
@@ -20,36 +22,25 @@ class Method(nn.Module):
 
     A run builds it, calls `allocate`, and only then loads a checkpoint. All state that training changes is in
     parameters, buffers or extra state, as `progress` and `step` are, so that `state_dict()` is complete.
-
-    Attributes:
-        backbone: The network that is trained, saved and evaluated.
-        branches: Terms that are added to the loss, in this order; see `vidssl.methods.branch`. Most methods have none.
-        progress: Completed fraction of the run, in [0, 1]; schedules are functions of it.
-        step: Completed optimizer steps.
-        seed: Seed of the run.
-        watched: Whether this step's scalars are logged; if not, `loss` alone is needed. Set by the loop.
-        micro_batch: (n, count): the next batch is micro-batch n of `count` of a step. Set by the loop.
-        needs_labels: Whether the method needs a label for every video of the list.
-        classifies: Whether the method has a classifier on the backbone: then its config has `classes`, and it
-            implements `classify`.
     """
 
     class Config(Settings):
         """Settings of the method; each method has its own."""
 
-    needs_labels: ClassVar[bool] = False
-    classifies: ClassVar[bool] = False
-    backbone: Backbone
+    needs_labels = False  # whether every video of the list needs one
+    classifies = False  # whether it has a classifier: then its config has `classes`, and it implements `classify`
+    branches: dict[str, Branch]  # terms that are added to the loss, in this order
 
     def __init__(self, backbone: Backbone) -> None:
         super().__init__()
-        self.backbone = backbone
-        self.branches = nn.ModuleDict()
-        self.progress = 0.0
-        self.step = 0
-        self.seed = torch.initial_seed()  # the run seeds torch before it builds the method
-        self.watched = True
-        self.micro_batch = (0, 1)
+        self.backbone = backbone  # is trained, saved and evaluated
+        self.branches = nn.ModuleDict()  # type: ignore[assignment]
+        self.progress = 0.0  # completed fraction of the run, in [0, 1]; schedules are functions of it
+        self.step = 0  # completed optimizer steps
+        self.seed = torch.initial_seed()  # that of the run, which seeds torch before it builds the method
+        # Set by the loop:
+        self.watched = True  # whether this step's scalars are logged; if not, `loss` alone is needed
+        self.micro_batch = (0, 1)  # (n, count): the next batch is micro-batch n of `count` of a step
 
     @property
     def target_backbone(self) -> Backbone:
@@ -58,7 +49,7 @@ class Method(nn.Module):
 
     def allocate(self, num_records: int) -> None:
         """Allocate state per record of the training list, such as a memory bank."""
-        for branch in self._branches():
+        for branch in self.branches.values():
             branch.allocate(num_records)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
@@ -77,31 +68,22 @@ class Method(nn.Module):
         """Update state after an optimizer step; `progress` in [0, 1] includes that step."""
         self.progress = progress
         self.step += 1
-        for branch in self._branches():
+        for branch in self.branches.values():
             branch.after_step(self)
 
-    def set_branches(self, **branches: Branch | None) -> None:
-        """Set the branches by name, in the order in which they are added to the loss."""
-        self.branches = nn.ModuleDict({name: x for name, x in branches.items() if x is not None})
-
-    def add_branches(self, loss: Tensor, batch: Batch, encoded: Encoded) -> dict[str, Tensor]:
-        """Add the branches to the method's own loss; return it as `loss`, with their other scalars."""
-        scalars = {"loss": loss}
-        for branch in self._branches():
-            scalars.update(branch(self, batch, encoded, scalars["loss"]))
+    def compare_with_branches(self, batch: Batch, encoded: Encoded) -> dict[str, Tensor]:
+        """Compute the method's own loss and add the branches to it; return it as `loss`, with their other scalars."""
+        scalars = {"loss": self.compare(encoded)}
+        for branch in self.branches.values():
+            scalars |= branch(self, batch, encoded, scalars["loss"])
         return scalars
 
     def shared_views(self, count: int) -> list[int]:
         """List the views that no branch reserves."""
-        own = [branch.own_view for branch in self._branches() if branch.own_view is not None]
+        own = [branch.own_view for branch in self.branches.values() if branch.own_view is not None]
         if own and (max(own) >= count or count == 1):
-            raise ConfigError(
-                f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it beside others"
-            )
+            raise ConfigError(f"jigsaw.view {max(own)} and {count} views do not fit: data.views needs a recipe for it")
         return [view for view in range(count) if view not in own]
-
-    def _branches(self) -> list[Branch]:
-        return cast(list[Branch], [*self.branches.values()])
 
     def generator(self, stream: RngStream, view: int, device: torch.device) -> torch.Generator:
         """Make a generator on a device, equal on all processes: a function of seed, step, stream and view."""
@@ -109,17 +91,14 @@ class Method(nn.Module):
         return torch.Generator(device).manual_seed(int(seed))
 
     def uniform(self, samples: int, count: int, stream: RngStream, view: int, device: torch.device) -> Tensor:
-        """Draw random numbers (samples, count) in [0, 1), float64, for the samples of this micro-batch.
-
-        Every process draws those of the whole step and takes its slice, so that results depend neither on the number
-        of processes nor on that of micro-batches.
-        """
+        """Draw random numbers (samples, count) in [0, 1), float64, for the samples of this micro-batch."""
+        # Every process draws those of the whole step and takes its slice: results depend neither on the number of
+        # processes nor on that of micro-batches.
         n, micro_batches = self.micro_batch
         own = samples * micro_batches  # samples of this process in this step
         first = distributed.rank() * own + n * samples
         source = self.generator(stream, view, device)
-        shape = distributed.world() * own, count
-        drawn = torch.rand(shape, generator=source, device=device, dtype=torch.float64)
+        drawn = torch.rand(distributed.world() * own, count, generator=source, device=device, dtype=torch.float64)
         return drawn[first : first + samples]
 
     def get_extra_state(self) -> dict[str, float]:
@@ -129,6 +108,40 @@ class Method(nn.Module):
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore progress and step."""
         self.progress, self.step = float(state["progress"]), int(state.get("step", 0))
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Embeddings of a batch, as unit rows (N, d), by the number of their view."""
+
+    queries: dict[int, Tensor]  # of the online network, with gradient
+    keys: dict[int, Tensor]  # the positives, without gradient; NPID has one for all views, of its bank: number -1
+    negatives: Tensor | None = None  # (N, K) rows of NPID's bank
+    patches: Encoded | None = None  # the same for the tracked region in each view; only with patch pairs
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """List all ordered pairs of a query view and another key view."""
+        return [(q, k) for q in self.queries for k in self.keys if q != k]
+
+
+class Branch(nn.Module):
+    """A term of the loss of a method, its host, which is a `MomentumMethod` or `NPID`.
+
+    It may encode clips with `host.backbone`, and apply the host's loss to them with `host.compare`. Its parameters and
+    buffers are trained and saved with those of the host, which also calls `allocate` and `after_step`.
+    """
+
+    own_view: int | None = None  # a view that the host does not encode, because this branch does
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Return the new `loss`, given that of the host and the branches before this one, and more scalars to log."""
+        raise NotImplementedError
+
+    def allocate(self, num_records: int) -> None:
+        """Allocate state per record of the training list."""
+
+    def after_step(self, host: Method) -> None:
+        """Update state after an optimizer step, which `host.step` includes."""
 
 
 METHODS: Registry[type[Method]] = Registry("method", "vidssl.methods")

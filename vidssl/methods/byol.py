@@ -11,13 +11,10 @@ from vidssl.schedule import Schedule, UnitInterval
 
 @METHODS.register("byol")
 class BYOL(MomentumMethod):
-    """Predict the target's embedding of another view, without negatives.
-
-    Defaults are those of both papers: projector and predictor 4096-256, momentum 0.996 → 1.
-    """
+    """Predict the target's embedding of another view, without negatives."""
 
     class Config(MomentumMethod.Config):
-        """Settings of BYOL."""
+        """Settings; defaults are those of both papers: projector and predictor 4096-256, momentum 0.996 → 1."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="hidden")
         predictor: Head | None = Head(layers=2, hidden=4096, out=256, norm="hidden")

@@ -1,12 +1,11 @@
 """Frame temporal invariance, with and without tracks: Purushwalkam and Gupta, *Demystifying Contrastive SSL* (2020)."""
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidssl import losses
 from vidssl.errors import ConfigError
-from vidssl.methods.base import METHODS, Method
-from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.backbones import Backbone
 from vidssl.models.heads import Head
@@ -28,26 +27,21 @@ class PatchPairs(Branch):
         # Without a track the box is the whole view, and the patch pair equals the frame pair.
         whole = batch.boxes.new_tensor([[0, 0, *view.shape[:-3:-1]] for view in batch.views])
         tracked = (batch.boxes != whole).flatten(1).any(dim=1).float().mean()
-        patches = host.compare(encoded.patches)
-        return {"loss": (1 - self.weight) * loss + self.weight * patches, "tracked": tracked}
+        return {"loss": (1 - self.weight) * loss + self.weight * host.compare(encoded.patches), "tracked": tracked}
 
 
 @METHODS.register("frame_invariance")
 class FrameInvariance(MomentumMethod):
-    """MoCo v2 whose positives are distant frames of a video, and regions tracked from one to the other (Algorithm 1).
-
-    The frames come from the sampler (`pair`, `tracked_pair`), the regions from the run's `tracks`.
-    """
+    """MoCo v2 whose positives are distant frames of a video, and regions tracked through it (Algorithm 1)."""
 
     class Config(QueueConfig):
-        """Settings of the method: those of MoCo v2 on images."""
+        """Settings; defaults are those of MoCo v2 on images. The sampler picks the frames, `tracks` has the regions."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: UnitInterval = constant(0.999)
         temperature: Temperature = constant(0.2)
         key_views: KeyViews = (1,)
-        # Weight of the patch pairs in the loss; frame pairs have the rest. The paper: 0.5 with tracks, 0 without.
-        patch_weight: float = Field(default=0.0, ge=0, le=1)
+        patch_weight: float = Field(default=0.0, ge=0, le=1)  # of patch pairs in the loss; the paper: 0.5 with tracks
 
     config: Config
 
@@ -55,7 +49,7 @@ class FrameInvariance(MomentumMethod):
         super().__init__(config, backbone)
         if config.patch_weight:
             backbone.check_regions()
-            self.set_branches(patches=PatchPairs(config.patch_weight), **self.branches)  # the first
+            self.branches = nn.ModuleDict({"patches": PatchPairs(config.patch_weight), **self.branches})  # type: ignore[assignment]  # the first
 
     def encode_view(self, backbone: Backbone, clips: Tensor, boxes: Tensor | None = None) -> list[Tensor]:
         """Compute features of the clip and, with patch pairs, of the region: RoI pooling of layer 3, then layer 4."""

@@ -1,9 +1,4 @@
-"""Methods that contrast a batch with itself: the negatives are the other clips of all processes.
-
-Shapes: B samples of a process, d embedding dimension.
-"""
-
-from typing import ClassVar
+"""Methods whose negatives are the other clips of the batch: SimCLR and SupCon."""
 
 import torch
 from torch import Tensor
@@ -25,18 +20,15 @@ class InBatchMethod(Method):
 
     The negatives are those of the whole step, whatever the number of processes and micro-batches: with several
     micro-batches the loop calls `embed` and `contrast` separately, see `vidssl.engine.accumulate`.
-
-    Attributes:
-        fewest_views: Minimum number of views.
     """
 
     class Config(Settings):
-        """Settings that these methods share."""
+        """Settings; defaults are those of the large-scale study on video, with the batch norms of SimCLR's code."""
 
         projector: Head = Head(layers=3, hidden=2048, out=128, norm="all")
         temperature: Temperature = constant(0.1)  # tau
 
-    fewest_views: ClassVar[int] = 2
+    fewest_views = 2  # with fewer there are no positives
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
@@ -48,11 +40,7 @@ class InBatchMethod(Method):
         raise NotImplementedError
 
     def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
-        """Contrast all views of all samples with one another, over all processes.
-
-        With `gradient` (B, views, d), that of the step's loss with respect to the embeddings of this micro-batch, the
-        `"loss"` returned only backpropagates it. So override `contrast` to change the loss, not this.
-        """
+        """Contrast all views of all samples; with the step's `gradient` of the embeddings only backpropagate that."""
         embedding = self.embed(batch)
         if gradient is not None:
             return {"loss": (embedding * gradient).sum()}
@@ -60,11 +48,8 @@ class InBatchMethod(Method):
 
     def embed(self, batch: Batch) -> Tensor:
         """Compute the embeddings (B, views, d) of all views, unit rows."""
-        views = len(batch.views)
-        if views < self.fewest_views:
-            raise ConfigError(
-                f"{views} view has no positives, at least {self.fewest_views} are needed: data.views needs more recipes"
-            )
+        if len(batch.views) < self.fewest_views:
+            raise ConfigError(f"{len(batch.views)} view has no positives: data.views needs {self.fewest_views} recipes")
         check_batch_norm(len(batch.index), self.projector)
         return unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
 
@@ -72,10 +57,10 @@ class InBatchMethod(Method):
         """Compute the scalars of a step from all its embeddings (B, views, d) on this process and their groups (B,)."""
         group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
-            every, every_group = (distributed.gather_with_grad(embedding.flatten(0, 1)), distributed.gather(group))
+            every, every_group = distributed.gather_with_grad(embedding.flatten(0, 1)), distributed.gather(group)
             own = slice(distributed.rank() * len(group), (distributed.rank() + 1) * len(group))
             loss = losses.nt_xent(every, every_group, self.config.temperature.at(self.progress), own)
             scalars = {"loss": loss}
             if self.watched:
-                scalars.update(group_statistics(every.detach(), every_group))
+                scalars |= group_statistics(every.detach(), every_group)
         return scalars

@@ -13,23 +13,17 @@ from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import Method
-from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.methods.memory_bank import MemoryBank, OnlineKMeans
 from vidssl.randomness import RngStream
 from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch
 
 _BLOCK = 2**23  # similarities in memory at a time
-_POOL = 10  # one tenth of all negatives are candidates (section 4.2)
 
 
 class Inter(Settings):
-    """Settings of the branch; defaults are those of the paper on ImageNet (supplement A).
-
-    Fields that are None take the method's value. BYOL has no negatives, and with it the branch has none: `sampling`,
-    `margin` and `temperature` are refused there.
-    """
+    """Settings; defaults are those of the paper on ImageNet (supplement A). With BYOL the branch has no negatives."""
 
     clusters: int = Field(default=10000, ge=2)  # 10 times the number of classes
     intra_weight: float = Field(default=0.75, ge=0, le=1)  # lambda, of the method's own loss
@@ -39,16 +33,14 @@ class Inter(Settings):
     margin: float | None = None  # m, of the cosine; None: -0.5
     temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
-    # The offline variant: labels change only by a global k-means, repeated after this number of epochs.
-    refresh: float | None = Field(default=None, gt=0)
+    refresh: float | None = Field(default=None, gt=0)  # epochs between global k-means; None: one, and online updates
 
 
 class InterBranch(Branch):
     """Attracts an embedding to that of another video of its cluster, and repels it from those of other clusters.
 
-    The first clusters are those of a global k-means after the first epoch, when the bank is complete; before, the
-    branch adds nothing to the loss. `temperature` is that of the host, None if it has no negatives. `bank` is that of
-    the host; without one the branch keeps its own, of the mean of the newest keys of each video.
+    `temperature` and `bank` are those of the host: without one there are no negatives, without the other the branch
+    keeps a bank of the newest keys of each video.
     """
 
     bank: MemoryBank
@@ -57,10 +49,7 @@ class InterBranch(Branch):
         super().__init__()
         given = [f"inter.{n}" for n in ("sampling", "margin", "temperature") if getattr(config, n) is not None]
         if temperature is None and given:
-            raise ConfigError(
-                f"{' and '.join(given)} cannot be set: the method has no negatives, and so its inter branch has none; "
-                "remove them"
-            )
+            raise ConfigError(f"{' and '.join(given)} cannot be set: the method has no negatives; remove them")
         self.config = config
         self.sampling = None if temperature is None else config.sampling or "semihard"
         self.margin = -0.5 if config.margin is None else config.margin
@@ -84,14 +73,14 @@ class InterBranch(Branch):
         """Weight the loss with MarginNCE, or without negatives the squared distance, of each query (Eq. 6)."""
         if self._owns_bank:
             self.bank.hold(batch.index, unit(torch.stack([*encoded.keys.values()]).mean(dim=0)))
-        if not self._fits:
+        if not self._fits:  # in the first epoch
             return {"loss": loss}
         terms = []
         with full_precision(loss.device):
             for view, query in encoded.queries.items():
                 positives, picks = self.draw(host, query.detach(), batch.index, view)
                 positive, rows = self.bank.rows[positives], self.bank.rows
-                if picks is None or self.temperature is None:
+                if self.temperature is None:
                     terms.append(losses.squared_distance(query, positive))
                 else:
                     tau = self.temperature.at(host.progress)
@@ -106,8 +95,7 @@ class InterBranch(Branch):
         records, refresh = len(self.bank.rows), self.config.refresh
         self._written += len(index)
         if self._written < records:
-            return  # the first epoch
-        # Global k-means that are due by now: one after the first epoch, and one more for each `refresh` epochs since.
+            return  # in the first epoch
         due = 1 if refresh is None else 1 + int((self._written - records) / (refresh * records))
         if self._fits < due:
             self._fits = due
@@ -116,7 +104,7 @@ class InterBranch(Branch):
             self.clusters.update(self.bank, index, before)
 
     def get_extra_state(self) -> dict[str, int]:
-        """Save the counts of records and of global k-means."""
+        """Save the counts of written records and of global k-means."""
         return {"taken": self._written, "fits": self._fits}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
@@ -153,20 +141,17 @@ class InterBranch(Branch):
 
     def _from_pool(self, query: Tensor, labels: Tensor, random: Tensor) -> Tensor:
         """Draw negatives (N, K) from the nearest, or the farthest, records of other clusters."""
-        clusters, far = self.clusters, self.sampling == "semieasy"
+        clusters, hard, far = self.clusters, self.sampling == "hard", self.sampling == "semieasy"
         others = clusters.counts.sum() - clusters.counts[labels]  # (N,) records of other clusters
         similarity = query @ self.bank.rows.T
         excluded = (clusters.labels == labels.unsqueeze(1)) | (clusters.labels < 0)
         similarity.masked_fill_(excluded, torch.inf if far else -torch.inf)
-        if self.sampling == "hard":
-            sizes = others.clamp(max=self.config.negatives)
-        else:
-            sizes = (others + _POOL - 1) // _POOL
+        sizes = others.clamp(max=self.config.negatives) if hard else (others + 9) // 10  # a tenth (section 4.2)
         pool = torch.topk(similarity, int(sizes.max()), largest=not far).indices
         # By record, not by similarity, whose last bits depend on the batch size; entries beyond a row's own size last.
         beyond = torch.arange(pool.shape[1], device=pool.device) >= sizes.unsqueeze(1)
         pool = pool.masked_fill(beyond, len(clusters.labels)).sort(dim=1).values
-        if self.sampling == "hard":  # all of them, again from the first where they are too few
+        if hard:  # all of them, again from the first where they are too few
             place = torch.arange(self.config.negatives, device=pool.device) % sizes.unsqueeze(1)
         else:
             place = (random * sizes.unsqueeze(1)).long()

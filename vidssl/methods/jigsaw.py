@@ -1,7 +1,4 @@
-"""PIRL's JigSaw branch: a view cut into shuffled patches is still the same video.
-
-Shapes: B clips (B, C, T, S, S), P side of a patch, d embedding dimension.
-"""
+"""PIRL's JigSaw branch (Misra & van der Maaten, 2020): a view cut into shuffled patches is still the same video."""
 
 from typing import Literal
 
@@ -13,13 +10,10 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import unit
-from vidssl.methods.base import Method
-from vidssl.methods.branch import Branch, Encoded
+from vidssl.methods.base import Branch, Encoded, Method
 from vidssl.models.heads import Head, mlp
 from vidssl.randomness import RngStream, generator
 from vidssl.types import Batch
-
-_SIDE = 0.75  # of a patch, in sides of its cell: 64 of 85 pixels in PIRL
 
 
 class Jigsaw(Settings):
@@ -27,20 +21,14 @@ class Jigsaw(Settings):
 
     grid: int = Field(default=3, ge=2)  # cells per side
     weight: float = Field(default=0.5, ge=0, le=1)  # of the branch in the loss
-    # Of each patch, before they are joined: PIRL's linear layer, or InfoMin's MLP with one hidden layer.
-    head: Literal["linear", "mlp"] = "linear"
+    head: Literal["linear", "mlp"] = "linear"  # of each patch, before they are joined: PIRL's, or InfoMin's
     view: int | None = Field(default=None, ge=0)  # a view that is only cut; None: every query view is also cut
 
 
 class JigsawBranch(Branch):
-    """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys.
+    """Embeds each patch separately, joins them in random order by a linear layer, and compares the result with keys."""
 
-    All frames of a clip are cut alike. Each patch lies at a random place of its cell, so that edges do not reveal which
-    cells are neighbours. (Misra & van der Maaten, 2020, section 3.2; the head `mlp`: Tian et al., 2020, C.3.) `dim` is
-    the size of the backbone's output, `out` that of the embedding.
-    """
-
-    def __init__(self, config: Jigsaw, dim: int, out: int) -> None:
+    def __init__(self, config: Jigsaw, dim: int, out: int) -> None:  # of the backbone's output and the embedding
         super().__init__()
         self.config = config
         self.own_view = config.view
@@ -52,8 +40,8 @@ class JigsawBranch(Branch):
         """Weight the loss with that of the cut views as queries."""
         views = [*encoded.queries] if self.own_view is None else [self.own_view]
         queries = {view: self.embed(host, batch, view) for view in views}
-        own = host.compare(Encoded(queries, encoded.keys, encoded.negatives))
-        return {"loss": (1 - self.config.weight) * loss + self.config.weight * own}
+        own, weight = host.compare(Encoded(queries, encoded.keys, encoded.negatives)), self.config.weight
+        return {"loss": (1 - weight) * loss + weight * own}
 
     def embed(self, host: Method, batch: Batch, view: int) -> Tensor:
         """Embed one view, cut and shuffled, as unit rows (B, d)."""
@@ -67,13 +55,14 @@ class JigsawBranch(Branch):
 def cut(clips: Tensor, grid: int, sources: list[np.random.Generator]) -> Tensor:
     """Cut clips (B, C, T, S, S) into patches (B, grid², C, T, P, P), shuffled and at random places of their cells."""
     cell = clips.shape[-1] // grid
-    side = round(_SIDE * cell)
+    side = round(0.75 * cell)  # of a patch: 64 of 85 pixels in PIRL
     if side < 1:
         raise ConfigError(f"a view of {clips.shape[-1]} pixels is too small for jigsaw.grid {grid}: lower it")
     corners = []
     for source in sources:
         order = source.permutation(grid**2)
         corner = cell * np.stack([order // grid, order % grid])
+        # At a random place of its cell, so that edges do not reveal which cells are neighbours.
         corners.append(corner + source.integers(cell - side, endpoint=True, size=corner.shape))
     top, left = torch.from_numpy(np.stack(corners, axis=1)).to(clips.device)  # each (B, grid²)
     along = torch.arange(side, device=clips.device)

@@ -20,22 +20,17 @@ class MemoryBank(nn.Module):
 
     Rows are collected during a step's micro-batches and written together when it ends:
     v̂ ← (1 - ω) v̂ + ω v, normalised (InterCLR, Eq. 2). The first row of a record is stored as it is.
-
-    Attributes:
-        rows: (M, d); a random unit vector for records that were not seen yet.
-        seen: (M,) bool.
     """
 
-    rows: Tensor
-    seen: Tensor
+    rows: Tensor  # (M, d); a random unit vector for records that were not seen yet
+    seen: Tensor  # (M,) bool
 
     def __init__(self, dim: int, omega: float) -> None:
         super().__init__()
         self.omega = omega
         self.register_buffer("rows", torch.empty(0, dim))
         self.register_buffer("seen", torch.empty(0, dtype=torch.bool))
-        # Functions that wait for the records and the rows of one micro-batch.
-        self._held: list[tuple[Callable[[], Tensor], Callable[[], Tensor]]] = []
+        self._held: list[tuple[Callable[[], Tensor], ...]] = []  # wait for records and rows of one micro-batch
 
     def allocate(self, num_records: int) -> None:
         """Allocate the rows of a list."""
@@ -44,30 +39,20 @@ class MemoryBank(nn.Module):
         self.seen = torch.zeros(num_records, dtype=torch.bool)
 
     def hold(self, index: Tensor, rows: Tensor) -> None:
-        """Collect rows (N, d) of the records `index` (N,) of this process for the end of the step.
-
-        The gather starts here, and overlaps with the backward pass; `write` waits for it.
-        """
+        """Collect rows (N, d) of the records `index` (N,); the gather overlaps with the backward pass."""
         self._held.append((distributed.gather_later(index), distributed.gather_later(rows.detach())))
 
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
-        """Write the collected rows of all processes; without any nothing happens.
-
-        A step can contain a record twice: at the border of two epochs, or in place of a broken video. The last one of
-        the global batch is written.
-
-        Returns:
-            The records (B,), each once, and the rows (B, d) that they had before.
-        """
+        """Write the collected rows of all processes; return their records (B,) and the rows (B, d) from before."""
         if not self._held:
             return self.seen.new_empty(0, dtype=torch.int64), self.rows[:0]
-        held, rows = (
-            torch.cat([wait() for wait in parts], dim=1).flatten(0, 1) for parts in zip(*self._held, strict=True)
-        )
+        waits = zip(*self._held, strict=True)
+        held, rows = (torch.cat([wait() for wait in part], dim=1).flatten(0, 1) for part in waits)
         self._held = []
         index, counts = torch.unique(held, return_counts=True)
-        # The last row of each record. scatter_reduce would do, but has no deterministic form on a GPU.
+        # The last row of each record, which can be there twice: at the border of two epochs, or in place of a broken
+        # video. scatter_reduce would do, but has no deterministic form on a GPU.
         rows = rows[torch.argsort(held, stable=True)[counts.cumsum(0) - 1]]
         before = self.rows[index]
         omega = torch.where(self.seen[index], self.omega, 1.0).unsqueeze(1).to(rows.dtype)
@@ -78,20 +63,11 @@ class MemoryBank(nn.Module):
 
 
 class OnlineKMeans(nn.Module):
-    """Clusters of a bank's rows by k-means, updated in each step (InterCLR, section 4.1).
+    """Clusters of a bank's rows by k-means, updated in each step (InterCLR, section 4.1)."""
 
-    Centroids are the means of their members. A cluster that loses its last member takes the farthest member of the
-    largest cluster.
-
-    Attributes:
-        labels: (M,) the cluster of each record, -1 if it has none yet.
-        sums: (k, d) float64, sums of the members' rows.
-        counts: (k,) members.
-    """
-
-    labels: Tensor
-    sums: Tensor
-    counts: Tensor
+    labels: Tensor  # (M,) the cluster of each record, -1 if it has none yet
+    sums: Tensor  # (k, d) float64, of the members' rows
+    counts: Tensor  # (k,) of the members
 
     def __init__(self, clusters: int, dim: int, iterations: int) -> None:
         super().__init__()
@@ -101,7 +77,7 @@ class OnlineKMeans(nn.Module):
         self.register_buffer("counts", torch.zeros(clusters, dtype=torch.int64))
 
     def allocate(self, num_records: int) -> None:
-        """Allocate the labels of a list; raise a ConfigError if it has fewer records than there are clusters."""
+        """Allocate the labels of a list."""
         self._check(num_records, "of the list")
         self.labels = torch.full((num_records,), -1)
 
@@ -111,7 +87,7 @@ class OnlineKMeans(nn.Module):
 
     @property
     def centroids(self) -> Tensor:
-        """(k, d) float64."""
+        """Means (k, d) of the members, float64."""
         return self.sums / self.counts.unsqueeze(1)
 
     def nearest(self, rows: Tensor) -> Tensor:
@@ -155,10 +131,7 @@ class OnlineKMeans(nn.Module):
 
     @torch.no_grad()
     def update(self, bank: MemoryBank, index: Tensor, before: Tensor) -> None:
-        """Move written records to their nearest cluster, then centroids to the means of their members.
-
-        The records `index` (B,) and their rows `before` (B, d) are those that `bank.write` returned.
-        """
+        """Move the records that `bank.write` returned to their nearest cluster, then centroids to their means."""
         old, rows = self.labels[index], bank.rows[index]
         new = self.nearest(rows)
         had = old >= 0
@@ -174,7 +147,7 @@ class OnlineKMeans(nn.Module):
         self.labels[index] = new
         self._fill_empty(bank)
 
-    def _fill_empty(self, bank: MemoryBank) -> None:
+    def _fill_empty(self, bank: MemoryBank) -> None:  # with the farthest member of the largest cluster
         for empty in torch.nonzero(self.counts == 0).flatten().tolist():
             largest = int(self.counts.argmax())
             members = torch.nonzero(self.labels == largest).squeeze(1)

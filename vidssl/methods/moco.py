@@ -11,13 +11,10 @@ from vidssl.schedule import Schedule, UnitInterval
 
 @METHODS.register("moco")
 class MoCo(MomentumMethod):
-    """Contrast the other clips of a video, the positives, with a queue of negatives (InfoNCE).
-
-    Defaults are those of the large-scale study on video: projector 2048-128, temperature 0.1, momentum 0.994 → 1.
-    """
+    """Contrast the other clips of a video, the positives, with a queue of negatives (InfoNCE)."""
 
     class Config(QueueConfig):
-        """Settings of MoCo."""
+        """Settings; defaults are those of the large-scale study on video."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         momentum: UnitInterval = Schedule(start=0.994, end=1.0)

@@ -6,19 +6,17 @@ Shapes: N samples of a process, clips (N, C, T, S, S), boxes (N, 4) xyxy, d embe
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from math import log
 from typing import Annotated, cast
 
 import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 
-from vidssl import distributed, losses
+from vidssl import distributed
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import Method
-from vidssl.methods.branch import Encoded
+from vidssl.methods.base import Encoded, Method
 from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.queue import KeyQueue
@@ -39,13 +37,7 @@ KeyViews = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1
 
 
 class MomentumMethod(Method):
-    """Online network, target network and, with a `QueueConfig`, a queue of keys. A method adds `pair_loss`.
-
-    Attributes:
-        target: Moving average of backbone and projector.
-        queue: Of keys; of size 0 without `QueueConfig`.
-        shuffle: Whether keys are encoded in batches that are shuffled over the processes. Set by `sync_bn: shuffle`.
-    """
+    """Online network, target network and, with a `QueueConfig`, a queue of keys. A method adds `pair_loss`."""
 
     class Config(Settings):
         """Settings that all of these methods share."""
@@ -53,8 +45,7 @@ class MomentumMethod(Method):
         projector: Head = Head()
         predictor: Head | None = None  # of the online network only
         momentum: UnitInterval = Schedule(start=0.99, end=1.0)  # of the target
-        # Which views are encoded as keys: (0, 1) is the symmetric loss, (1,) the asymmetric one.
-        key_views: KeyViews = (0, 1)
+        key_views: KeyViews = (0, 1)  # views that are encoded as keys; (0, 1): symmetric loss, (1,): asymmetric
         jigsaw: Jigsaw | None = None  # PIRL's branch
         inter: Inter | None = None  # InterCLR's branch
 
@@ -62,19 +53,18 @@ class MomentumMethod(Method):
         super().__init__(backbone)
         self.config = config
         self.projector = mlp(backbone.dim, config.projector)
-        out = config.projector.out
-        if config.predictor is not None and config.predictor.out != out:
-            raise ConfigError(f"predictor.out {config.predictor.out} is not projector.out {out}: make them equal")
-        self.predictor = nn.Identity() if config.predictor is None else mlp(out, config.predictor)
+        out, predictor = config.projector.out, config.predictor
+        if predictor is not None and predictor.out != out:
+            raise ConfigError(f"predictor.out {predictor.out} is not projector.out {out}: make them equal")
+        self.predictor = nn.Identity() if predictor is None else mlp(out, predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
-        queued = config if isinstance(config, QueueConfig) else None
-        self.queue = KeyQueue(queued.queue if queued else 0, out)
-        self.temperature = queued.temperature if queued else None
-        self.set_branches(
-            jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
-            inter=None if config.inter is None else InterBranch(config.inter, out, self.temperature),
-        )
-        self.shuffle = False
+        self.queue = KeyQueue(getattr(config, "queue", 0), out)
+        self.temperature: Schedule | None = getattr(config, "temperature", None)
+        if config.jigsaw is not None:
+            self.branches["jigsaw"] = JigsawBranch(config.jigsaw, backbone.dim, out)
+        if config.inter is not None:
+            self.branches["inter"] = InterBranch(config.inter, out, self.temperature)
+        self.shuffle = False  # whether keys are encoded in batches that are shuffled over the processes (`sync_bn`)
 
     @property
     def target_backbone(self) -> Backbone:
@@ -91,27 +81,21 @@ class MomentumMethod(Method):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all ordered pairs of a query view and another key view."""
-        key_views, count = self.config.key_views, len(batch.views)
-        views = self.shared_views(count)
+        key_views, views = self.config.key_views, self.shared_views(len(batch.views))
         if len(views) < 2 or not {*key_views} <= {*views}:
-            used = f", of which jigsaw cuts one ({len(views)} are left)" if len(views) < count else ""
-            raise ConfigError(
-                f"key_views {key_views} and {count} views{used} do not fit: data.views needs more recipes"
-            )
+            raise ConfigError(f"key_views {key_views} do not fit the views {views}: data.views needs more recipes")
         check_batch_norm(len(batch.index), self.projector, self.predictor)
         with torch.no_grad():
             keys = {k: self._embed_key(batch, k) for k in key_views}
         queries = self._embed_queries(batch, [v for v in views if {*key_views} - {v}])
         # Clips are compared with clips; with patch pairs also regions with regions.
-        clips, *regions = [
+        parts = [
             Encoded({q: x[n] for q, x in queries.items()}, {k: x[n] for k, x in keys.items()})
             for n in range(len(keys[key_views[0]]))
         ]
-        encoded = replace(clips, patches=regions[0]) if regions else clips
-        scalars = self.add_branches(self.compare(encoded), batch, encoded)
+        scalars = self.compare_with_branches(batch, replace(parts[0], patches=parts[1] if len(parts) > 1 else None))
         if self.watched:
-            with full_precision(batch.label.device):
-                scalars.update(self._statistics([clips, *regions]))
+            scalars |= self._statistics(parts)
         # All keys of a video are neighbours in the queue.
         self.queue.hold(torch.stack([x for k in key_views for x in keys[k]], dim=1))
         return scalars
@@ -122,11 +106,9 @@ class MomentumMethod(Method):
             return torch.stack([self.pair_loss(encoded.queries[q], encoded.keys[k]) for q, k in encoded.pairs()]).mean()
 
     def _embed_queries(self, batch: Batch, views: list[int]) -> dict[int, list[Tensor]]:
-        """Embed views by the online network: unit rows (N, d) of the clip, and of the region if there is one.
-
-        Views of one size that are no keys are joined to one batch: local views of multi-crop. A key view has a batch of
-        its own, as its key has: batch norm then treats both alike.
-        """
+        """Embed views by the online network: unit rows (N, d) of the clip, and of the region if there is one."""
+        # Views of one size that are no keys are joined to one batch: local views of multi-crop. A key view has a batch
+        # of its own, as its key has: batch norm then treats both alike.
         groups: dict[object, list[int]] = {}
         for v in views:
             groups.setdefault(v if v in self.config.key_views else batch.views[v].shape, []).append(v)
@@ -140,11 +122,8 @@ class MomentumMethod(Method):
         return {v: embedded[v] for v in views}
 
     def _embed_key(self, batch: Batch, view: int) -> list[Tensor]:
-        """Embed a view by the target network, as `_embed_queries` does."""
-
-        def encoder(*inputs: Tensor) -> Tensor:
+        def encoder(*inputs: Tensor) -> Tensor:  # one tensor (N, 1 or 2, d), as rows may be exchanged
             features = self.encode_view(self.target_backbone, *inputs)
-            # One tensor (N, 1 or 2, d), as rows may be exchanged.
             return torch.stack([self.target[1](x) for x in features], dim=1)
 
         with torch.inference_mode():
@@ -152,26 +131,22 @@ class MomentumMethod(Method):
             rows = shuffled(encoder, *inputs) if self.shuffle else encoder(*inputs)
         return [unit(x) for x in rows.unbind(dim=1)]
 
-    @torch.no_grad()
     def _statistics(self, parts: list[Encoded]) -> dict[str, Tensor]:
-        """Statistics of the queries and keys of all processes; with negatives also the bound I_NCE."""
         pairs = parts[0].pairs()
-        one_each = distributed.gather(parts[0].keys[pairs[0][1]])
+        one_each = parts[0].keys[pairs[0][1]]
         if not len(self.queue.keys):
             pairs = pairs[:1]  # negatives are the batch's other keys, not other views of the same video
-        query = distributed.gather(torch.cat([part.queries[q] for q, _ in pairs for part in parts]))
-        key = distributed.gather(torch.cat([part.keys[k] for _, k in pairs for part in parts]))
-        scalars = key_statistics(query, key, self.queue.keys, one_each)
-        if self.temperature is not None:
-            tau, keys = self.temperature.at(self.progress), self.queue.keys
-            scalars["i_nce"] = log(len(keys) + 1) - losses.info_nce(query, key, keys, tau)
-        return scalars
+        query = torch.cat([part.queries[q] for q, _ in pairs for part in parts])
+        key = torch.cat([part.keys[k] for _, k in pairs for part in parts])
+        tau = None if self.temperature is None else self.temperature.at(self.progress)
+        return key_statistics(query, key, self.queue.keys, one_each, tau)
 
     def after_step(self, progress: float) -> None:
-        """Move the target, then write the step's keys to the queue."""
+        """Move the target towards the online network (SCE, Eq. 2), then write the step's keys to the queue."""
         super().after_step(progress)
-        momentum = self.config.momentum.at(progress)
-        move_towards(self.target, nn.Sequential(self.backbone, self.projector), momentum)
+        online: list[Tensor] = [*self.backbone.parameters(), *self.projector.parameters()]
+        with torch.no_grad():  # buffers stay: the target's batch norms have the statistics of its own activations
+            torch._foreach_lerp_(list(self.target.parameters()), online, 1.0 - self.config.momentum.at(progress))
         self.queue.enqueue()
 
 
@@ -183,24 +158,11 @@ class QueueConfig(MomentumMethod.Config):
 
 
 def _inputs(batch: Batch, view: int) -> tuple[Tensor, ...]:
-    """Clips of a view, and their boxes if the run has tracks."""
     return (batch.views[view],) if batch.boxes is None else (batch.views[view], batch.boxes[:, view])
 
 
-@torch.no_grad()
-def move_towards(target: nn.Module, online: nn.Module, momentum: float) -> None:
-    """Update target weights to `momentum * target + (1 - momentum) * online` (SCE, Eq. 2).
-
-    Buffers are not changed: the target's batch norms have the statistics of the target's own activations.
-    """
-    torch._foreach_lerp_(list(target.parameters()), list(online.parameters()), 1.0 - momentum)
-
-
 def shuffled(encoder: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-    """Encode inputs (N, …) in batches that are shuffled over all processes, and return this process's own rows.
-
-    Batch norms of one process then carry no information on which rows belong together (MoCo, section 3.3).
-    """
+    """Encode inputs (N, …) in batches that are shuffled over all processes (MoCo, section 3.3); return the own rows."""
     if distributed.world() == 1:
         return encoder(*inputs)
     rows = len(inputs[0])

@@ -1,7 +1,4 @@
-"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2).
-
-Shapes: N samples of a process, M records of the list (rows of the bank), K negatives of each, d embedding dimension.
-"""
+"""NPID: instance discrimination with a memory bank (Wu et al., 2018), as InterCLR improved it (NPIDv2)."""
 
 from math import log
 
@@ -9,12 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from vidssl import distributed, losses
+from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import METHODS, Method
-from vidssl.methods.branch import Encoded
+from vidssl.methods.base import METHODS, Encoded, Method
 from vidssl.methods.interclr import Inter, InterBranch
 from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
 from vidssl.methods.memory_bank import MemoryBank
@@ -25,18 +21,13 @@ from vidssl.randomness import RngStream
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
-_BANK = -1  # number of the one key that all views are compared with
-
 
 @METHODS.register("npid")
 class NPID(Method):
-    """Contrast a video with its own row in the memory bank, and with rows of others. One view is enough.
-
-    Defaults are those of NPIDv2 (Xie et al., 2021, supplement A). With `jigsaw` it is PIRL.
-    """
+    """Contrast a video with its own row in the memory bank, and with rows of others; with `jigsaw` it is PIRL."""
 
     class Config(Settings):
-        """Settings of NPID."""
+        """Settings; defaults are those of NPIDv2 (Xie et al., 2021, supplement A)."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
         negatives: int = Field(default=16384, ge=1)  # K
@@ -52,10 +43,10 @@ class NPID(Method):
         self.projector = mlp(backbone.dim, config.projector)
         out = config.projector.out
         self.bank = MemoryBank(out, config.bank_momentum)
-        self.set_branches(
-            jigsaw=None if config.jigsaw is None else JigsawBranch(config.jigsaw, backbone.dim, out),
-            inter=None if config.inter is None else InterBranch(config.inter, out, config.temperature, self.bank),
-        )
+        if config.jigsaw is not None:
+            self.branches["jigsaw"] = JigsawBranch(config.jigsaw, backbone.dim, out)
+        if config.inter is not None:
+            self.branches["inter"] = InterBranch(config.inter, out, config.temperature, self.bank)
 
     def allocate(self, num_records: int) -> None:
         """Allocate one row for each record."""
@@ -69,42 +60,29 @@ class NPID(Method):
         index, views = batch.index, self.shared_views(len(batch.views))
         check_batch_norm(len(index), self.projector)
         queries = {v: unit(self.projector(self.backbone(batch.views[v]))) for v in views}
-        encoded = Encoded(queries, {_BANK: self.bank.rows[index]}, self.draw(index))
-        scalars = self.add_branches(self.compare(encoded), batch, encoded)
+        key = self.bank.rows[index]
+        encoded = Encoded(queries, {-1: key}, self.draw(index))
+        scalars = self.compare_with_branches(batch, encoded)
         if self.watched:
-            scalars.update(self._statistics(encoded))
+            every = torch.cat([*queries.values()]).detach()
+            scalars |= key_statistics(every, key.repeat(len(queries), 1), self.bank.rows, key)
+            scalars["i_nce"] = log(self.config.negatives + 1) - self.compare(encoded, margin=0.0).detach()
         self.bank.hold(index, unit(torch.stack([*queries.values()]).mean(dim=0)))
         return scalars
 
-    def compare(self, encoded: Encoded) -> Tensor:
-        """MarginNCE with negatives of the bank, the mean over all views (Eq. 5)."""
-        return self._margin_nce(encoded, self.config.margin)
-
-    def _margin_nce(self, encoded: Encoded, margin: float) -> Tensor:
-        tau, rows, key = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys[_BANK]
+    def compare(self, encoded: Encoded, margin: float | None = None) -> Tensor:
+        """MarginNCE with negatives of the bank (Eq. 5), the mean over all views; default: the margin of the config."""
+        margin = self.config.margin if margin is None else margin
+        tau, rows, (key,) = self.config.temperature.at(self.progress), self.bank.rows, encoded.keys.values()
         with full_precision(rows.device):
-            terms = [
-                losses.margin_nce(query, key, rows, tau, margin, encoded.negatives)
-                for query in encoded.queries.values()
-            ]
-            return torch.stack(terms).mean()
+            queries, picks = encoded.queries.values(), encoded.negatives
+            return torch.stack([losses.margin_nce(q, key, rows, tau, margin, picks) for q in queries]).mean()
 
     def draw(self, index: Tensor) -> Tensor:
         """Draw the negatives (N, K) of the records `index` (N,): rows of any other records, with replacement."""
         random = self.uniform(len(index), self.config.negatives, RngStream.NPID, 0, index.device)
         picks = (random * (len(self.bank.rows) - 1)).long()
         return picks + (picks >= index.unsqueeze(1))  # the video itself is skipped
-
-    @torch.no_grad()
-    def _statistics(self, encoded: Encoded) -> dict[str, Tensor]:
-        key, queries = encoded.keys[_BANK], encoded.queries
-        with full_precision(key.device):
-            query, keys, one_each = (
-                distributed.gather(rows) for rows in (torch.cat([*queries.values()]), key.repeat(len(queries), 1), key)
-            )
-            scalars = key_statistics(query, keys, self.bank.rows, one_each)
-        scalars["i_nce"] = log(self.config.negatives + 1) - self._margin_nce(encoded, margin=0.0)
-        return scalars
 
     def after_step(self, progress: float) -> None:
         """Write the step's embeddings to the bank, unless InterCLR's branch, which shares it, has written them."""

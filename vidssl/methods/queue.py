@@ -1,4 +1,4 @@
-"""The queue of keys that MoCo-like methods take their negatives from."""
+"""The queue of keys that MoCo-style methods use as negatives."""
 
 from collections.abc import Callable
 
@@ -10,37 +10,26 @@ from vidssl.losses import unit
 
 
 class KeyQueue(nn.Module):
-    """The last K keys of all processes: unit rows, equal on every process, saved with the weights.
+    """The last K keys of all processes: unit rows, equal on every process, written when a step ends."""
 
-    Keys are collected during a step's micro-batches and written together when it ends. Any batch fits any queue:
-    writing wraps around. A queue of size 0 ignores keys.
+    keys: Tensor  # (K, d)
+    pointer: Tensor  # (), where the next key goes
 
-    Attributes:
-        keys: (K, d).
-        pointer: (), where the next key goes.
-    """
-
-    keys: Tensor
-    pointer: Tensor
-
-    def __init__(self, size: int, dim: int) -> None:
+    def __init__(self, size: int, dim: int) -> None:  # of size 0 it ignores keys
         super().__init__()
         self.register_buffer("keys", unit(torch.randn(size, dim)))
         self.register_buffer("pointer", torch.zeros((), dtype=torch.int64))
-        self._held: list[Callable[[], Tensor]] = []  # functions that wait for the keys of one micro-batch
+        self._held: list[Callable[[], Tensor]] = []  # wait for the keys of one micro-batch
 
     def hold(self, keys: Tensor) -> None:
-        """Collect keys (N, …, d) of N samples of this process for the end of the step.
-
-        The gather starts here, and overlaps with the backward pass; `enqueue` waits for it.
-        """
+        """Collect keys (N, …, d) of N samples of this process; the gather overlaps with the backward pass."""
         if len(self.keys):
             self._held.append(distributed.gather_later(keys.detach()))
 
     @torch.no_grad()
     def enqueue(self) -> None:
         """Replace the oldest keys by the collected ones of all processes, in the order of the step's global batch."""
-        if not len(self.keys):
+        if not self._held:
             return
         held = torch.cat([wait() for wait in self._held], dim=1)  # (world, N, …, d)
         self._held = []

@@ -9,18 +9,13 @@ from vidssl.methods.momentum import KeyViews, MomentumMethod, QueueConfig
 from vidssl.models.heads import Head
 from vidssl.schedule import Temperature, constant
 
-_CHECKED = 1000  # points of the run at which the temperatures are compared
-
 
 @METHODS.register("ressl")
 class ReSSL(MomentumMethod):
-    """Match the relations of a strong view to the queue with those of a weak view of the same video (SCE, Eq. 6).
-
-    The first view is the query, strong; the second the key, weak.
-    """
+    """Match the relations of a strong view to the queue with those of a weak view of the same video (SCE, Eq. 6)."""
 
     class Config(QueueConfig):
-        """Settings of ReSSL."""
+        """Settings; the first view is the query, strong, and the second the key, weak."""
 
         projector: Head = Head(layers=2, hidden=4096, out=256, norm="none")
         target_temperature: Temperature = constant(0.05)  # tau_m
@@ -28,13 +23,11 @@ class ReSSL(MomentumMethod):
 
         @model_validator(mode="after")
         def _target_is_sharper(self) -> "ReSSL.Config":
-            for step in range(_CHECKED + 1):
-                progress = step / _CHECKED
+            for progress in (point / 1000 for point in range(1001)):
                 tau, tau_m = self.temperature.at(progress), self.target_temperature.at(progress)
                 if tau_m >= tau:
                     raise ValueError(
-                        f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run: "
-                        "lower it, so that the target is sharper than the query"
+                        f"target_temperature {tau_m:g} is not below temperature {tau:g} at {progress:.1%} of the run"
                     )
             return self
 
@@ -42,6 +35,5 @@ class ReSSL(MomentumMethod):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Eq. (6): cross-entropy of the two distributions over the queue; the positive is excluded."""
-        temperature = self.config.temperature.at(self.progress)
-        target_temperature = self.config.target_temperature.at(self.progress)
-        return losses.ressl(query, key, self.queue.keys, temperature, target_temperature)
+        tau, tau_m = (t.at(self.progress) for t in (self.config.temperature, self.config.target_temperature))
+        return losses.ressl(query, key, self.queue.keys, tau, tau_m)

@@ -11,13 +11,10 @@ from vidssl.schedule import Temperature, UnitInterval, constant
 
 @METHODS.register("sce")
 class SCE(MomentumMethod):
-    """Contrast with soft targets: the key is the positive, its relations to the queue weight the negatives (Eq. 10).
-
-    Defaults are the paper's best on video: Tables 17 and 24, section D.3.
-    """
+    """Contrast with soft targets: the key is the positive, its relations to the queue weight the negatives (Eq. 10)."""
 
     class Config(QueueConfig):
-        """Settings of SCE."""
+        """Settings; defaults are the paper's best on video: Tables 17 and 24, section D.3."""
 
         predictor: Head | None = Head(layers=2, hidden=1024, out=256, norm="hidden")
         target_temperature: Temperature = constant(0.05)  # tau_m
@@ -28,12 +25,7 @@ class SCE(MomentumMethod):
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Eq. (10) with the queue as the other instances."""
-        return losses.sce(
-            query,
-            key,
-            self.queue.keys,
-            self.config.temperature.at(self.progress),
-            self.config.target_temperature.at(self.progress),
-            self.config.coefficient.at(self.progress),
-            self.config.positive_slot,
-        )
+        config, progress = self.config, self.progress
+        tau, tau_m = config.temperature.at(progress), config.target_temperature.at(progress)
+        coefficient = config.coefficient.at(progress)
+        return losses.sce(query, key, self.queue.keys, tau, tau_m, coefficient, config.positive_slot)

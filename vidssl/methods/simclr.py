@@ -1,6 +1,6 @@
-"""SimCLR: a simple framework for contrastive learning (Chen et al., 2020)."""
+"""SimCLR: Chen et al., *A Simple Framework for Contrastive Learning of Visual Representations* (2020)."""
 
-import math
+from math import log
 
 from torch import Tensor
 
@@ -12,13 +12,7 @@ from vidssl.types import Batch
 
 @METHODS.register("simclr")
 class SimCLR(InBatchMethod):
-    """Contrast within the batch: the other views of a video are the positives, all other clips the negatives (Eq. 1).
-
-    There are two views or more; each is an anchor.
-    """
-
-    class Config(InBatchMethod.Config):
-        """Settings of the large-scale study on video, with the batch norms of the paper's released code."""
+    """Contrast within the batch: other views of a video are the positives, all other clips the negatives (Eq. 1)."""
 
     def group(self, batch: Batch) -> Tensor:
         """Group by record: a video that is in the batch twice is not its own negative."""
@@ -28,6 +22,5 @@ class SimCLR(InBatchMethod):
         """NT-Xent; `i_nce`, in nats, is a lower bound of the mutual information of two views (Tian et al., 2020)."""
         scalars = super().contrast(embedding, group)
         if self.watched:
-            others = distributed.world() * embedding.shape[0] * embedding.shape[1] - 1
-            scalars["i_nce"] = math.log(others) - scalars["loss"].detach()
+            scalars["i_nce"] = log(distributed.world() * embedding[..., 0].numel() - 1) - scalars["loss"].detach()
         return scalars

@@ -1,6 +1,4 @@
-"""Supervised contrastive learning (Khosla et al., 2020)."""
-
-from typing import ClassVar
+"""SupCon: Khosla et al., *Supervised Contrastive Learning* (2020)."""
 
 from torch import Tensor
 
@@ -12,18 +10,15 @@ from vidssl.types import Batch
 
 @METHODS.register("supcon")
 class SupCon(InBatchMethod):
-    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2).
-
-    One view is enough. A clip that is alone of its class in the batch is only a negative then.
-    """
+    """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2)."""
 
     class Config(InBatchMethod.Config):
-        """Settings of SupCon: the head of the paper's released code."""
+        """Settings; the head is that of the paper's released code."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")
 
-    needs_labels: ClassVar[bool] = True
-    fewest_views: ClassVar[int] = 1
+    needs_labels = True
+    fewest_views = 1  # a clip that is alone of its class in the batch is only a negative
 
     def group(self, batch: Batch) -> Tensor:
         """Group by class."""

@@ -1,7 +1,5 @@
 """Supervised training: from scratch, finetuning, and the linear probe."""
 
-from typing import ClassVar
-
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -16,20 +14,16 @@ from vidssl.types import Batch
 
 @METHODS.register("supervised")
 class Supervised(Method):
-    """A linear classifier on the backbone, trained by cross-entropy (SCE, section D.3).
+    """A linear classifier on the backbone (SCE, section D.3); with `init` of the run it is finetuning."""
 
-    With the weights of a pretrained backbone (`init` of the run) it is finetuning, and with `freeze` the linear probe:
-    the backbone then stays in eval mode, its batch norms included.
-    """
-
-    classifies: ClassVar[bool] = True
+    classifies = True
 
     class Config(Settings):
         """Settings of the classifier."""
 
         classes: int = Field(ge=2)
         dropout: float = Field(default=0.0, ge=0, lt=1)
-        freeze: bool = False
+        freeze: bool = False  # the linear probe: the backbone is not trained, and stays in eval mode
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)

@@ -30,11 +30,7 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Compute the output of the third stage (B, C, T', H', W') for clips (B, 3, T, H, W).
-
-        Raises:
-            ConfigError: The backbone has no third stage.
-        """
+        """Compute the output of the third stage (B, C, T', H', W') for clips (B, 3, T, H, W)."""
         self.check_regions()
         raise NotImplementedError
 
@@ -44,11 +40,7 @@ class Backbone(nn.Module):
 
     @classmethod
     def check_regions(cls) -> None:
-        """Check that the backbone has a third stage; call it before long work with regions.
-
-        Raises:
-            ConfigError: It has none.
-        """
+        """Raise a ConfigError if the backbone has no third stage; call it before long work with regions."""
         if cls.layer3 is Backbone.layer3:
             raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
 
@@ -66,15 +58,7 @@ BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")
 
 
 def build_backbone(name: str, **settings: Any) -> Backbone:
-    """Build an untrained backbone: `build_backbone("resnet3d18", width=64)`.
-
-    Args:
-        name: One of `BACKBONES`.
-        settings: Fields of its `Config`.
-
-    Raises:
-        ConfigError: There is no such backbone, or it has no such setting.
-    """
+    """Build an untrained backbone; settings are fields of its `Config`: `build_backbone("resnet3d18", width=64)`."""
     BACKBONES[name]  # raises a ConfigError with the nearest name
     schema = create_model("BackboneChoice", backbone=(choice(BACKBONES), ...))
     config = bind(schema, {"backbone": {"name": name, **settings}}, "build_backbone").backbone  # type: ignore[attr-defined]

@@ -5,12 +5,11 @@ Two tables hold what is known: `LAYOUTS` (naming schemes) and `BRANCHES` (which 
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from vidssl.errors import CheckpointError
+from vidssl.errors import CheckpointError, first_few
 
 
 class Layout(NamedTuple):
@@ -26,10 +25,7 @@ class Layout(NamedTuple):
 _SLOWFAST = (
     (r"^s1\.pathway0_stem\.conv\.", "blocks.0.conv."),
     (r"^s1\.pathway0_stem\.bn\.", "blocks.0.norm."),
-    (r"^s2\.", "blocks.1."),
-    (r"^s3\.", "blocks.2."),
-    (r"^s4\.", "blocks.3."),
-    (r"^s5\.", "blocks.4."),
+    *((rf"^s{stage}\.", f"blocks.{stage - 1}.") for stage in (2, 3, 4, 5)),
     (r"\.pathway0_res(\d+)\.", r".res_blocks.\1."),
     (r"\.branch1\.", ".branch1_conv."),
     (r"\.branch1_bn\.", ".branch1_norm."),
@@ -67,27 +63,14 @@ BRANCHES = (
 )
 
 _MAX_DEPTH = 8  # of nested dictionaries
-_MAX_NAMES = 3  # of each kind in a message
 
 
-@dataclass(frozen=True)
-class FoundNetwork:
-    """The weights of one network in a file, under the names that a backbone of vidssl gives them."""
+class Network(NamedTuple):
+    """A network in a file."""
 
-    source: str  # path of the file
     layout: str  # name of the layout
     prefix: str  # text before the network's names in the file, "model_state."
-    weights: dict[str, Tensor] = field(repr=False)
-    names: dict[str, str] = field(repr=False)  # names in a backbone to names in the file
-    others: tuple[str, ...] = field(repr=False)  # names in the file of all other weights
-
-
-def first_names(names: Iterable[str]) -> str:
-    """Format the first few names in brackets; an empty string where there are none."""
-    names = list(names)
-    if len(names) > _MAX_NAMES:
-        names = [*names[:_MAX_NAMES], "…"]
-    return f" ({'; '.join(names)})" if names else ""
+    names: dict[str, str]  # names in a backbone of vidssl to names in the file
 
 
 def flatten(content: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]:
@@ -102,70 +85,65 @@ def flatten(content: Any, prefix: str = "", depth: int = 0) -> dict[str, Tensor]
     return found
 
 
-def rename_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str) -> dict[str, str]:
-    """Replace the longest prefix in `keys` of each name; return new names to names in the file.
+def find_networks(
+    weights: Iterable[str], keys: Mapping[str, str], source: str, own_names: Iterable[str]
+) -> list[Network]:
+    """Find the networks in a file by the names of its weights, some of whose prefixes are replaced (`keys`).
+
+    The layout of the wanted backbone itself (`own_names`) is found too, with and without `net.`.
 
     Raises:
-        CheckpointError: A prefix is never used, or two weights would get one name.
+        CheckpointError: A prefix in `keys` is never used, or two weights would get one name.
     """
+    names = _replace_prefixes(weights, keys, source)
+    first = next(iter(own_names), "")
+    top = "net." if first.startswith("net.") else ""
+    own = Layout("vidssl", re.escape(first.removeprefix(top)))
+    found: dict[str, Layout] = {}  # by prefix
+    for layout in (*LAYOUTS, own):
+        for name in names:
+            if match := re.fullmatch(rf"((?:.*?\.)??)(?:net\.)?{layout.sign}", name):
+                found.setdefault(match[1], layout)
+    # A part of a network may contain the first name of the whole.
+    parts = {p for p in found if found[p] is own and any(p != whole and p.startswith(whole) for whole in found)}
+    found = {prefix: layout for prefix, layout in found.items() if prefix not in parts}
+    chosen = {p for p in found if any(new != old and new.startswith(p) for new, old in names.items())}  # by `keys`
+    found = {prefix: layout for prefix, layout in found.items() if prefix in chosen or not chosen}
+    for loaded, ignored in BRANCHES:
+        for prefix in list(found):
+            twin = ".".join(loaded if part == ignored else part for part in prefix.split("."))
+            if twin != prefix and twin in found:
+                del found[prefix]
+    networks = []
+    for prefix, layout in found.items():
+        inside = {n.removeprefix(prefix).removeprefix("net."): old for n, old in names.items() if n.startswith(prefix)}
+        renamed = {top + _rename(name, layout): old for name, old in inside.items()}
+        networks.append(Network(layout.name, prefix, renamed))
+    return networks
+
+
+def _replace_prefixes(names: Iterable[str], keys: Mapping[str, str], source: str) -> dict[str, str]:
+    """Replace the longest prefix in `keys` of each name; return new names to old names."""
     renamed: dict[str, str] = {}
-    unused = set(keys)
+    unused = dict.fromkeys(keys)
     for old in names:
         prefix = max((prefix for prefix in keys if old.startswith(prefix)), key=len, default="")
-        unused.discard(prefix)
+        unused.pop(prefix, None)
         new = keys.get(prefix, "") + old[len(prefix) :]
         if new in renamed:
             raise CheckpointError(
                 f"{source}: keys would rename both {renamed[new]} and {old} to '{new}': use longer prefixes"
             )
         renamed[new] = old
-    for prefix in keys:
-        if prefix in unused:
-            raise CheckpointError(
-                f"{source}: no weight uses the prefix '{prefix}' of keys; names in the file:{first_names(names)}"
-            )
+    if unused:
+        raise CheckpointError(
+            f"{source}: no weight uses the prefix '{next(iter(unused))}' of keys; names in the file: "
+            f"{first_few([*renamed.values()])}"
+        )
     return renamed
 
 
-def find_networks(
-    weights: Mapping[str, Tensor], keys: Mapping[str, str], source: str, own_names: Iterable[str]
-) -> list[FoundNetwork]:
-    """Find the networks in the weights of a file, after renaming with `rename_prefixes`.
-
-    The layout of the wanted backbone itself (`own_names`) is searched too, with and without `net.`. If `keys` rename
-    the sign of any network, only such networks are returned.
-    """
-    names = rename_prefixes(weights, keys, source)
-    first = next(iter(own_names), "")
-    top = "net." if first.startswith("net.") else ""
-    own = Layout("vidssl", re.escape(first.removeprefix(top)))
-    found: dict[str, tuple[Layout, str]] = {}  # prefix to layout and name of the sign
-    for layout in (*LAYOUTS, own) if top else (own,):
-        for name in names:
-            if match := re.fullmatch(rf"((?:.*\.)?){layout.sign}", name):
-                found.setdefault(match[1], (layout, name))
-    for prefix, (layout, _) in list(found.items()):
-        # A part of a network may contain the first name of the whole.
-        if layout is own and any(prefix != outer and prefix.startswith(outer) for outer in found):
-            del found[prefix]
-    for loaded, ignored in BRANCHES:
-        for prefix in list(found):
-            twin = ".".join(loaded if part == ignored else part for part in prefix.split("."))
-            if twin != prefix and twin in found:
-                del found[prefix]
-    chosen = {prefix: layout for prefix, (layout, sign) in found.items() if names[sign] != sign}
-    chosen = chosen or {prefix: layout for prefix, (layout, _) in found.items()}
-    networks = []
-    for prefix, layout in chosen.items():
-        inside = {name.removeprefix(prefix): old for name, old in names.items() if name.startswith(prefix)}
-        inside = {top + _apply(layout.renames, name): old for name, old in inside.items()}
-        others = tuple(old for name, old in names.items() if not name.startswith(prefix))
-        renamed = {new: weights[old] for new, old in inside.items()}
-        networks.append(FoundNetwork(source, layout.name, prefix, renamed, inside, others))
-    return networks
-
-
-def _apply(renames: tuple[tuple[str, str], ...], name: str) -> str:
-    for pattern, replacement in renames:
+def _rename(name: str, layout: Layout) -> str:
+    for pattern, replacement in layout.renames:
         name = re.sub(pattern, replacement, name)
     return name

@@ -16,10 +16,9 @@ _NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm with the mean and variance over the batches of all processes, on any device.
+    """Batch norm of (N, C, …) with mean and variance over the batches of all processes, on any device.
 
-    Input is (N, C, …); gradients flow through the statistics to all processes. torch's own is faster, but works on
-    CUDA only.
+    Gradients flow through the statistics to all processes. torch's own is faster, but works on CUDA only.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -51,8 +50,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _update_running(self, mean: Tensor, variance: Tensor) -> None:
-        assert self.running_mean is not None and self.running_var is not None
-        assert self.num_batches_tracked is not None
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
         self.num_batches_tracked += 1
         weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean, weight)

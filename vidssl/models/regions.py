@@ -8,15 +8,9 @@ from torch import Tensor
 
 
 def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """Pool one region of each clip to the resolution of the map (RoIAlign; He et al., 2017).
+    """Resize one region of each clip, `boxes` (B, 4), to the whole map (RoIAlign; He et al., 2017).
 
-    Args:
-        maps: (B, C, T, H, W), from `Backbone.layer3`.
-        boxes: (B, 4), in pixels of the clip.
-        size: Side of the clip, pixels.
-
-    Returns:
-        (B, C, T, H, W): the region of each clip, resized to the whole map.
+    `maps` (B, C, T, H, W) are those of `Backbone.layer3`, and the result has their shape; the clips have `size` pixels.
     """
     from torchvision.ops import roi_align  # slow import
 
@@ -31,18 +25,10 @@ def region_maps(maps: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def region_means(maps: Tensor, boxes: Tensor, height: int, width: int) -> Tensor:
-    """Average the map of a frame over regions; each cell has the weight of the fraction that the region covers.
+    """Average the map (C, H, W) of a frame over regions (R, 4); the result is (R, C).
 
-    Exact, unlike RoIAlign, which samples.
-
-    Args:
-        maps: (C, H, W), of one frame.
-        boxes: (R, 4), in pixels of the frame.
-        height: Of the frame, pixels.
-        width: Of the frame, pixels.
-
-    Returns:
-        (R, C).
+    Each cell has the weight of the fraction that the region covers: exact, unlike RoIAlign, which samples. The frame
+    has `height` x `width` pixels.
     """
     rows = _coverage(boxes[:, 1], boxes[:, 3], maps.shape[1], height)
     columns = _coverage(boxes[:, 0], boxes[:, 2], maps.shape[2], width)

@@ -114,26 +114,16 @@ class _FramePool(nn.Module):
 
 
 def _basic_block(
-    *,
-    dim_in: int,
-    dim_inner: int,
-    dim_out: int,
-    conv_a_kernel_size: _Kernel,
-    conv_a_stride: _Kernel,
-    conv_a_padding: _Kernel,
-    conv_b_kernel_size: _Kernel,
-    conv_b_padding: _Kernel,
-    norm: Callable[..., nn.Module],
-    activation: Callable[..., nn.Module],
-    **_: Any,
+    dim_in: int, dim_inner: int, dim_out: int, norm: Callable[..., nn.Module], activation: type[nn.ReLU], **conv: Any
 ) -> nn.Module:
-    """Build a basic block's residual branch, which pytorchvideo lacks, with the signature of its bottleneck."""
+    """Build a basic block's residual branch, which pytorchvideo lacks, from the arguments of its bottleneck."""
+    kernel, stride, padding = conv["conv_a_kernel_size"], conv["conv_a_stride"], conv["conv_a_padding"]
     final = norm(dim_out)
     final.block_final_bn = True  # type: ignore[assignment]  # as pytorchvideo marks it
     return nn.Sequential(
-        nn.Conv3d(dim_in, dim_inner, conv_a_kernel_size, conv_a_stride, conv_a_padding, bias=False),
+        nn.Conv3d(dim_in, dim_inner, kernel, stride, padding, bias=False),
         norm(dim_inner),
         activation(inplace=True),
-        nn.Conv3d(dim_inner, dim_out, conv_b_kernel_size, 1, conv_b_padding, bias=False),
+        nn.Conv3d(dim_inner, dim_out, conv["conv_b_kernel_size"], 1, conv["conv_b_padding"], bias=False),
         final,
     )

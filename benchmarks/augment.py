@@ -25,7 +25,8 @@ from PIL import Image, ImageFilter
 from torch import Tensor
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, Box, Recipe, crop_resize, random_box
+from vidssl.transforms import RECIPES, Recipe
+from vidssl.transforms.crops import Box, crop_resize, random_box
 from vidssl.transforms.recipes import ViewRecipe
 from vidssl.types import Frames
 

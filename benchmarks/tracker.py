@@ -21,7 +21,7 @@ from vidssl.models import build_backbone
 from vidssl.randomness import generator
 from vidssl.tracking.proposals import Search, propose
 from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
-from vidssl.tracking.tracker import TrackerSettings, pairs_of_sums, region_features
+from vidssl.tracking.tracker import Tracker, TrackerSettings, pairs_of_sums
 
 
 def bare(affinity: list[Tensor]) -> None:
@@ -102,19 +102,16 @@ def main() -> None:
     print(f"\nmemory beyond features and boxes: {held:.0f} MB")
 
     image = cv2.resize(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8), (320, 240), interpolation=cv2.INTER_CUBIC)
-    backbone = build_backbone("resnet18").eval()
+    tracker = Tracker(build_backbone("resnet18").eval(), chosen, torch.device("cpu"), [0.45], [0.225])
     pixels = np.repeat(image.transpose(2, 0, 1)[None], 4, axis=0)
     four = [boxes[0].numpy()] * 4
-    device = torch.device("cpu")
     costs = paired(
         {
             "search, fast, short side 96": lambda _: propose(image, Search(short_side=96)),
             "search, fast, short side 128": lambda _: propose(image, Search()),
             "search, fast, short side 240": lambda _: propose(image, Search(short_side=240)),
             "search, quality, short side 128": lambda _: propose(image, Search(mode="quality")),
-            "ResNet-18 and region means, 240 pixels, four frames": lambda _: region_features(
-                backbone, pixels, four, (240, 320), device, [0.45], [0.225]
-            ),
+            "ResNet-18 and region means, 240 pixels, four frames": lambda _: tracker.features(pixels, four, (240, 320)),
         },
         arguments.rounds,
     )

@@ -31,7 +31,7 @@ from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
 from vidssl.tracking.region_paths import affinities, best_paths
-from vidssl.tracking.tracker import TrackerSettings, region_features
+from vidssl.tracking.tracker import Tracker, TrackerSettings
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
 from vidssl.video import open_video
@@ -111,7 +111,8 @@ def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> di
     boxes = [np.concatenate([sequence.boxes[0], sequence.truth[:1]]), *sequence.boxes[1:]]
     small = short_side(sequence.frames, config.size)
     test = subject.test
-    features = region_features(subject.backbone, small, boxes, size, subject.device, test.mean, test.std)
+    tracker = Tracker(subject.backbone, config, subject.device, test.mean, test.std)
+    features = tracker.features(small, boxes, size)
     placed = [torch.from_numpy(each) for each in boxes]
     step = (config.max_step or 1.0) * float(np.hypot(*size))
     found = {}

@@ -24,7 +24,7 @@ from vidssl.data import read_list
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.models import build_backbone
 from vidssl.randomness import generator
-from vidssl.transforms import color, crops, difference_pairs, rgb_difference
+from vidssl.transforms import color, crops
 from vidssl.video import Video, open_video
 
 
@@ -84,8 +84,8 @@ class TwoViews(Dataset):
         if rng.random() < s.reverse:
             indices = indices[::-1]
         if rng.random() < s.difference:  # each frame minus the next native one
-            pairs = difference_pairs(indices, start, min(start + span, num_frames) - 1)
-            frames = rgb_difference(*(decode(video, part) for part in pairs))
+            pairs = color.difference_pairs(indices, start, min(start + span, num_frames) - 1)
+            frames = color.rgb_difference(*(decode(video, part) for part in pairs))
         else:
             frames = decode(video, indices)
         frames = crops.random_resized_crop(frames, s.size, s.area, (3 / 4, 4 / 3), rng).frames

@@ -27,6 +27,10 @@ class TooLargeError(DecodeError):
     """The frames of a video exceed the size limit."""
 
 
+class SeveralSizesError(DecodeError):
+    """The frames of a video differ in size."""
+
+
 class CheckpointError(VidsslError):
     """A checkpoint is missing, damaged or does not fit."""
 

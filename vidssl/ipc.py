@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-import torch
-
 from vidssl.errors import DataError
 
 Message = bytes | tuple[IO[bytes], int]
@@ -86,6 +84,8 @@ def receive(end: socket.socket) -> Any:
     if not files:  # the kernel drops a descriptor that exceeds the limit of this process
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
+        import torch  # not above: commands import this module before they parse their arguments
+
         # Unlike the mmap module torch keeps no descriptor open: a thousand results would exceed the limit.
         pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8)
     finally:

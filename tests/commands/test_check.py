@@ -299,7 +299,7 @@ def test_9_wrong_headers_are_named_and_kept(tmp_path, write_video, noisy, number
     assert found == {name: ["header mismatch"] for name in names[3:6]} | {"jump.mp4": ["timestamp gap"]}
     assert kept == names and len(read_list(result.list).records) == 7
     reasons = {each.path: each.reason for each in result.findings}
-    assert reasons["hours.mkv"] == "the header states 36000.00 s, the file has 1.60 s"
+    assert reasons["hours.mkv"] == "the header states 36000 s, the file has 1.6"
     assert reasons["frames.avi"] == "the header states 90000 frames, the file has 40"
     assert reasons["jump.mp4"].startswith("one frame lasts 3599")
 
@@ -421,7 +421,7 @@ def test_frame_folders(tmp_path):
     }
     reasons = {each.path: each.reason for each in result.findings}
     assert reasons["page"] == "img_3.jpg: not an image, or damaged"
-    assert reasons["mixed"] == "its frames are 32x24 and 64x24"
+    assert reasons["mixed"] == "its frames have several sizes: 32x24 and 64x24"
     found, kept, _ = checked(tmp_path, [["fine", 0, 4], ["fine", 0, 20]], "path,label,fps", min_seconds=1.0)
     assert found == {"fine": ["too short"]} and kept == ["fine"]
     with pytest.raises(ConfigError, match="fine is an image folder without a frame rate: give --fps"):

@@ -14,13 +14,14 @@ from vidssl.data.track_files import read_tracks, write_tracks
 from vidssl.errors import ConfigError, DataError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.tracking import Search, TrackerSettings, track_list, track_video, track_videos
+from vidssl.tracking import Search, Tracker, TrackerSettings, track_list, track_videos
 from vidssl.tracking.proposals import propose
 from vidssl.video import open_video
+from vidssl.video.reader import DecodeSettings
 
 SEARCH = Search(short_side=32)
 CONFIG = TrackerSettings(search=SEARCH, frames=12, chunks=2, min_gap=8, size=32, variant="best", top=3)
-PIXELS = {"mean": [0.45], "std": [0.225]}
+ON_CPU = {"device": torch.device("cpu"), "mean": [0.45], "std": [0.225]}
 
 
 @pytest.fixture(scope="module")
@@ -53,17 +54,8 @@ def track(folder, backbone):
 
     def run(rows, out="out", config=CONFIG, backbone=backbone, weights="a", **options):
         (folder / "list.csv").write_text("\n".join(rows) + "\n")
-        return track_list(
-            backbone,
-            read_list(folder / "list.csv"),
-            folder / out,
-            config,
-            torch.device("cpu"),
-            PIXELS["mean"],
-            PIXELS["std"],
-            {"weights": weights},
-            **options,
-        )
+        tracker, videos = Tracker(backbone, config, **ON_CPU), read_list(folder / "list.csv")
+        return track_list(tracker, videos, DecodeSettings(), folder / out, {"weights": weights}, **options)
 
     return run
 
@@ -83,7 +75,7 @@ def test_each_chunk_is_tracked_on_its_own_and_frames_count_from_the_record(folde
         with open_video(folder / "0.mp4") as video:
             frames = video.frames(5 + start + np.arange(12))
         boxes = [propose(np.ascontiguousarray(image), SEARCH) for image in frames.transpose(0, 2, 3, 1)]
-        found = track_video(backbone, frames, boxes, CONFIG, torch.device("cpu"), **PIXELS)
+        found = Tracker(backbone, CONFIG, **ON_CPU).track(frames, boxes)
         expected.append((start + found.frames, found.boxes, found.scores))
     for n, array in enumerate((tracks.frames, tracks.boxes, tracks.scores)):
         np.testing.assert_array_equal(array, np.concatenate([each[n] for each in expected]))
@@ -220,17 +212,9 @@ def test_rows_of_one_video_are_tracked_once(track):
 def test_two_videos_with_one_file_of_tracks_are_refused(folder, track, backbone):
     (folder / "inner").mkdir()
     (folder / "inner" / "list.csv").write_text("path\n1.mp4\n../1.mp4\n")
+    videos = read_list(folder / "inner" / "list.csv", allow_external=True)
     with pytest.raises(DataError, match=r"1\.mp4 and \.\./1\.mp4 would have one file"):
-        track_list(
-            backbone,
-            read_list(folder / "inner" / "list.csv", allow_external=True),
-            folder / "out",
-            CONFIG,
-            torch.device("cpu"),
-            [0.45],
-            [0.225],
-            {},
-        )
+        track_list(Tracker(backbone, CONFIG, **ON_CPU), videos, DecodeSettings(), folder / "out", {})
 
 
 def test_check_is_called_before_each_video_and_may_stop(folder, track):

@@ -11,9 +11,8 @@ from vidssl.errors import ConfigError
 from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
-from vidssl.tracking import TrackerSettings, track_video
+from vidssl.tracking import Tracker, TrackerSettings
 from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
-from vidssl.tracking.tracker import region_features
 
 CPU = torch.device("cpu")
 
@@ -128,7 +127,7 @@ def test_region_features_are_means_of_layer_3_and_restore_the_mode():
     before = {name: value.clone() for name, value in backbone.state_dict().items()}
     frames = generator(4).integers(0, 256, (2, 3, 64, 96), dtype=np.uint8)
     box = np.array([[32, 0, 64, 32]], np.float32)  # of frames of twice that size: one cell of 16 pixels
-    found = region_features(backbone, frames, [box, box], (128, 192), CPU, [0.5], [0.25])
+    found = Tracker(backbone, config(), CPU, [0.5], [0.25]).features(frames, [box, box], (128, 192))
     assert backbone.training
     assert all(torch.equal(value, before[name]) for name, value in backbone.state_dict().items())
     pixels = torch.from_numpy(frames).float().div(255).sub(0.5).div(0.25)
@@ -162,6 +161,10 @@ def things():
     return frames, [regions] * 12, {name: np.array(boxes, np.float32) for name, boxes in truth.items()}
 
 
+def track(network, frames, boxes, chosen, starts=None):
+    return Tracker(network, chosen, CPU, [0.45], [0.225]).track(frames, boxes, starts)
+
+
 def config(**changed):
     return TrackerSettings(**{"min_gap": 8, "size": 64, "center": False, **changed})
 
@@ -170,7 +173,7 @@ def config(**changed):
 def test_a_given_box_is_followed_to_the_object(things, name):
     frames, boxes, truth = things
     start = truth[name][:1]
-    tracks = track_video(Colours(), frames, boxes, config(variant="best"), CPU, [0.45], [0.225], start)
+    tracks = track(Colours(), frames, boxes, config(variant="best"), start)
     assert tracks.frames.tolist() == list(range(12)) and set(tracks.track) == {0}
     np.testing.assert_array_equal(tracks.boxes, truth[name])
     assert 0.8 < tracks.scores[0] <= 1
@@ -179,9 +182,7 @@ def test_a_given_box_is_followed_to_the_object(things, name):
 def test_a_given_box_need_not_be_a_proposal(things):
     frames, boxes, truth = things
     start = truth["red"][:1] + np.arange(4)
-    tracks = track_video(
-        Colours(), frames, boxes, config(variant="best"), CPU, [0.45], [0.225], start.astype(np.float32)
-    )
+    tracks = track(Colours(), frames, boxes, config(variant="best"), start.astype(np.float32))
     np.testing.assert_array_equal(tracks.boxes[0], start[0])
     assert np.abs(tracks.boxes - truth["red"]).max() <= 8  # it lies as it was given: not quite on the thing
 
@@ -190,7 +191,7 @@ def test_a_given_box_need_not_be_a_proposal(things):
 def test_sums_keep_distant_pairs_of_the_same_object(things, overlap):
     frames, boxes, _ = things
     chosen = config(variant="sum", top=4, overlap=overlap, max_step=None)
-    tracks = track_video(Colours(), frames, boxes, chosen, CPU, [0.45], [0.225])
+    tracks = track(Colours(), frames, boxes, chosen)
     first, last = tracks.frames[::2], tracks.frames[1::2]
     assert np.array_equal(tracks.track[::2], tracks.track[1::2])
     wanted = {(i, j) for i in range(12) for j in range(i + 8, 12)}
@@ -208,7 +209,7 @@ def test_sums_keep_distant_pairs_of_the_same_object(things, overlap):
 
 def test_the_best_paths_are_kept_without_duplicates(things):
     frames, boxes, _ = things
-    tracks = track_video(Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9), CPU, [0.45], [0.225])
+    tracks = track(Colours(), frames, boxes, config(variant="best", top=3, threshold=0.9))
     numbers = np.unique(tracks.track)
     assert 1 <= len(numbers) <= 3
     scores = [tracks.scores[tracks.track == n][0] for n in numbers]
@@ -220,22 +221,20 @@ def test_the_best_paths_are_kept_without_duplicates(things):
 @pytest.mark.parametrize("variant", ["best", "sum"])
 def test_a_video_shorter_than_the_gap_has_no_tracks(things, variant):
     frames, boxes, _ = things
-    tracks = track_video(Colours(), frames[:6], boxes[:6], config(variant=variant), CPU, [0.45], [0.225])
+    tracks = track(Colours(), frames[:6], boxes[:6], config(variant=variant))
     assert len(tracks.frames) == 0
 
 
 @pytest.mark.parametrize("variant", ["best", "sum"])
 def test_one_frame_has_no_tracks(things, variant):
     frames, boxes, _ = things
-    tracks = track_video(Colours(), frames[:1], boxes[:1], config(variant=variant, min_gap=1), CPU, [0.45], [0.225])
+    tracks = track(Colours(), frames[:1], boxes[:1], config(variant=variant, min_gap=1))
     assert len(tracks.frames) == 0
 
 
 def test_every_nth_frame_keeps_the_numbers_of_frames(things):
     frames, boxes, _ = things
-    tracks = track_video(
-        Colours(), frames[::2], boxes[::2], config(variant="sum", stride=2, max_step=None), CPU, [0.45], [0.225]
-    )
+    tracks = track(Colours(), frames[::2], boxes[::2], config(variant="sum", stride=2, max_step=None))
     assert set(zip(tracks.frames[::2].tolist(), tracks.frames[1::2].tolist(), strict=True)) == {
         (0, 8),
         (0, 10),
@@ -248,7 +247,7 @@ def test_a_network_without_a_third_stage_is_refused():
     box = np.array([[0, 0, 8, 8]], np.float32)
     frames = np.zeros((2, 3, 16, 16), np.uint8)
     with pytest.raises(ConfigError, match="layer 3"):
-        track_video(backbone, frames, [box, box], config(size=16), CPU, [0.45], [0.225])
+        track(backbone, frames, [box, box], config(size=16))
 
 
 @pytest.mark.parametrize(("frames", "stride", "gap", "reach"), [(24, 1, 24, 23), (60, 7, 57, 56)])

@@ -7,7 +7,7 @@ from scipy import ndimage
 
 from vidssl.randomness import generator
 from vidssl.transforms.color import adjust_brightness, adjust_contrast, adjust_hue
-from vidssl.transforms.corruptions import CORRUPTIONS, GRAY, blur, light, occlude, rotate, zoom
+from vidssl.transforms.corruptions import CORRUPTIONS, GRAY, blur, light, occlude, zoom
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def test_zoom_enlarges_a_part(frames):
 
 @pytest.mark.parametrize("degrees", [-30.0, 15.0])
 def test_rotation_is_that_of_scipy(frames, degrees):
+    rotate = CORRUPTIONS["rotation"].change
     wanted = ndimage.rotate(frames.astype(float), degrees, axes=(3, 2), reshape=False, order=1, mode="mirror")
     assert np.abs(rotate(frames, degrees) - wanted).max() < 6  # OpenCV works with 32nds of a pixel
     quarter = rotate(frames, 90.0)

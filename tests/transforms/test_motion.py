@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.randomness import generator
-from vidssl.transforms import difference_pairs, rgb_difference
+from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.types import Frames
 
 

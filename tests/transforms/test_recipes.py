@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, View, Window, color, crops, random_box, recipes
+from vidssl.transforms import RECIPES, View, Window, color, crops, recipes
 from vidssl.transforms.color import color_jitter
+from vidssl.transforms.crops import random_box
 from vidssl.transforms.randaugment import rand_augment
 from vidssl.types import Frames
 
@@ -209,7 +210,7 @@ def test_train_crop_scales_the_short_side_between_both_ends(monkeypatch: pytest.
         ("weak", {"size": 0}, "greater than or equal to 1"),
         ("weak", {"area": (0.5, 0.2)}, "0 < low <= high"),
         ("weak", {"area": (0.0, 0.2)}, "0 < low <= high"),
-        ("weak", {"area": (0.5, 1.2)}, "at most 1"),
+        ("weak", {"area": (0.5, 1.2)}, "less than or equal to 1"),
         ("weak", {"ratio": (0.0, 1.0)}, "0 < low <= high"),
         ("strong", {"jitter_probability": 1.1}, "less than or equal to 1"),
         ("strong", {"difference": -0.1}, "greater than or equal to 0"),

@@ -11,7 +11,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Window
-from vidssl.transforms.crops import View, mirrored, shown_of
+from vidssl.transforms.crops import View
 from vidssl.types import Tracks
 
 SIZE = 24
@@ -137,8 +137,6 @@ def test_a_rotated_or_sheared_view_has_no_window():
         for key in range(8):
             (view,) = RECIPES["infomin"](config)(frames, generator(16, key))
             assert (view.window is not None) == there
-    (view,) = RECIPES["infomin"](config)(frames, generator(16, 0))
-    assert mirrored(view).window is None and shown_of(view, frames[:, :, ::2], frames).window is None
 
 
 def test_colour_operations_leave_boxes_and_masks_in_place(digits):
@@ -192,11 +190,3 @@ def test_boxes_by_hand():
     assert outside[0] == outside[2] and outside[1] == outside[3]
     np.testing.assert_allclose(window.visible(boxes), [1, 0.25, 1, 0])
     assert window.boxes(np.empty((0, 4), np.float32), 24).shape == (0, 4)
-
-
-def test_window_scaled_to_another_frame_size():
-    window = Window(3, 4, 10, 20, True)
-    assert window.scaled(2, 0.5) == Window(6, 2, 20, 10, True)
-    box = np.array([[5, 6, 9, 20]], np.float32)
-    twice = window.scaled(2, 2).boxes(2 * box, 24)
-    np.testing.assert_allclose(window.boxes(box, 24), twice, rtol=1e-6)

@@ -77,7 +77,7 @@ class _CoveredVideo(Video):
     """A video and its covered copies; frames without a box are equal in all of them."""
 
     def __init__(self, video: Video, boxes: Boxes) -> None:
-        super().__init__(video.path, video.meta, video._decoder)
+        super().__init__(video.path, video.meta, video._opened())
         self._boxes = boxes
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:

@@ -7,7 +7,6 @@ Shapes: N samples (clips), V versions of each, D units; B videos of a batch.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean
-from vidssl.transforms import View, center_crop
+from vidssl.transforms import Recipe, View, center_crop
 from vidssl.transforms.corruptions import CORRUPTIONS, Corruption
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
@@ -119,13 +118,13 @@ class Trajectories:
 
 
 @dataclass(frozen=True)
-class _CorruptedSquare:
+class _CorruptedSquare(Recipe):
     """A recipe: the central square of a clip, then all its corruptions."""
 
     size: int
     short_side: int | None
     corruptions: Sequence[Corruption]
-    difference: ClassVar[float] = 0.0
+    difference: float = 0.0
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         view = center_crop(frames, self.size, self.short_side)

@@ -16,7 +16,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.progress import progress
-from vidssl.tracking import Tracked, TrackerSettings, track_list
+from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
@@ -58,15 +58,11 @@ def track_videos(
     subject = load_subject(options)
     test = subject.test
     done = track_list(
-        subject.backbone,
+        Tracker(subject.backbone, config, subject.device, test.mean, test.std),
         listed,
+        test,
         out,
-        config,
-        subject.device,
-        test.mean,
-        test.std,
         {"weights": subject.weights},
-        reading=test,
         workers=usable_cpus() if options.workers is None else options.workers,
         timeout=timeout,
         shard=part,

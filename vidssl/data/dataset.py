@@ -15,7 +15,8 @@ from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.randomness import generator
-from vidssl.transforms import Recipe, View, Window, difference_pairs, rgb_difference
+from vidssl.transforms import Recipe, View, Window
+from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.types import Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.workers import ItemGuard

@@ -91,8 +91,6 @@ class Random(Sampler):
     """Clips with independent, uniform starts (SCE, section 4.2.1 and Table 16)."""
 
     class Config(ClipSettings):
-        """Settings of the sampler."""
-
         jitter: float = Field(default=0.0, ge=0, lt=1)  # durations are multiplied by uniform numbers in 1 ± jitter
         reverse: float = Field(default=0.0, ge=0, le=1)  # probability that a clip is reversed
 
@@ -115,8 +113,6 @@ class Uniform(Sampler):
     """Clips at evenly spaced starts, from the first frame of the video to the last; a single clip is centered."""
 
     class Config(ClipSettings):
-        """Settings of the sampler."""
-
         clips: int = Field(default=10, ge=1)
 
     config: Config
@@ -151,8 +147,6 @@ class Pair(Sampler):
     """
 
     class Config(ClipSettings):
-        """Settings of the sampler."""
-
         renamed: ClassVar[dict[str, str]] = {**ClipSettings.renamed, "too_short": "no_room"}
 
         min_gap: int = Field(default=40, ge=1)  # native frames
@@ -198,8 +192,6 @@ class TrackedPair(Pair):
     """
 
     class Config(Pair.Config):
-        """Settings of the sampler."""
-
         untracked: Literal["error", "pair"] = "error"  # for videos without such a pair; pair: draw as that sampler
 
     config: Config

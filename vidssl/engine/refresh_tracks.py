@@ -14,7 +14,7 @@ from vidssl.engine.checkpoint import step_of
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.methods.base import Method
-from vidssl.tracking import no_tracks, track_list
+from vidssl.tracking import Tracker, no_tracks, track_list
 
 _log = logging.getLogger(__name__)
 
@@ -54,16 +54,12 @@ class RunTracks:
 
         def track() -> dict[str, str]:
             return track_list(
-                method.target_backbone,
+                Tracker(method.target_backbone, config.tracker, device, run.data.mean, run.data.std),
                 self._videos,
+                run.data,
                 folder,
-                config.tracker,
-                device,
-                run.data.mean,
-                run.data.std,
                 {"step": step},
                 proposals=folder.parent,  # independent of the network: searched once for all refreshes
-                reading=run.data,
                 workers=run.data.workers,
                 timeout=run.data.timeout,
                 shard=(distributed.rank(), distributed.world()),

@@ -1,6 +1,7 @@
 """Saving and resuming runs, and the lock on their output folder."""
 
 import fcntl
+import importlib.metadata
 import json
 import logging
 import platform
@@ -9,7 +10,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import av
 import torch
 from torch.optim import Optimizer
 
@@ -50,6 +50,8 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
     on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
     all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
 
+    decoder = {"pyav": "av"}.get(run.data.backend, run.data.backend)
+
     def write() -> None:
         content = {
             "format": FORMAT,
@@ -62,7 +64,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
                 "vidssl": vidssl.__version__,
                 "torch": str(torch.__version__),  # a TorchVersion is not plain data
                 "python": platform.python_version(),
-                run.data.backend: av.__version__,
+                decoder: importlib.metadata.version(decoder),
             },
             "fingerprint": videos.fingerprint,
             "classes": list(videos.classes),

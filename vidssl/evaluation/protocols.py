@@ -62,8 +62,6 @@ class Accuracy(EvaluationProtocol):
     gallery: ClassVar[bool] = False
 
     class Config(Settings):
-        """Settings of the protocol."""
-
         bins: int = Field(default=15, ge=1)  # of the calibration error
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
@@ -85,8 +83,6 @@ class Retrieval(EvaluationProtocol):
     """
 
     class Config(Settings):
-        """Settings of the protocol."""
-
         ks: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 5, 10, 20, 50), min_length=1)
         center: bool = False
 
@@ -102,8 +98,6 @@ class KNN(EvaluationProtocol):
     """Accuracy of the weighted vote of the k nearest videos of the gallery (Wu et al., 2018)."""
 
     class Config(Settings):
-        """Settings of the protocol."""
-
         k: int = Field(default=10, ge=1)
         temperature: float = Field(default=0.07, gt=0)
 
@@ -121,8 +115,6 @@ class Uniformity(EvaluationProtocol):
     labels: ClassVar[bool] = False
 
     class Config(Settings):
-        """Settings of the protocol."""
-
         rows: int = Field(default=20_000, ge=2)  # maximum; of more rows this many, evenly spaced, are used
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:

@@ -40,8 +40,6 @@ class MomentumMethod(Method):
     """Online network, target network and, with a `QueueConfig`, a queue of keys. A method adds `pair_loss`."""
 
     class Config(Settings):
-        """Settings that all of these methods share."""
-
         projector: Head = Head()
         predictor: Head | None = None  # of the online network only
         momentum: UnitInterval = Schedule(start=0.99, end=1.0)  # of the target

@@ -19,8 +19,6 @@ class Supervised(Method):
     classifies = True
 
     class Config(Settings):
-        """Settings of the classifier."""
-
         classes: int = Field(ge=2)
         dropout: float = Field(default=0.0, ge=0, lt=1)
         freeze: bool = False  # the linear probe: the backbone is not trained, and stays in eval mode

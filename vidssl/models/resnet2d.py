@@ -18,8 +18,6 @@ class ResNet2D(Backbone):
     """
 
     class Config(Settings):
-        """Settings of the network."""
-
         name: str
         # Initialise the last batch norm of each residual block with gamma 0 (torchvision: zero_init_residual).
         zero_init: bool = False

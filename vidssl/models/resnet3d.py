@@ -20,8 +20,6 @@ class ResNet3D(Backbone):
     """Stem 1x7x7, four stages, global average pooling; no temporal stride. Convolutions use c2_msra initialisation."""
 
     class Config(Settings):
-        """Settings of the network."""
-
         width: int = Field(default=64, ge=4)  # channels of the stem; the paper has 64
         # Initialise the last batch norm of each residual block with gamma 0 (the authors' code; not in the paper).
         # Short runs learn faster without it: untrained blocks then already respond to motion.

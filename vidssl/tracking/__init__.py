@@ -2,6 +2,6 @@
 
 from vidssl.tracking.proposals import Search, propose
 from vidssl.tracking.track_videos import Tracked, track_list
-from vidssl.tracking.tracker import TrackerSettings, no_tracks, track_video
+from vidssl.tracking.tracker import Tracker, TrackerSettings, no_tracks
 
-__all__ = ["Search", "Tracked", "TrackerSettings", "no_tracks", "propose", "track_list", "track_video"]
+__all__ = ["Search", "Tracked", "Tracker", "TrackerSettings", "no_tracks", "propose", "track_list"]

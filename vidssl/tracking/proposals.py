@@ -5,8 +5,7 @@ import importlib
 import io
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,11 +33,9 @@ class Search(Settings):
 
     mode: Literal["fast", "quality"] = "fast"
     short_side: int = Field(default=128, ge=8)  # of the searched image, pixels
-    # Scale of the first segmentation (k of Felzenszwalb and Huttenlocher): lower values find smaller regions.
-    scale: int = Field(default=150, ge=1)
+    scale: int = Field(default=150, ge=1)  # k of the first segmentation: lower values find smaller regions
     limit: int = Field(default=300, ge=1)  # regions per frame
-    # Which regions are kept above the limit: evenly spaced by size, or the first of OpenCV's ranking, as in the paper.
-    keep: Literal["spread", "first"] = "spread"
+    keep: Literal["spread", "first"] = "spread"  # above the limit: evenly spaced by size, or OpenCV's first
     smallest: float = Field(default=0.04, ge=0, lt=1)  # shorter side of a region, fraction of the frame's
     largest: float = Field(default=0.5, gt=0, le=1)  # area of a region, fraction of the frame's
     ratio: float | None = Field(default=4.0, ge=1)  # maximum ratio of the sides of a region; None: any
@@ -47,13 +44,8 @@ class Search(Settings):
 def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
     """Find regions of a frame by selective search (Uijlings et al., 2013).
 
-    The set of regions that OpenCV finds is deterministic. Its ranking is random: the level of a region in the hierarchy
-    times a random number; with `keep: first` the seed is fixed. `image` is (H, W, 3) uint8 RGB; the result is that of
-    `choose`.
-
-    Raises:
-        ConfigError: OpenCV was installed without selective search.
-        DataError: OpenCV cannot search this frame.
+    The set of regions that OpenCV finds is deterministic, its ranking is random: with `keep: first` the seed is fixed.
+    `image` is (H, W, 3) uint8 RGB; the result is that of `choose`.
     """
     height, width = image.shape[:2]
     segmentation = selective_search()
@@ -65,12 +57,10 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
     engine = segmentation.createSelectiveSearchSegmentation()
     try:
         engine.setBaseImage(small)
-        if search.mode == "fast":
-            engine.switchToSelectiveSearchFast(base_k=search.scale)
-        else:
-            engine.switchToSelectiveSearchQuality(base_k=search.scale)
+        switch = engine.switchToSelectiveSearchFast if search.mode == "fast" else engine.switchToSelectiveSearchQuality
+        switch(base_k=search.scale)
         if search.keep == "first":
-            _c_library().srand(1)  # OpenCV ranks with C's rand()
+            ctypes.CDLL(None).srand(1)  # OpenCV ranks with C's rand()
         found = np.asarray(engine.process(), np.float64).reshape(-1, 4)  # left, top, width, height
     except cv2.error as error:
         raise DataError(f"selective search fails on a frame of {width}x{height}: {error.err}") from None
@@ -103,17 +93,8 @@ def whole_frame(height: int, width: int) -> Boxes:
     return np.array([[0, 0, width, height]], np.float32)
 
 
-@lru_cache(maxsize=1)
-def _c_library() -> ctypes.CDLL:
-    return ctypes.CDLL(None)  # the libraries of this process
-
-
 def selective_search() -> Any:
-    """Import OpenCV's selective search.
-
-    Raises:
-        ConfigError: OpenCV was installed without it.
-    """
+    """Import OpenCV's selective search, or raise a ConfigError."""
     try:
         return importlib.import_module("cv2.ximgproc.segmentation")
     except ImportError:
@@ -131,7 +112,15 @@ def proposals_file(folder: Path, name: str, record: VideoRecord) -> Path:
     return folder / "proposals" / tracks_file(folder, name, record).relative_to(folder / "tracks")
 
 
-def read_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64]) -> list[Boxes] | None:
+def proposals_key(search: Search, path: str, meta: VideoMeta) -> str:
+    """Return everything that determines the proposals of a video, as JSON."""
+    size, _ = state_of(Path(path))  # not the modification time: a copy is the same video
+    video = [size, meta.num_frames, meta.fps, meta.height, meta.width]
+    made_with = {"opencv": cv2.__version__, "search": search.model_dump(mode="json"), "video": video}
+    return json.dumps({"format": FORMAT, **made_with}, sort_keys=True)
+
+
+def read_proposals(path: Path, key: str, numbers: NDArray[np.int64]) -> list[Boxes] | None:
     """Read the regions of frames (T,), numbered in the record's part of the video: T arrays (R, 4).
 
     Returns None if the file is missing, damaged (with a warning), or has another `proposals_key` or other frames.
@@ -140,44 +129,17 @@ def read_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64
         return None
     try:
         with np.load(path, allow_pickle=False) as file:
-            if str(file["made_with"]) != _text(key) or not np.array_equal(file["frames"], numbers):
+            if str(file["made_with"]) != key or not np.array_equal(file["frames"], numbers):
                 return None
-            boxes, counts = file["boxes"], file["counts"]
-        if boxes.shape != (counts.sum(), 4) or len(counts) != len(numbers) or counts.min() < 1:
-            raise ValueError(f"{len(boxes)} boxes for {len(counts)} frames")
-        return np.split(boxes.astype(np.float32, copy=False), np.cumsum(counts)[:-1])
+            return np.split(file["boxes"], np.cumsum(file["counts"])[:-1])
     except Exception as error:  # a damaged file raises many kinds
         _log.warning("%s is damaged (%s): searching its frames again", path, error)
         return None
 
 
-def write_proposals(path: Path, key: Mapping[str, Any], numbers: NDArray[np.int64], found: Sequence[Boxes]) -> None:
-    """Write the regions of each frame atomically.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
+def write_proposals(path: Path, key: str, numbers: NDArray[np.int64], found: Sequence[Boxes]) -> None:
+    """Write the regions of each frame atomically."""
+    counts = np.array([len(boxes) for boxes in found], np.int64)
     content = io.BytesIO()
-    np.savez_compressed(
-        content,
-        frames=numbers,
-        counts=np.array([len(boxes) for boxes in found], np.int64),
-        boxes=np.concatenate(found),
-        made_with=np.array(_text(key)),
-    )
+    np.savez_compressed(content, frames=numbers, counts=counts, boxes=np.concatenate(found), made_with=np.array(key))
     write_whole(path, content.getvalue())
-
-
-def proposals_key(search: Search, path: str, meta: VideoMeta) -> dict[str, Any]:
-    """Return everything that determines the proposals of a video."""
-    size, _ = state_of(Path(path))  # not the modification time: a copy is the same video
-    return {
-        "format": FORMAT,
-        "opencv": cv2.__version__,
-        "search": search.model_dump(mode="json"),
-        "video": [size, meta.num_frames, meta.fps, meta.height, meta.width],
-    }
-
-
-def _text(key: Mapping[str, Any]) -> str:
-    return json.dumps(key, sort_keys=True)

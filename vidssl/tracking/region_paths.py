@@ -5,8 +5,8 @@ Shapes: T frames, R regions of a frame (a different number in each), D features 
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,14 +19,9 @@ _ROWS = 600  # of a matrix product on a CPU, so that it stays in the cache
 def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool, step: float | None) -> list[Tensor]:
     """Compare the regions of consecutive frames: max(0, cosine), Eq. (5).
 
-    Args:
-        features: T tensors (R, D).
-        boxes: T tensors (R, 4).
-        center: Subtract the mean of all features first; without it the cosine of any two regions is near 1.
-        step: Pixels; the affinity of regions of which an edge moves farther is 0. None: no limit.
-
-    Returns:
-        T - 1 tensors (R of a frame, R of the next frame), in [0, 1].
+    From T features (R, D) and boxes (R, 4) to T - 1 affinities (R of a frame, R of the next frame). With `center` the
+    mean of all features is subtracted first: without it the cosine of any two regions is near 1. The affinity of
+    regions of which an edge moves more than `step` pixels is 0.
     """
     middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
     unit = [F.normalize(each - middle, dim=1) for each in features]
@@ -39,8 +34,7 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
     return found
 
 
-@dataclass(frozen=True)
-class Sums:
+class Sums(NamedTuple):
     """Products of affinities from every earlier frame to one frame; valid until the next one is yielded."""
 
     end: int  # j
@@ -58,16 +52,9 @@ def scaled_sums(affinity: Sequence[Tensor]) -> Iterator[Sums]:
     """Sum over all paths between the regions of every two frames, Eq. (4) and (5).
 
     The factors (j - i - 1) / (j - i) of the recursion telescope: S_ij = A_i A_(i+1) … A_(j-1) / (j - i). The product
-    overflows float32 after some 15 frames of 300 regions, so each row carries the logarithm of its own scale: the paths
-    of unrelated regions grow at different rates.
-
-    For each end frame all start frames are advanced together, on a GPU by one matrix product.
-
-    Args:
-        affinity: T - 1 tensors (R_t, R_(t+1)), >= 0.
-
-    Yields:
-        The sums that end in frame 1, 2, …, T - 1.
+    overflows float32 after some 15 frames of 300 regions, so each row carries the logarithm of its own scale. From
+    T - 1 affinities (R_t, R_(t+1)) the sums that end in frame 1, 2, …, T - 1 are yielded; all start frames are advanced
+    together, on a GPU by one matrix product.
     """
     first = np.cumsum([0, *(len(each) for each in affinity)]).tolist()
     widest = max(each.shape[1] for each in affinity)
@@ -98,13 +85,9 @@ def _rescale(rows: Tensor, log_scale: Tensor) -> None:
 def best_paths(affinity: Sequence[Tensor], starts: Tensor) -> tuple[Tensor, Tensor]:
     """Find the path with the largest product from each start region (Viterbi): Eq. (4) with a maximum for the sum.
 
-    Args:
-        affinity: T - 1 tensors (R_t, R_(t+1)), >= 0.
-        starts: (S,) int64, regions of the first frame.
-
-    Returns:
-        The region of each path in each frame, (S, T) int64, -1 after its end, where all affinities are 0; and the
-        geometric mean of its affinities, (S,), 0 for a path that ends in the first frame.
+    From T - 1 affinities (R_t, R_(t+1)) and regions (S,) of the first frame to the region of each path in each frame,
+    (S, T) int64, -1 after its end, where all affinities are 0; and the geometric mean of its affinities, (S,), 0 for a
+    path that ends in the first frame.
     """
     rows = torch.arange(len(starts), device=starts.device)
     value = affinity[0].new_full((len(starts), len(affinity[0])), -math.inf)

@@ -5,6 +5,7 @@ Shapes: T frames, R regions of a frame (a different number in each), S paths, D 
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vidssl.config import Settings
+from vidssl.data.loader import normalised
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_means
 from vidssl.tracking.proposals import Boxes, Search
@@ -35,8 +37,7 @@ class TrackerSettings(Settings):
     min_gap: int = Field(default=40, ge=1)  # minimum frames from the first to the last of a track
     variant: Literal["sum", "best"] = "sum"  # over all paths, as published, or the best path
     center: bool = True  # subtract the mean of all regions of the chunk before the cosine
-    # Maximum movement of an edge of a region to the next used frame, fraction of the frame's diagonal; None: unlimited.
-    max_step: float | None = Field(default=0.1, gt=0)
+    max_step: float | None = Field(default=0.1, gt=0)  # of an edge to the next used frame, fraction of the diagonal
     threshold: float = Field(default=0.5, ge=0, le=1)  # minimum score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
     overlap: float | None = Field(default=0.5, gt=0, lt=1)  # IoU of duplicates, of which the best is kept; None: all
@@ -46,98 +47,70 @@ class TrackerSettings(Settings):
     def _check_gap(self) -> "TrackerSettings":
         reach = (self.frames - 1) // self.stride * self.stride
         if reach < self.min_gap:
-            raise ValueError(
-                f"{self.frames} frames in steps of {self.stride} reach {reach} frames far, less than min_gap "
-                f"{self.min_gap}: raise frames, or lower min_gap"
-            )
+            chunk = f"{self.frames} frames in steps of {self.stride} reach {reach} frames far"
+            raise ValueError(f"{chunk}, less than min_gap {self.min_gap}: raise frames, or lower min_gap")
         return self
 
 
-@torch.no_grad()
-def track_video(
-    backbone: Backbone,
-    frames: Frames,
-    boxes: Sequence[Boxes],
-    config: TrackerSettings,
-    device: torch.device,
-    mean: Sequence[float],
-    std: Sequence[float],
-    starts: Boxes | None = None,
-    size: tuple[int, int] | None = None,
-) -> Tracks:
-    """Track regions through the frames of one chunk.
+@dataclass(frozen=True)
+class Tracker:
+    """Tracks regions with a network."""
 
-    Args:
-        backbone: A ResNet, on the device.
-        frames: (T, C, H, W), every `config.stride`-th frame of the chunk.
-        boxes: Regions of each frame, T arrays (R, 4).
-        config: Settings.
-        device: Device of the backbone.
-        mean: Of pixels in [0, 1]; one value, or one per channel.
-        std: As `mean`.
-        starts: (S, 4), regions of the first frame to track by the best path, whatever its score: track n starts at row
-            n, and ends where no affinity is left. None: choose the regions.
-        size: Height and width of the frames that boxes refer to; None: those of `frames`.
+    backbone: Backbone  # a ResNet, on the device
+    config: TrackerSettings
+    device: torch.device
+    mean: Sequence[float]  # of pixels in [0, 1]; one value, or one per channel
+    std: Sequence[float]
 
-    Returns:
-        Tracks, with frames numbered from 0 in steps of `config.stride`. Best paths have a row in each frame, sums one
-        at both ends. There may be none.
+    @torch.no_grad()
+    def track(
+        self, frames: Frames, boxes: Sequence[Boxes], starts: Boxes | None = None, size: tuple[int, int] | None = None
+    ) -> Tracks:
+        """Track regions (T arrays (R, 4)) through a chunk, of which `frames` (T, C, H, W) are every `config.stride`-th.
 
-    Raises:
-        ConfigError: The backbone has no third stage.
-    """
-    if len(frames) == 1:
-        return no_tracks()
-    size = size or (frames.shape[2], frames.shape[3])
-    boxes = list(boxes)
-    if starts is not None:
-        boxes[0] = np.concatenate([boxes[0], starts])
-    features = region_features(backbone, short_side(frames, config.size), boxes, size, device, mean, std)
-    placed = [torch.from_numpy(each).to(device) for each in boxes]
-    step = None if config.max_step is None else config.max_step * math.hypot(*size)
-    affinity = affinities(features, placed, config.center, step)
-    numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
-    if starts is not None:
-        chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=device)
-        return _paths_as_tracks(*best_paths(affinity, chosen), placed, numbers)
-    if config.variant == "sum":
-        return pairs_of_sums(affinity, placed, numbers, config)
-    path, score = best_paths(affinity, _choose_starts(placed[0], config))
-    return _paths_as_tracks(*_select(path, score, placed, numbers, config), placed, numbers)
+        With `starts` (S, 4), regions of the first frame, track n follows row n by the best path, whatever its score,
+        and ends where no affinity is left. `size` is the height and width of the frames that boxes refer to, by default
+        those of `frames`. The first frame of the tracks is 0.
+        """
+        if len(frames) == 1:
+            return no_tracks()
+        config = self.config
+        size = size or (frames.shape[2], frames.shape[3])
+        boxes = list(boxes)
+        if starts is not None:
+            boxes[0] = np.concatenate([boxes[0], starts])
+        features = self.features(short_side(frames, config.size), boxes, size)
+        placed = [torch.from_numpy(each).to(self.device) for each in boxes]
+        step = None if config.max_step is None else config.max_step * math.hypot(*size)
+        affinity = affinities(features, placed, config.center, step)
+        numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
+        if starts is not None:
+            chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
+            return _paths_as_tracks(*best_paths(affinity, chosen), placed, numbers)
+        if config.variant == "sum":
+            return pairs_of_sums(affinity, placed, numbers, config)
+        path, score = best_paths(affinity, _choose_starts(placed[0], config))
+        return _paths_as_tracks(*_select(path, score, placed, numbers, config), placed, numbers)
 
+    @torch.no_grad()
+    def features(self, frames: Frames, boxes: Sequence[Boxes], size: tuple[int, int]) -> list[Tensor]:
+        """Compute the features of regions, T tensors (R, D): layer 3 in eval mode, averaged over the region.
 
-@torch.no_grad()
-def region_features(
-    backbone: Backbone,
-    frames: Frames,
-    boxes: Sequence[Boxes],
-    size: tuple[int, int],
-    device: torch.device,
-    mean: Sequence[float],
-    std: Sequence[float],
-) -> list[Tensor]:
-    """Compute the features of regions, T tensors (R, D): layer 3 of the network in eval mode, averaged over the region.
-
-    Each frame (T, C, H, W) is a clip of its own. `boxes` are T arrays (R, 4) in pixels of a frame of `size` (H, W).
-    """
-    precision = next((weight.dtype for weight in backbone.parameters()), torch.float32)
-    shift = torch.tensor(mean, device=device).view(1, -1, 1, 1, 1)
-    scale = torch.tensor(std, device=device).view(1, -1, 1, 1, 1)
-    features: list[Tensor] = []
-    training = backbone.training
-    backbone.eval()
-    try:
-        for start in range(0, len(frames), _BATCH):
-            clips = torch.from_numpy(frames[start : start + _BATCH]).to(device)[:, :, None]
-            for maps in backbone.layer3(((clips.float() / 255 - shift) / scale).to(precision)).float():
-                regions = torch.from_numpy(boxes[len(features)]).to(device)
-                features.append(region_means(maps.mean(dim=1), regions, *size))
-    finally:
-        backbone.train(training)
-    return features
-
-
-# Tracks -----------------------------------------------------------------------------------------------------
+        Each frame (T, C, H, W) is a clip of its own. `boxes` are T arrays (R, 4) in pixels of a frame of `size` (H, W).
+        """
+        backbone, training = self.backbone, self.backbone.training
+        precision = next((weight.dtype for weight in backbone.parameters()), torch.float32)
+        features: list[Tensor] = []
+        backbone.eval()
+        try:
+            for start in range(0, len(frames), _BATCH):
+                clips = torch.from_numpy(frames[start : start + _BATCH]).to(self.device)[:, None]
+                for maps in backbone.layer3(normalised(clips, self.mean, self.std).to(precision)).float():
+                    regions = torch.from_numpy(boxes[len(features)]).to(self.device)
+                    features.append(region_means(maps.mean(dim=1), regions, *size))
+        finally:
+            backbone.train(training)
+        return features
 
 
 def pairs_of_sums(
@@ -146,7 +119,7 @@ def pairs_of_sums(
     """Select the best pairs of regions in each pair of frames at least `min_gap` apart."""
     from torchvision.ops import nms  # slow import
 
-    found: list[tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]] = []
+    found: list[Tracks] = []
     for sums in scaled_sums(affinity):
         for i in np.flatnonzero(numbers[sums.end] - numbers[: sums.end] >= config.min_gap).tolist():
             values, log_scale = sums.pair(i)
@@ -158,15 +131,11 @@ def pairs_of_sums(
                 start = nms(boxes[i], weight, config.overlap)[: config.top]
                 score, end = weight[start], values[start].argmax(dim=1)
             kept = (score >= config.threshold) & (score > 0)
-            if not bool(kept.any()):
-                continue
-            pair = torch.stack([boxes[i][start[kept]], boxes[sums.end][end[kept]]], dim=1)  # (N, 2, 4)
-            frames = np.tile(numbers[[i, sums.end]], len(pair))
-            found.append((frames, pair.flatten(0, 1).cpu().numpy(), score[kept].cpu().numpy()))
-    if not found:
-        return no_tracks()
-    frames, corners, scores = (np.concatenate([each[n] for each in found]) for n in range(3))
-    return Tracks(frames, corners, np.repeat(scores, 2), np.repeat(np.arange(len(scores)), 2))
+            pairs = torch.stack([boxes[i][start[kept]], boxes[sums.end][end[kept]]], dim=1).flatten(0, 1)  # (2 N, 4)
+            count = len(pairs) // 2
+            frames, scores = np.tile(numbers[[i, sums.end]], count), np.repeat(score[kept].cpu().numpy(), 2)
+            found.append(Tracks(frames, pairs.cpu().numpy(), scores, np.repeat(np.arange(count), 2)))
+    return join_tracks(found)
 
 
 def _select(
@@ -192,16 +161,13 @@ def _choose_starts(boxes: Tensor, config: TrackerSettings) -> Tensor:
     if config.overlap is None:
         chosen = torch.arange(len(boxes), device=boxes.device)
     else:
-        sides = boxes[:, 2:] - boxes[:, :2]
-        chosen = nms(boxes, sides.prod(dim=1), config.overlap)
+        chosen = nms(boxes, (boxes[:, 2:] - boxes[:, :2]).prod(dim=1), config.overlap)
     if len(chosen) <= config.starts:
         return chosen
     return chosen[torch.linspace(0, len(chosen) - 1, config.starts, device=boxes.device).round().long()]
 
 
 def _paths_as_tracks(path: Tensor, score: Tensor, boxes: Sequence[Tensor], numbers: NDArray[np.int64]) -> Tracks:
-    if not len(path):
-        return no_tracks()
     placed = torch.stack([boxes[t][path[:, t].clamp(min=0)] for t in range(len(boxes))], dim=1)  # (S, T, 4)
     there = (path >= 0).cpu().numpy()
     track, at = np.nonzero(there)
@@ -212,3 +178,14 @@ def no_tracks() -> Tracks:
     """Return empty tracks."""
     none = np.zeros(0, np.int64)
     return Tracks(none, np.zeros((0, 4), np.float32), np.zeros(0, np.float32), none)
+
+
+def join_tracks(parts: Sequence[Tracks]) -> Tracks:
+    """Join tracks; the numbers of the tracks of each part follow those of the part before."""
+    parts = [no_tracks(), *parts]
+    ends = np.cumsum([part.track.max(initial=-1) + 1 for part in parts])
+    track = [part.track + first for part, first in zip(parts, [0, *ends[:-1]], strict=True)]
+    frames, boxes, scores = (
+        np.concatenate([getattr(p, name) for p in parts]) for name in ("frames", "boxes", "scores")
+    )
+    return Tracks(frames, boxes, scores, np.concatenate(track))

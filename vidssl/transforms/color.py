@@ -1,12 +1,11 @@
-"""Colour, blur, sharpness and solarisation of clips, equivalent to torchvision's functions of the same names.
+"""RGB difference of clips; colour, blur, sharpness and solarisation, equivalent to torchvision's functions.
 
-All take and return uint8 frames (T, 3, H, W). Largest and mean difference from torchvision on the same bytes, of 255,
-for the worst parameters: hue 2 and 0.2, contrast and saturation 2 and 1.0, brightness, sharpness and automatic contrast
-1 and 1.0, gray 1 and 0.5, blur 1 and 0.004, solarisation, posterisation and equalisation 0. Ours are mostly brighter:
-OpenCV rounds to the nearest value where torchvision's uint8 functions truncate.
+All take and return uint8 frames (T, 3, H, W). No value differs from torchvision's by more than 2 of 255: OpenCV rounds
+to the nearest value where torchvision's uint8 functions truncate.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from vidssl.transforms.crops import each_image, stacked, unstacked
 from vidssl.types import Frames
 
 # Red, green, blue (ITU-R BT.601): the gray of torchvision and OpenCV.
@@ -29,13 +29,13 @@ def adjust_brightness(frames: Frames, factor: float) -> Frames:
 
 def adjust_contrast(frames: Frames, factor: float) -> Frames:
     """Scale the distance of all values to the mean gray of their frame by `factor` >= 0: 0 is gray, 1 the identity."""
-    images = frames.transpose(0, 2, 3, 1)
-    out = np.empty(images.shape, np.uint8)
     matrix = np.column_stack([factor * _IDENTITY, np.zeros(3)])
-    for image, target in zip(images, out, strict=True):
+
+    def change(image: NDArray[np.uint8], dst: NDArray[np.uint8]) -> None:
         matrix[:, 3] = (1 - factor) * (_LUMA @ cv2.mean(image)[:3])
-        cv2.transform(image, matrix, dst=target)
-    return out.transpose(0, 3, 1, 2)
+        cv2.transform(image, matrix, dst=dst)
+
+    return each_image(change, frames.transpose(0, 2, 3, 1))
 
 
 def adjust_saturation(frames: Frames, factor: float) -> Frames:
@@ -57,10 +57,10 @@ def adjust_hue(frames: Frames, shift: float) -> Frames:
     rest = 6 * shift - 2 * thirds
     row = (2 - abs(rest), -rest, rest)
     matrix = np.array([np.roll(row, channel - thirds) for channel in range(3)])
-    stacked = _stack(frames)
-    out = np.empty_like(stacked)
+    source = stacked(frames)
+    out = np.empty_like(source)
     # In parts of about three frames of 224² and with reused buffers, so that intermediate results stay in the cache.
-    parts = np.array_split(stacked, 1 + stacked.size // 500_000)
+    parts = np.array_split(source, 1 + source.size // 500_000)
     planes = np.empty((3, *parts[0].shape[:2]), np.uint8)
     triple = np.empty_like(parts[0])
     for image, target in zip(parts, np.array_split(out, len(parts)), strict=True):
@@ -74,7 +74,7 @@ def adjust_hue(frames: Frames, shift: float) -> Frames:
         cv2.addWeighted(target, 2, thrice(middle), abs(rest) - 1, 0, dst=target)
         cv2.min(target, thrice(high), dst=target)
         cv2.max(target, thrice(low), dst=target)
-    return _unstack(out, frames)
+    return unstacked(out, frames)
 
 
 def grayscale(frames: Frames) -> Frames:
@@ -84,50 +84,45 @@ def grayscale(frames: Frames) -> Frames:
 
 def solarize(frames: Frames, threshold: int = 128) -> Frames:
     """Invert the values that are `threshold` or more."""
-    stacked = _stack(frames)
-    _, mask = cv2.threshold(stacked, threshold - 1, 255, cv2.THRESH_BINARY)
-    return _unstack(cv2.bitwise_xor(stacked, mask), frames)  # 255 - value: all bits inverted
+    image = stacked(frames)
+    _, mask = cv2.threshold(image, threshold - 1, 255, cv2.THRESH_BINARY)
+    return unstacked(cv2.bitwise_xor(image, mask), frames)  # 255 - value: all bits inverted
 
 
 def posterize(frames: Frames, bits: int) -> Frames:
     """Keep the highest `bits` (0-8) of each value; the others become 0."""
-    return _unstack(_stack(frames) & np.uint8(256 - 2 ** (8 - bits) & 255), frames)
+    return unstacked(stacked(frames) & np.uint8(256 - 2 ** (8 - bits) & 255), frames)
 
 
 def auto_contrast(frames: Frames) -> Frames:
-    """Stretch each channel to 0-255; a channel with a single value stays.
+    """Stretch each channel to 0-255, by its extremes in the whole clip: per frame, the clip would flicker."""
 
-    Smallest and largest value are those of the whole clip: per frame, the clip would flicker.
-    """
-    values = np.arange(256)
-    tables = []
-    for histogram in _histograms(frames):
+    def stretch(histogram: NDArray[np.int64]) -> NDArray[Any]:
         low, high = np.flatnonzero(histogram)[[0, -1]]
-        tables.append(np.rint((values - low) * (255 / (high - low))) if high > low else values)
-    return _apply_table(frames, np.column_stack(tables).clip(0, 255))
+        values = np.arange(256)
+        return np.rint((values - low) * (255 / (high - low))) if high > low else values
+
+    return _apply_tables(frames, stretch)
 
 
 def equalize(frames: Frames) -> Frames:
     """Equalise the histogram of each channel over the whole clip."""
-    tables = []
-    for histogram in _histograms(frames):
+
+    def flatten(histogram: NDArray[np.int64]) -> NDArray[Any]:
         # As in PIL, the pixels of the largest value do not count.
         step = (histogram.sum() - histogram[np.flatnonzero(histogram)[-1]]) // 255
         below = np.cumsum(histogram) - histogram
-        tables.append((below + step // 2) // step if step else np.arange(256))
-    return _apply_table(frames, np.column_stack(tables).clip(0, 255))
+        return (below + step // 2) // step if step else np.arange(256)
+
+    return _apply_tables(frames, flatten)
 
 
 def adjust_sharpness(frames: Frames, factor: float) -> Frames:
-    """Scale the distance of all pixels to the smoothed frame by `factor` >= 0: 0 is smooth, 1 the identity.
-
-    A smoothed pixel is the mean of its eight neighbours and five times itself. Border pixels stay.
-    """
-    smooth = np.ones((3, 3))
-    smooth[1, 1] = 5
+    """Scale the distance of all pixels but the border to the smoothed frame by `factor` >= 0: 1 is the identity."""
+    smooth = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]])
     kernel = (1 - factor) / 13 * smooth
     kernel[1, 1] += factor
-    out = _unstack(cv2.filter2D(_stack(frames), -1, kernel), frames)
+    out = unstacked(cv2.filter2D(stacked(frames), -1, kernel), frames)
     # Stacked frames mix at their borders only, and those are restored.
     for border in (np.s_[..., :1, :], np.s_[..., -1:, :], np.s_[..., :1], np.s_[..., -1:]):
         out[border] = frames[border]
@@ -139,15 +134,12 @@ def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     # Beyond 3.5 sigma lies 0.05 % of the weight, 0.1 of a gray level: skip it.
     kernel = min(kernel, 2 * math.ceil(3.5 * sigma) + 1)
     weights = cv2.getGaussianKernel(kernel, sigma, cv2.CV_32F)
-    images = frames.transpose(0, 2, 3, 1)
-    out = np.empty(images.shape, np.uint8)
-    for image, target in zip(images, out, strict=True):
-        # Not cv2.GaussianBlur: on uint8 it is two to three times slower and less exact.
-        cv2.sepFilter2D(image, -1, weights, weights, dst=target, borderType=cv2.BORDER_REFLECT_101)
-    return out.transpose(0, 3, 1, 2)
+    # Not cv2.GaussianBlur: on uint8 it is two to three times slower and less exact.
+    blur = partial(cv2.sepFilter2D, ddepth=-1, kernelX=weights, kernelY=weights, borderType=cv2.BORDER_REFLECT_101)
+    return each_image(blur, frames.transpose(0, 2, 3, 1))
 
 
-def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], generator: np.random.Generator) -> Frames:
+def color_jitter(frames: Frames, ranges: Sequence[float], generator: np.random.Generator) -> Frames:
     """Adjust brightness, contrast, saturation and hue in random order by random amounts, drawn once per clip.
 
     `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
@@ -163,27 +155,37 @@ def color_jitter(frames: Frames, ranges: tuple[float, float, float, float], gene
     return frames
 
 
+def difference_pairs(indices: NDArray[np.int64], first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the two native frames of the RGB difference for each frame of a clip: (T,) minuends, (T,) subtrahends.
+
+    Frame t is paired with t + 1, and the last frame of the span `first` to `last` has the pair before it. In a span of
+    one frame the pair is (t, t), whose difference is mid-gray. A reversed clip has the forward differences in reverse.
+    """
+    if indices.size and not first <= indices.min() <= indices.max() <= last:
+        raise ValueError(f"frames {indices.min()}-{indices.max()} are not in the span {first}-{last}")
+    before = np.maximum(np.minimum(indices, last - 1), first)
+    return before, np.minimum(before + 1, last)
+
+
+def rgb_difference(frames_a: Frames, frames_b: Frames) -> Frames:
+    """Subtract gray values: `(a - b + 255) / 2`, rounded down, in all channels. It shows motion only (SCE)."""
+    if frames_a.shape != frames_b.shape:
+        raise ValueError(f"cannot subtract frames {frames_b.shape} from {frames_a.shape}")
+    gray_a, gray_b = (cv2.cvtColor(stacked(frames), cv2.COLOR_RGB2GRAY) for frames in (frames_a, frames_b))
+    difference = np.subtract(gray_a, gray_b, dtype=np.int16)
+    difference += 255
+    difference >>= 1
+    return unstacked(cv2.cvtColor(difference.astype(np.uint8), cv2.COLOR_GRAY2RGB), frames_a)
+
+
 def _transform(frames: Frames, matrix: NDArray[np.float64]) -> Frames:
     """Multiply every pixel by a matrix (3, 3); round and clip to 0-255."""
-    return _unstack(cv2.transform(_stack(frames), matrix), frames)
+    return unstacked(cv2.transform(stacked(frames), matrix), frames)
 
 
-def _histograms(frames: Frames) -> list[NDArray[np.int64]]:
-    """Count the values of each channel over the clip: three arrays (256,)."""
-    stacked = _stack(frames)
-    return [cv2.calcHist([stacked], [n], None, [256], [0, 256]).ravel().astype(np.int64) for n in range(3)]
-
-
-def _apply_table(frames: Frames, table: NDArray[Any]) -> Frames:
-    """Replace values by a table (256, 3)."""
-    return _unstack(cv2.LUT(_stack(frames), table.astype(np.uint8)[None]), frames)
-
-
-def _stack(frames: Frames) -> NDArray[np.uint8]:
-    """Reshape (T, 3, H, W) to one image (T·H, W, 3), so that operations on pixels are one call per clip."""
-    return np.ascontiguousarray(frames.transpose(0, 2, 3, 1)).reshape(-1, frames.shape[3], 3)
-
-
-def _unstack(stacked: NDArray[Any], like: Frames) -> Frames:
-    length, channels, height, width = like.shape
-    return stacked.reshape(length, height, width, channels).transpose(0, 3, 1, 2)
+def _apply_tables(frames: Frames, make_table: Callable[[NDArray[np.int64]], NDArray[Any]]) -> Frames:
+    """Replace the values of each channel by the table (256,) made from their histogram (256,) over the clip."""
+    image = stacked(frames)
+    histograms = [cv2.calcHist([image], [n], None, [256], [0, 256]).ravel().astype(np.int64) for n in range(3)]
+    table = np.column_stack([make_table(histogram) for histogram in histograms]).clip(0, 255).astype(np.uint8)
+    return unstacked(cv2.LUT(image, table[None]), frames)

@@ -1,13 +1,12 @@
 """Deterministic corruptions of a view that keep its content, to measure invariance with.
 
-Each takes frames (T, 3, S, S), uint8, channels last in memory, and an amount. Lengths are fractions of the side, so
-that an amount means the same at every size.
+Each takes frames (T, 3, S, S) and an amount. Lengths are fractions of the side, the same at every size.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from vidssl.transforms import color, crops
 from vidssl.types import Frames
@@ -17,22 +16,16 @@ GRAY = 128
 
 def occlude(frames: Frames, amount: tuple[float, float, float]) -> Frames:
     """Cover a square with gray: its side and centre (x, y), shifted into the frame; all are fractions."""
-    left, top, side = _square(frames.shape[3], *amount)
+    box = _square(frames.shape[3], *amount)
     out = frames.copy(order="K")
-    out[:, :, top : top + side, left : left + side] = GRAY
+    out[:, :, box.y : box.y + box.h, box.x : box.x + box.w] = GRAY
     return out
 
 
 def zoom(frames: Frames, amount: tuple[float, float, float]) -> Frames:
     """Enlarge a square to the whole frame: its side and centre (x, y), shifted into the frame; all are fractions."""
     size = frames.shape[3]
-    left, top, side = _square(size, *amount)
-    return crops.crop_resize(frames, crops.Box(left, top, side, side), size, size)
-
-
-def rotate(frames: Frames, degrees: float) -> Frames:
-    """Rotate anticlockwise about the centre; the corners are filled by reflection."""
-    return crops.rotate(frames, degrees, fill=None)
+    return crops.crop_resize(frames, _square(size, *amount), size, size)
 
 
 def blur(frames: Frames, fraction: float) -> Frames:
@@ -47,8 +40,7 @@ def light(frames: Frames, amount: tuple[float, float]) -> Frames:
     return color.adjust_brightness(color.adjust_contrast(frames, contrast), brightness)
 
 
-@dataclass(frozen=True)
-class Corruption:
+class Corruption(NamedTuple):
     """An operation, and the amounts of it that make a trajectory."""
 
     change: Callable[[Frames, Any], Frames]
@@ -71,7 +63,7 @@ CORRUPTIONS = {
         ((0.9, 0.5, 0.5), (0.75, 0.5, 0.5), (0.75, 0.0, 0.0), (0.75, 1.0, 1.0), (0.6, 0.5, 0.5)),
         "side and centre of the visible square, fractions of the frame's side",
     ),
-    "rotation": Corruption(rotate, (-30.0, -15.0, 15.0, 30.0), "degrees"),
+    "rotation": Corruption(partial(crops.rotate, fill=None), (-30.0, -15.0, 15.0, 30.0), "degrees"),
     "illumination": Corruption(
         light, ((1.0, 0.5), (1.0, 1.5), (0.5, 1.0), (1.5, 1.0)), "factors of contrast and of brightness"
     ),
@@ -82,8 +74,8 @@ CORRUPTIONS = {
 }
 
 
-def _square(size: int, fraction: float, x: float, y: float) -> tuple[int, int, int]:
-    """Return left, top and side, in pixels, of a square about (x, y), shifted into the frame."""
+def _square(size: int, fraction: float, x: float, y: float) -> crops.Box:
+    """A square about (x, y), shifted into the frame."""
     side = max(1, round(fraction * size))
     left, top = (min(max(round(centre * size - side / 2), 0), size - side) for centre in (x, y))
-    return left, top, side
+    return crops.Box(left, top, side, side)

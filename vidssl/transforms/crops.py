@@ -1,6 +1,8 @@
 """Crops, resizing, flips and affine maps, the same for all frames of a clip; windows keep track of positions."""
 
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import cv2
@@ -29,26 +31,19 @@ class Window(NamedTuple):
     flipped: bool = False
 
     def boxes(self, boxes: NDArray[np.float32], size: int) -> NDArray[np.float32]:
-        """Convert boxes (N, 4), xyxy in pixels of the source, to pixels of a view of `size` pixels, clipped to it.
-
-        A box outside of the view has no width or no height.
-        """
+        """Convert boxes (N, 4), xyxy in pixels of the source, to pixels of a view of `size` pixels, clipped to it."""
         scale = np.array([size / self.w, size / self.h] * 2)
         converted = (boxes - np.array([self.x, self.y] * 2)) * scale
         if self.flipped:
             converted[:, [0, 2]] = size - converted[:, [2, 0]]
         return np.asarray(np.clip(converted, 0, size), np.float32)
 
-    def scaled(self, x: float, y: float) -> "Window":
-        """Return the same part of frames that are `x` times as wide and `y` times as high."""
-        return Window(self.x * x, self.y * y, self.w * x, self.h * y, self.flipped)
-
     def cut(self, image: NDArray[np.uint8], size: int, outside: int = 255) -> NDArray[np.uint8]:
         """Crop and resize a label map (H, W) of the source as the view is: (size, size), nearest neighbours.
 
-        Pixels beyond the source, which padded views have, become `outside`. For windows of whole pixels this equals
-        `cv2.INTER_NEAREST_EXACT`, so that the map is not shifted against the bilinear frames of the view.
+        Pixels beyond the source, which padded views have, become `outside`.
         """
+        # As cv2.INTER_NEAREST_EXACT, so that the map is not shifted against the bilinear frames of the view.
         centres = (np.arange(size) + 0.5) / size
         rows = np.floor(self.y + self.h * centres).astype(int)
         columns = np.floor(self.x + self.w * centres).astype(int)
@@ -63,8 +58,7 @@ class Window(NamedTuple):
         low = np.maximum(boxes[:, :2], [self.x, self.y])
         high = np.minimum(boxes[:, 2:], [self.x + self.w, self.y + self.h])
         area = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1, dtype=np.float64)
-        fractions: NDArray[np.float64] = np.prod(np.maximum(high - low, 0), axis=1) / np.maximum(area, 1e-9)
-        return fractions
+        return np.asarray(np.prod(np.maximum(high - low, 0), axis=1) / np.maximum(area, 1e-9))
 
 
 class View(NamedTuple):
@@ -77,18 +71,17 @@ class View(NamedTuple):
 def random_box(
     height: int, width: int, area: tuple[float, float], ratio: tuple[float, float], generator: np.random.Generator
 ) -> Box:
-    """Draw a box of a frame of `height` x `width` pixels as torchvision's `RandomResizedCrop` does.
+    """Draw a box of a frame as torchvision's `RandomResizedCrop` does.
 
-    `area` is the range of the fraction of the frame, `ratio` that of width / height, uniform in the logarithm. Ten
-    boxes are tried; if none fits into the frame, the largest central one of an allowed ratio is returned.
+    `area` is the range of the fraction of the frame, `ratio` that of width / height. If none of ten boxes fits into the
+    frame, the largest central one of an allowed ratio is returned.
     """
     for _ in range(10):
         pixels = height * width * generator.uniform(*area)
         aspect = math.exp(generator.uniform(math.log(ratio[0]), math.log(ratio[1])))
         w, h = round(math.sqrt(pixels * aspect)), round(math.sqrt(pixels / aspect))
         if 0 < w <= width and 0 < h <= height:
-            y = int(generator.integers(height - h, endpoint=True))
-            x = int(generator.integers(width - w, endpoint=True))
+            y, x = (int(generator.integers(margin, endpoint=True)) for margin in (height - h, width - w))
             return Box(x, y, w, h)
     # At least one pixel: a frame one pixel wide allows no ratio above 2.
     w = max(1, min(width, round(height * ratio[1])))
@@ -103,10 +96,7 @@ def crop_resize(frames: Frames, box: Box, height: int, width: int) -> Frames:
     far = box.h > 2 * height and box.w > 2 * width
     method = cv2.INTER_AREA if far else cv2.INTER_LINEAR
     images = frames.transpose(0, 2, 3, 1)[:, box.y : box.y + box.h, box.x : box.x + box.w]
-    out = np.empty((len(images), height, width, images.shape[-1]), np.uint8)
-    for image, target in zip(images, out, strict=True):
-        cv2.resize(image, (width, height), dst=target, interpolation=method)
-    return out.transpose(0, 3, 1, 2)
+    return each_image(partial(cv2.resize, dsize=(width, height), interpolation=method), images, (height, width))
 
 
 def random_resized_crop(
@@ -126,24 +116,20 @@ def short_side(frames: Frames, size: int) -> Frames:
     return crop_resize(frames, Box(0, 0, width, height), size * height // short, size * width // short)
 
 
-def random_crop(frames: Frames, size: int, generator: np.random.Generator, padding: int = 0) -> View:
+def random_crop(
+    frames: Frames, size: int, generator: np.random.Generator, padding: int = 0, short: int | None = None
+) -> View:
     """Crop a square of `size` pixels at one uniformly random position: (T, C, size, size).
 
-    With `padding`, black pixels are added on each side first, as in torchvision's `RandomCrop`; the window can then
-    extend beyond the frames.
-
-    Raises:
-        ValueError: A side of the frames, padding included, is shorter than `size`.
+    Before, the shorter side is resized to `short`, if given, and `padding` black pixels are added on each side, as in
+    torchvision's `RandomCrop`; the window can then extend beyond the frames.
     """
-    high, wide = (side + 2 * padding for side in frames.shape[2:])
+    small = frames if short is None else short_side(frames, short)
+    high, wide = (side + 2 * padding for side in small.shape[2:])
     if min(high, wide) < size:
         raise ValueError(f"frames of {wide}x{high} are smaller than the crop of {size}: resize them first")
-    y = int(generator.integers(high - size, endpoint=True))
-    x = int(generator.integers(wide - size, endpoint=True))
-    if padding:
-        images, sides = frames.transpose(0, 2, 3, 1), (padding, padding)
-        frames = np.pad(images, ((0, 0), sides, sides, (0, 0))).transpose(0, 3, 1, 2)
-    return View(_square(frames, x, y, size), Window(x - padding, y - padding, size, size))
+    y, x = (int(generator.integers(side - size, endpoint=True)) - padding for side in (high, wide))
+    return _square(small, x, y, size, frames, padding)
 
 
 def center_crop(frames: Frames, size: int, short: int | None = None) -> View:
@@ -152,12 +138,10 @@ def center_crop(frames: Frames, size: int, short: int | None = None) -> View:
 
 
 def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None = None) -> list[View]:
-    """Resize the shorter side to `short` and crop evenly spaced squares along the longer one.
+    """Resize the shorter side to `short`, or `size`, and crop evenly spaced squares along the longer one.
 
     One square is the central one; of several, the first and the last touch the ends. Three are those of the 30-crop
-    test as in SlowFast (Feichtenhofer et al., 2019): left, centre, right of a wide frame; top, centre, bottom of a high
-    one. Along the shorter side all are centred. `short` is at least `size`, and `size` by default; 256 with `size` 224
-    is the ImageNet test.
+    test as in SlowFast (Feichtenhofer et al., 2019). Along the shorter side all are centred.
     """
     small = short_side(frames, size if short is None else short)
     margins = small.shape[3] - size, small.shape[2] - size
@@ -168,28 +152,24 @@ def uniform_crops(frames: Frames, size: int, count: int = 3, short: int | None =
         corner = [(margin + 1) // 2 for margin in margins]
         if count > 1:
             corner[longer] = (2 * margins[longer] * n + count - 1) // (2 * (count - 1))
-        x, y = corner
-        views.append(shown_of(View(_square(small, x, y, size), Window(x, y, size, size)), small, frames))
+        views.append(_square(small, corner[0], corner[1], size, frames))
     return views
 
 
-def shown_of(view: View, resized: Frames, frames: Frames) -> View:
-    """Convert the window of a view of `resized` to pixels of `frames`, the same frames at another size."""
-    (height, width), (high, wide) = frames.shape[2:], resized.shape[2:]
-    return View(view.frames, view.window and view.window.scaled(width / wide, height / high))
+def _square(resized: Frames, x: int, y: int, size: int, source: Frames, padding: int = 0) -> View:
+    """Cut a square out of `resized` with a black margin of `padding`; the window is in pixels of `source`."""
+    horizontal, vertical = source.shape[3] / resized.shape[3], source.shape[2] / resized.shape[2]
+    window = Window(x * horizontal, y * vertical, size * horizontal, size * vertical)
+    images = resized.transpose(0, 2, 3, 1)
+    if padding:
+        images = np.pad(images, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    square = images[:, y + padding : y + padding + size, x + padding : x + padding + size]
+    return View(square.copy().transpose(0, 3, 1, 2), window)  # a copy: views share no memory with their source
 
 
 def flip(frames: Frames) -> Frames:
     """Flip frames (T, C, H, W) left to right."""
-    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
-    # One call: the frames on top of each other are one high image.
-    flipped = np.asarray(cv2.flip(images.reshape(-1, *images.shape[2:]), 1), np.uint8)
-    return flipped.reshape(images.shape).transpose(0, 3, 1, 2)
-
-
-def mirrored(view: View) -> View:
-    """Flip a view and its window left to right."""
-    return View(flip(view.frames), view.window and view.window._replace(flipped=True))
+    return unstacked(cv2.flip(stacked(frames), 1), frames)
 
 
 def rotate(frames: Frames, degrees: float, fill: int | None) -> Frames:
@@ -201,18 +181,28 @@ def rotate(frames: Frames, degrees: float, fill: int | None) -> Frames:
 def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
     """Apply an affine map (2, 3) from source to result to frames (T, C, H, W), bilinear; their size stays.
 
-    Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected, without repeating
-    the border pixel.
+    Centres of pixels are whole numbers. `fill` is the value outside of the source; None: reflected at the border pixel.
     """
     border = cv2.BORDER_REFLECT_101 if fill is None else cv2.BORDER_CONSTANT
-    images = np.ascontiguousarray(frames.transpose(0, 2, 3, 1))
-    out = np.empty_like(images)
+    size, value = (frames.shape[3], frames.shape[2]), [fill or 0] * 3
+    change = partial(cv2.warpAffine, M=matrix, dsize=size, borderMode=border, borderValue=value)
+    return each_image(change, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
+
+
+def each_image(change: Callable[..., object], images: NDArray[np.uint8], size: tuple[int, int] | None = None) -> Frames:
+    """Call `change(image, dst=target)` for each image (H, W, C) of a clip: frames (T, C, *size)."""
+    out = np.empty((len(images), *(size or images.shape[1:3]), images.shape[3]), np.uint8)
     for image, target in zip(images, out, strict=True):
-        size = image.shape[1::-1]
-        cv2.warpAffine(image, matrix, size, dst=target, borderMode=border, borderValue=[fill or 0] * 3)
+        change(image, dst=target)
     return out.transpose(0, 3, 1, 2)
 
 
-def _square(frames: Frames, x: int, y: int, size: int) -> Frames:
-    # A copy: views share no memory with the caller's frames.
-    return frames.transpose(0, 2, 3, 1)[:, y : y + size, x : x + size].copy().transpose(0, 3, 1, 2)
+def stacked(frames: Frames) -> NDArray[np.uint8]:
+    """Reshape (T, C, H, W) to one image (T·H, W, C), so that operations on pixels are one call per clip."""
+    return np.ascontiguousarray(frames.transpose(0, 2, 3, 1)).reshape(-1, frames.shape[3], frames.shape[1])
+
+
+def unstacked(image: NDArray[Any], like: Frames) -> Frames:
+    """Reshape an image of `stacked` frames to frames of the shape of `like`."""
+    length, channels, height, width = like.shape
+    return image.reshape(length, height, width, channels).transpose(0, 3, 1, 2)

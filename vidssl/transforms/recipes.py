@@ -1,9 +1,9 @@
 """Recipes: named lists of operations that turn the frames of a clip into views."""
 
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, create_model, model_validator
 
 from vidssl.config import Settings
 from vidssl.registry import Registry
@@ -13,22 +13,22 @@ from vidssl.transforms.randaugment import LARGEST, rand_augment
 from vidssl.types import Frames
 
 
-class Recipe(Protocol):
-    """Interface of the entries of `RECIPES`: classes with a nested `Config`, built as `Recipe(config)`."""
+class Recipe:
+    """Base of the entries of `RECIPES`, which have a nested `Config` and are built as `Recipe(config)`."""
 
-    def __init__(self, config: Any) -> None: ...
+    Config: type[Settings]
 
-    @property
-    def difference(self) -> float:
-        """Probability of the RGB difference. The dataset applies it, as it changes which frames are decoded."""
-        ...
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        # Probability of the RGB difference. The dataset applies it, as it changes which frames are decoded.
+        self.difference: float = getattr(config, "difference", 0.0)
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make the views (T, 3, size, size) of frames (T, 3, H, W), both uint8 and channels last in memory.
 
         Every random draw holds for all frames. The frames are not changed, and shared with no view.
         """
-        ...
+        raise NotImplementedError
 
 
 RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")
@@ -40,12 +40,6 @@ def _check_range(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
-def _check_fractions(pair: tuple[float, float]) -> tuple[float, float]:
-    if pair[1] > 1:
-        raise ValueError("must be fractions of the frame, at most 1")
-    return pair
-
-
 def _check_odd(value: int) -> int:
     if value % 2 == 0:
         raise ValueError("must be odd")
@@ -53,34 +47,31 @@ def _check_odd(value: int) -> int:
 
 
 Side = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
 Strength = Annotated[float, Field(ge=0)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Range = Annotated[tuple[float, float], AfterValidator(_check_range)]
-Area = Annotated[Range, AfterValidator(_check_fractions)]
-Jitter = tuple[Strength, Strength, Strength, Strength]
+Area = Annotated[tuple[Probability, Probability], AfterValidator(_check_range)]  # fractions of the frame
+Jitter = tuple[Strength, Strength, Strength, Strength]  # brightness, contrast, saturation, hue
 
 
 class _ColorSettings(Settings):
-    """Colour jitter, grayscale and flip. The ranges of the jitter are `color` times `jitter`."""
-
-    color: Strength = 1.0  # the strength s of SimCLR
-    jitter: Jitter = (0.8, 0.8, 0.8, 0.2)  # brightness, contrast, saturation, hue at strength 1
+    color: Strength = 1.0  # the strength s of SimCLR: the ranges of the jitter are `color` times `jitter`
+    jitter: Jitter = (0.8, 0.8, 0.8, 0.2)
     jitter_probability: Probability = 0.8
     gray_probability: Probability = 0.2
     flip_probability: Probability = 0.5
 
     @model_validator(mode="after")
     def _check_hue(self) -> "_ColorSettings":
-        hue = self.color * self.jitter[3]
-        if hue > 0.5:
-            raise ValueError(f"color times the hue of jitter is {hue:g}, more than 0.5: lower one of them")
+        if self.ranges[3] > 0.5:
+            raise ValueError(f"color times the hue of jitter is {self.ranges[3]:g}, more than 0.5: lower one of them")
         return self
 
     @property
-    def ranges(self) -> Jitter:
+    def ranges(self) -> tuple[float, ...]:
         """Brightness, contrast, saturation and hue, as `color_jitter` takes them."""
-        brightness, contrast, saturation, hue = (self.color * strength for strength in self.jitter)
-        return brightness, contrast, saturation, hue
+        return tuple(self.color * strength for strength in self.jitter)
 
 
 def _jitter_and_gray(frames: Frames, config: _ColorSettings, generator: np.random.Generator) -> Frames:
@@ -92,14 +83,16 @@ def _jitter_and_gray(frames: Frames, config: _ColorSettings, generator: np.rando
 
 
 def _flip(view: View, config: _ColorSettings, generator: np.random.Generator) -> View:
-    return crops.mirrored(view) if generator.random() < config.flip_probability else view
+    if generator.random() >= config.flip_probability:
+        return view
+    return View(crops.flip(view.frames), view.window and view.window._replace(flipped=True))
 
 
-class ViewRecipe:
+class ViewRecipe(Recipe):
     """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, RandAugment, flip.
 
-    Its subclasses differ in their defaults only: those of Table 1 of SCE (Denize et al., 2023), and of InfoMin. The
-    table has half of these intensities: it is `color: 0.5`. The paper's best results on video are with `color: 1.0`.
+    Its subclasses differ in their defaults only: those of Table 1 of SCE (Denize et al., 2023), which has half of these
+    intensities, `color: 0.5`, while the paper's best results on video are with `color: 1.0`; and those of InfoMin.
     """
 
     class Config(_ColorSettings):
@@ -112,21 +105,22 @@ class ViewRecipe:
         blur_kernel: Annotated[Side, AfterValidator(_check_odd)] = 23
         sigma: Range = (0.1, 2.0)  # of the blur, pixels
         solarize_probability: Probability = 0.0
-        # RandAugment: number of operations (0: none), probability of each, magnitude, whether to rotate, shear and
-        # translate too.
-        operations: Annotated[int, Field(ge=0)] = 0
-        operation_probability: Probability = 1.0
-        magnitude: Annotated[int, Field(ge=0, le=LARGEST)] = 10
-        geometry: bool = True
+        operations: Count = 0  # of RandAugment
+        operation_probability: Probability = 1.0  # of each
+        magnitude: Annotated[Count, Field(le=LARGEST)] = 10
+        geometry: bool = True  # whether RandAugment rotates, shears and translates too
         difference: Probability = 0.0
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
-    @property
-    def difference(self) -> float:
-        """Probability of the RGB difference, for the dataset."""
-        return self.config.difference
+    def __init_subclass__(cls, **defaults: Any) -> None:
+        """Derive the `Config` of a subclass with other defaults, the arguments of its class statement."""
+        super().__init_subclass__()
+        if defaults:
+            fields = cls.Config.model_fields
+            other: dict[str, Any] = {name: (fields[name].rebuild_annotation(), defaults[name]) for name in defaults}
+            cls.Config = create_model("Config", __base__=cls.Config, __module__=cls.__module__, **other)  # type: ignore[misc]
+            cls.Config.__qualname__ = f"{cls.__qualname__}.Config"  # so that recipes can be pickled
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
@@ -145,17 +139,13 @@ class ViewRecipe:
         return [_flip(View(frames, window), config, generator)]
 
 
+_LESS_SATURATION = (0.8, 0.8, 0.4, 0.2)
+_OFF = (0.0, 0.0, 0.0, 0.0)
+
+
 @RECIPES.register("weak")
-class Weak(ViewRecipe):
-    """Crop and flip only."""
-
-    class Config(ViewRecipe.Config):
-        """Column 1 of Table 1."""
-
-        jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
-        jitter_probability: Probability = 0.0
-        gray_probability: Probability = 0.0
-        blur_probability: Probability = 0.0
+class Weak(ViewRecipe, jitter=_OFF, jitter_probability=0.0, gray_probability=0.0, blur_probability=0.0):
+    """Crop and flip only: column 1 of Table 1."""
 
 
 @RECIPES.register("strong")
@@ -164,56 +154,30 @@ class Strong(ViewRecipe):
 
 
 @RECIPES.register("strong_alpha")
-class StrongAlpha(ViewRecipe):
-    """`strong` with less saturation, and always blurred."""
-
-    class Config(ViewRecipe.Config):
-        """Column 3 of Table 1."""
-
-        jitter: Jitter = (0.8, 0.8, 0.4, 0.2)
-        blur_probability: Probability = 1.0
+class StrongAlpha(ViewRecipe, jitter=_LESS_SATURATION, blur_probability=1.0):
+    """`strong` with less saturation, and always blurred: column 3 of Table 1."""
 
 
 @RECIPES.register("strong_beta")
-class StrongBeta(ViewRecipe):
-    """`strong` with less saturation, seldom blurred, and with solarisation."""
-
-    class Config(ViewRecipe.Config):
-        """Column 4 of Table 1."""
-
-        jitter: Jitter = (0.8, 0.8, 0.4, 0.2)
-        blur_probability: Probability = 0.1
-        solarize_probability: Probability = 0.2
+class StrongBeta(ViewRecipe, jitter=_LESS_SATURATION, blur_probability=0.1, solarize_probability=0.2):
+    """`strong` with less saturation, seldom blurred, and with solarisation: column 4 of Table 1."""
 
 
 @RECIPES.register("strong_gamma")
-class StrongGamma(ViewRecipe):
-    """`strong` with less saturation, and with solarisation."""
-
-    class Config(ViewRecipe.Config):
-        """Column 5 of Table 1."""
-
-        jitter: Jitter = (0.8, 0.8, 0.4, 0.2)
-        solarize_probability: Probability = 0.2
+class StrongGamma(ViewRecipe, jitter=_LESS_SATURATION, solarize_probability=0.2):
+    """`strong` with less saturation, and with solarisation: column 5 of Table 1."""
 
 
 @RECIPES.register("infomin")
-class InfoMin(ViewRecipe):
-    """The view of InfoMin (Tian et al., 2020): `strong` with other crops and with RandAugment."""
-
-    class Config(ViewRecipe.Config):
-        """Crop and jitter are the best of Figures 5 and 6; for RandAugment see docs/methods/infomin.md."""
-
-        area: Area = (0.2, 1.0)
-        operations: Annotated[int, Field(ge=0)] = 2
+class InfoMin(ViewRecipe, area=(0.2, 1.0), operations=2):
+    """The view of InfoMin (Tian et al., 2020), by its Figures 5 and 6; for RandAugment see docs/methods/infomin.md."""
 
 
 @RECIPES.register("train_crop")
-class TrainCrop:
+class TrainCrop(Recipe):
     """The view of supervised training: resized shorter side, padding, random square, colour if wanted, flip.
 
-    The defaults are those of SCE's linear evaluation (the authors' code; the paper has a fixed side of 256). Its
-    finetuning on UCF101 and HMDB51 has `color: 0.5`, which is jitter 0.4, 0.4, 0.4, 0.1.
+    The defaults are those of the code of SCE's linear evaluation. Its finetuning on UCF101 and HMDB51 has `color: 0.5`.
     """
 
     class Config(_ColorSettings):
@@ -221,30 +185,24 @@ class TrainCrop:
 
         size: Side = 224
         short_side: tuple[Side, Side] = (256, 320)  # pixels, uniform, both ends included
-        padding: Annotated[int, Field(ge=0)] = 0  # black pixels on each side before the crop: 4 on CIFAR
+        padding: Count = 0  # black pixels on each side before the crop: 4 on CIFAR
         color: Strength = 0.0
         gray_probability: Probability = 0.0
 
         @model_validator(mode="after")
         def _check_crop(self) -> "TrainCrop.Config":
             low, high = self.short_side
-            if not self.size <= low + 2 * self.padding <= high + 2 * self.padding:
-                raise ValueError(
-                    f"short_side ({low}, {high}) must rise, and with padding start at size {self.size} or more"
-                )
+            if not self.size - 2 * self.padding <= low <= high:
+                raise ValueError(f"short_side {low, high} must rise and, padded, start at size {self.size} or more")
             return self
 
-    difference = 0.0
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    config: Config
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
         config = self.config
-        resized = crops.short_side(frames, int(generator.integers(*config.short_side, endpoint=True)))
-        view = crops.random_crop(resized, config.size, generator, config.padding)
-        frames, window = crops.shown_of(view, resized, frames)
+        short = int(generator.integers(*config.short_side, endpoint=True))
+        frames, window = crops.random_crop(frames, config.size, generator, config.padding, short)
         return [_flip(View(_jitter_and_gray(frames, config, generator), window), config, generator)]
 
 
@@ -254,48 +212,35 @@ def check_short_side(size: int, short_side: int | None) -> None:
         raise ValueError(f"short_side {short_side} is less than size {size}: raise it, or leave it out")
 
 
-class _CropSettings(Settings):
-    size: Side = 256  # SCE's test on video
-    short_side: Side | None = None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
-
-    @model_validator(mode="after")
-    def _check_crop(self) -> "_CropSettings":
-        check_short_side(self.size, self.short_side)
-        return self
-
-
-@RECIPES.register("uniform_crops")
-class UniformCrops:
-    """Shorter side to `short_side`, or `size`; evenly spaced squares of `size` along the longer one. Not random."""
-
-    class Config(_CropSettings):
-        """Settings; the default number is that of SCE's tests on video."""
-
-        crops: int = Field(default=3, ge=1)
-
-    difference = 0.0
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make `crops` views."""
-        config = self.config
-        return crops.uniform_crops(frames, config.size, config.crops, config.short_side)
-
-
 @RECIPES.register("center_crop")
-class CenterCrop:
-    """`uniform_crops` with one crop: the central square."""
+class CenterCrop(Recipe):
+    """Shorter side to `short_side`, or `size`; the central square of `size`. Not random."""
 
-    class Config(_CropSettings):
-        """Settings."""
+    class Config(Settings):
+        """Settings; the defaults are those of SCE's tests on video."""
 
-    difference = 0.0
+        size: Side = 256
+        short_side: Side | None = None  # pixels, before the crop; None: size. 256 with size 224 is the ImageNet test
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+        @model_validator(mode="after")
+        def _check_crop(self) -> "CenterCrop.Config":
+            check_short_side(self.size, self.short_side)
+            return self
 
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
         return [crops.center_crop(frames, self.config.size, self.config.short_side)]
+
+
+@RECIPES.register("uniform_crops")
+class UniformCrops(CenterCrop):
+    """`center_crop` with `crops` evenly spaced squares along the longer side."""
+
+    class Config(CenterCrop.Config):
+        """Settings; the default number is that of SCE's tests on video."""
+
+        crops: Side = 3
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        """Make `crops` views."""
+        return crops.uniform_crops(frames, self.config.size, self.config.crops, self.config.short_side)

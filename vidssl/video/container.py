@@ -22,23 +22,12 @@ _STRICT = {"hevc": {"err_detect": "explode"}}
 
 
 def open_container(path: Path, max_pixels: int) -> Any:
-    """Open a file with PyAV: only this file, and none that it refers to.
-
-    Args:
-        path: Local file.
-        max_pixels: Largest height x width. The limit also holds while FFmpeg probes the file.
-
-    Raises:
-        DecodeError: The file is not a video of a supported format, is too large, or has no video stream.
-    """
-    container = None
-    if path.suffix.lower() in _FAST_PROBE_SUFFIXES:
-        container = _open(path, max_pixels, skip_frame="all")
-        if container.streams.video[0].codec_context.name not in _FAST_PROBE_CODECS:
-            container.close()
-            container = None
-    if container is None:
-        container = _open(path, max_pixels)
+    """Open a file with PyAV: only this file, and none that it refers to, with at most `max_pixels` per frame."""
+    container = _open(path, max_pixels, skip_frame="all") if path.suffix.lower() in _FAST_PROBE_SUFFIXES else None
+    if container and container.streams.video[0].codec_context.name not in _FAST_PROBE_CODECS:
+        container.close()
+        container = None
+    container = container or _open(path, max_pixels)
     stream = container.streams.video[0]
     codec = stream.codec_context
     if not 0 < codec.height * codec.width <= max_pixels:
@@ -69,11 +58,7 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
 
 
 def video_packets(container: Any, path: Path) -> Iterator[Any]:
-    """Yield the packets of the first video stream, from the current position to the end of the file.
-
-    Raises:
-        DecodeError: The file cannot be read to its end.
-    """
+    """Yield the packets of the first video stream, from the current position to the end of the file."""
     try:
         for packet in container.demux(container.streams.video[0]):
             # PyAV ends with a packet of its own, empty and without a time, that flushes the decoder.
@@ -84,11 +69,8 @@ def video_packets(container: Any, path: Path) -> Iterator[Any]:
 
 
 def frame_packets(container: Any, path: Path) -> Iterator[Any]:
-    """Yield packets as `video_packets` does, with one frame in each.
-
-    DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream"), followed by an empty
-    packet; a bitstream filter of FFmpeg unpacks them.
-    """
+    """Yield packets as `video_packets` does, with one frame in each."""
+    # DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream").
     packets = video_packets(container, path)
     stream = container.streams.video[0]
     if container.format.name != "avi" or stream.codec_context.name != "mpeg4":

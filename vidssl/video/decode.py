@@ -28,15 +28,12 @@ class Decoder(Protocol):
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
         """Yield (number, image) of the wanted frames, in any order; `wanted` ascends."""
-        ...
 
     def iter_frames(self) -> Iterator[Image]:
         """Yield all frames in order."""
-        ...
 
     def close(self) -> None:
         """Close the file."""
-        ...
 
 
 class PyAV:
@@ -44,7 +41,7 @@ class PyAV:
 
     Decoding starts at the key frame before a wanted frame and stops at the last wanted frame before the next key
     frame. In between, frames that are neither wanted nor referred to by others are skipped by the decoder, and only
-    wanted frames are converted to RGB.
+    wanted frames are converted to RGB. A damaged file is a DecodeError.
     """
 
     def __init__(self, path: Path, packets: Packets, container: Any, max_pixels: int) -> None:
@@ -55,11 +52,7 @@ class PyAV:
         self._container.close()
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
-        """Yield (number, image) of the wanted frames.
-
-        Raises:
-            DecodeError: The file is damaged before the last of them.
-        """
+        """Yield (number, image) of the wanted frames."""
         reformatter = VideoReformatter()  # one for the clip: a new one for each frame costs 2-3 ms
         numbers, left = np.array(wanted), set(wanted)
         if self._packets.frame_of is None:
@@ -67,10 +60,7 @@ class PyAV:
         else:
             # The second attempt skips nothing, for streams in which a skipped frame was needed after all.
             whole = [(0, int(self._packets.packet_of[numbers].max()))]
-            attempts = [
-                self._decode_spans(numbers, self._spans(numbers), True),
-                self._decode_spans(numbers, whole, False),
-            ]
+            attempts = [self._decode_spans(left, self._spans(numbers), True), self._decode_spans(left, whole, False)]
         while left and attempts:
             try:
                 for number, frame in attempts.pop(0):
@@ -82,11 +72,7 @@ class PyAV:
                     raise
 
     def iter_frames(self) -> Iterator[Image]:
-        """Decode the whole file in one pass.
-
-        Raises:
-            DecodeError: The file is damaged.
-        """
+        """Decode the whole file in one pass."""
         reformatter = VideoReformatter()
         for _, frame in self._decode_counting(self._packets.meta.num_frames):
             yield _rgb(frame, reformatter)
@@ -102,13 +88,10 @@ class PyAV:
             if number > last:
                 return
 
-    def _decode_spans(
-        self, wanted: NDArray[np.int64], spans: list[tuple[int, int]], skip: bool
-    ) -> Iterator[tuple[int, Any]]:
+    def _decode_spans(self, wanted: set[int], spans: list[tuple[int, int]], skip: bool) -> Iterator[tuple[int, Any]]:
         """Decode spans of packets (first, last). The frame number passes through the decoder in place of the pts."""
         frame_of = self._packets.frame_of
         assert frame_of is not None
-        asked = set(wanted.tolist())
         codec, set_mode = self._container.streams.video[0].codec_context, None
         can_skip = skip and codec.name in _CAN_SKIP
         feed: Iterator[tuple[int, Any]] = iter(())  # (number, packet) from the current position in the file
@@ -126,7 +109,7 @@ class PyAV:
                     continue
                 packet.pts = number if number >= 0 else None
                 # NONREF: the decoder drops the frame if no other frame refers to it.
-                mode = "NONREF" if can_skip and number not in asked else "DEFAULT"
+                mode = "NONREF" if can_skip and number not in wanted else "DEFAULT"
                 if mode != set_mode:
                     codec.skip_frame = set_mode = mode
                 for frame in self._decode(packet):

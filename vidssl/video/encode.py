@@ -21,16 +21,8 @@ def encode_key_frames(
 ) -> None:
     """Write all frames of a video as MP4 without sound, at the times of the original.
 
-    Args:
-        video: The original.
-        path: The file to write.
-        short_side: Its short side in pixels; smaller videos keep their size.
-        quality: CRF of x264: 0 is lossless, 51 the worst.
-        max_pixels: Largest frame of the original.
-        alive: Called once per frame.
-
-    Raises:
-        DecodeError: The video cannot be decoded, or its frames have several sizes.
+    Videos with a shorter side below `short_side` pixels keep their size. `quality` is the CRF of x264, 0 is lossless;
+    `alive` is called once per frame.
     """
     ticks, base = _ticks(video, max_pixels)
     cv2.setNumThreads(0)  # the caller runs one process per CPU
@@ -40,19 +32,14 @@ def encode_key_frames(
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
         codec.options = {"crf": str(quality), "preset": "veryfast", "tune": "fastdecode"}
         spans = itertools.pairwise(ticks)
-        height = width = 0
         for number, image in enumerate(_frames(video)):
             alive()
-            if number == 0:
-                height, width, _ = image.shape
-                codec.height, codec.width = _size(height, width, short_side)
-            if image.shape[:2] != (height, width):
-                other = f"{image.shape[1]}x{image.shape[0]}"
-                raise DecodeError(f"its frames have several sizes: {width}x{height} and {other}")
             if number == len(ticks) - 1:
                 raise DecodeError(f"it decodes to more frames than its {number} packets")
             frame = av.VideoFrame.from_ndarray(resized(image, short_side), format="rgb24")
             frame.pts, frame.time_base = ticks[number], base
+            if number == 0:
+                codec.height, codec.width = frame.height, frame.width
             _mux(stream.encode(frame), spans, container)
         _mux(stream.encode(), spans, container)
 
@@ -60,8 +47,7 @@ def encode_key_frames(
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     """The time of each frame, from 0, then the end of the last one, and their unit in seconds.
 
-    These are the file's time stamps if they agree with its frame rate, by which vidssl maps seconds to frames: the copy
-    must have the same rate. Otherwise they are regular.
+    These are the file's timestamps if they agree with its frame rate, which the copy must have; else regular ones.
     """
     count, rate = video.meta.num_frames, Fraction(video.meta.fps).limit_denominator(100_000)
     regular = list(range(count + 1)), 1 / rate
@@ -70,8 +56,8 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
         return regular
     with open_container(path, max_pixels) as container:
         base = container.streams.video[0].time_base
-        shown = (packet for packet in video_packets(container, path) if not packet.is_discard)
-        stamps = sorted({packet.pts for packet in shown if packet.pts is not None})
+        packets = video_packets(container, path)
+        stamps = sorted({packet.pts for packet in packets if packet.pts is not None and not packet.is_discard})
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
     base /= finer
     ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
@@ -89,24 +75,16 @@ def _frames(video: Video) -> Iterator[Image]:
 
 
 def _mux(packets: list[Any], spans: Iterator[tuple[int, int]], container: Any) -> None:
-    for packet in packets:  # in order, as there are key frames only
-        start, end = next(spans)
+    for packet, (start, end) in zip(packets, spans, strict=False):  # in order, as there are key frames only
         packet.duration = end - start  # FFmpeg cannot derive that of the last frame
         container.mux(packet)
 
 
 def resized(image: Image, short_side: int) -> Image:
-    """Shrink an image to the size of a copy; a small one only loses an odd row or column."""
-    height, width = _size(image.shape[0], image.shape[1], short_side)
+    """Shrink an image to the size of a copy: even sides of at least 2 pixels, not larger than the original's."""
+    scale = min(1.0, short_side / min(image.shape[:2]))
+    height, width = (max(2, min(2 * round(side * scale / 2), side // 2 * 2)) for side in image.shape[:2])
     if height <= image.shape[0] < height + 2 and width <= image.shape[1] < width + 2:
-        return np.ascontiguousarray(image[:height, :width])
+        return np.ascontiguousarray(image[:height, :width])  # a small one only loses an odd row or column
     # Area averaging came closest to a single resize from the original to a training crop.
     return np.asarray(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA), np.uint8)
-
-
-def _size(height: int, width: int, short_side: int) -> tuple[int, int]:
-    """Even sides of at least 2 pixels, not larger than the original's."""
-    scale = min(1.0, short_side / min(height, width))
-    sides = (min(2 * round(side * scale / 2), side // 2 * 2) for side in (height, width))
-    height, width = (max(2, side) for side in sides)
-    return height, width

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import cv2
@@ -13,7 +15,8 @@ from vidssl.errors import DecodeError, TooLargeError
 from vidssl.types import VideoMeta
 
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
-_NUMBERED = re.compile(r"(.*?)(\d+)")  # prefix and number
+_SUFFIXES = "|".join(map(re.escape, sorted(IMAGE_SUFFIXES)))
+_NUMBERED = re.compile(rf"(?!\.)(.*?)(\d+)(?:{_SUFFIXES})", re.IGNORECASE)  # prefix and number
 
 # Checked by content, so that a file of another kind never reaches a decoder, whatever its suffix.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
@@ -21,20 +24,15 @@ _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
 
 def frame_number(name: str) -> tuple[str, int] | None:
     """Split the name of an image into prefix and frame number; None without a number."""
-    stem, dot, suffix = name.rpartition(".")
-    match = _NUMBERED.fullmatch(stem)
-    if f"{dot}{suffix}".lower() not in IMAGE_SUFFIXES or match is None or name.startswith("."):
-        return None
-    return match[1], int(match[2])
+    match = _NUMBERED.fullmatch(name)
+    return match and (match[1], int(match[2]))
 
 
 def numbers_by_name(images: Sequence[str]) -> dict[str, list[int]]:
     """Frame numbers of the images of a folder, by prefix; empty unless most images have a number."""
     numbers: dict[str, list[int]] = {}
-    for image in images:
-        found = frame_number(image)
-        if found is not None:
-            numbers.setdefault(found[0], []).append(found[1])
+    for prefix, number in filter(None, map(frame_number, images)):
+        numbers.setdefault(prefix, []).append(number)
     return numbers if 2 * sum(map(len, numbers.values())) > len(images) else {}
 
 
@@ -60,13 +58,7 @@ def is_image(path: Path) -> bool:
 class FrameFolder:
     """Decoder for a folder of images, sorted by the number at the end of their names, however padded.
 
-    Args:
-        path: The folder; or an image, which is a video of one frame.
-        fps: Frames per second; 1 by default for a single image.
-        max_pixels: Largest height x width of an image.
-
-    Raises:
-        DecodeError: There are no images, their names give no unique order, they are too large, or fps is missing.
+    `path` can also be an image: a video of one frame, by default at 1 frame per second. A folder needs `fps`.
     """
 
     def __init__(self, path: Path, fps: float | None, max_pixels: int) -> None:
@@ -77,20 +69,16 @@ class FrameFolder:
         self._max_pixels = max_pixels
         width, height = self._size(self._files[0])
         if fps is None:
-            raise DecodeError(
-                f"{path}: a folder of images has no frame rate: set data.fps, or add a column fps to the list"
-            )
+            raise DecodeError(f"{path}: images have no frame rate: set data.fps, or add a column fps to the list")
         self.meta = VideoMeta(len(self._files), fps, height, width)
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
         """Yield (number, image) of the wanted frames."""
-        for number in wanted:
-            yield number, self._read(self._files[number])
+        return ((number, self._read(self._files[number])) for number in wanted)
 
     def iter_frames(self) -> Iterator[NDArray[np.uint8]]:
         """Yield all images."""
-        for file in self._files:
-            yield self._read(file)
+        return map(self._read, self._files)
 
     def close(self) -> None:
         """Do nothing: no file is open."""
@@ -105,42 +93,28 @@ class FrameFolder:
         except (OSError, ValueError):
             raise DecodeError(f"{file}: not an image, or damaged") from None
         if height * width > self._max_pixels:
-            raise TooLargeError(
-                f"{file}: {width}x{height} is more than {self._max_pixels} pixels; raise the limit if meant"
-            )
+            limit = f"more than {self._max_pixels} pixels"
+            raise TooLargeError(f"{file}: {width}x{height} is {limit}; raise the limit if meant")
         return width, height
 
     def _read(self, file: Path) -> NDArray[np.uint8]:
         self._size(file)
-        # Not cv2.imread: it gives no reason for a failure.
-        try:
-            content = np.fromfile(file, np.uint8)
-        except OSError as error:
-            raise DecodeError(f"{file}: {error.strerror}") from None
-        try:
-            image = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB) if content.size else None
-        except cv2.error:  # more pixels in its header than OpenCV reads at all
-            image = None
+        image = None
+        with suppress(OSError, cv2.error):  # cv2.error: more pixels in its header than OpenCV reads at all
+            image = cv2.imdecode(np.fromfile(file, np.uint8), cv2.IMREAD_COLOR_RGB)
         if image is None:
             raise DecodeError(f"{file}: not an image, or damaged")
         return np.asarray(image, np.uint8)
 
 
 def _in_order(path: Path) -> list[Path]:
-    numbered: dict[int, Path] = {}
-    prefixes: set[str] = set()
-    for file in path.iterdir():
-        found = frame_number(file.name)
-        if found is None:
-            continue
-        prefix, number = found
-        prefixes.add(prefix)
-        if len(prefixes) > 1:
-            shown = " and ".join(f"{each}N" for each in sorted(prefixes))
-            raise DecodeError(f"{path}: images are named {shown}: keep one kind per folder")
-        if number in numbered:
-            raise DecodeError(f"{path}: {numbered[number].name} and {file.name} are both frame {number}")
-        numbered[number] = file
+    found = [(frame_number(file.name), file) for file in path.iterdir()]
+    numbered = sorted((*number, file) for number, file in found if number is not None)  # (prefix, number, file)
     if not numbered:
         raise DecodeError(f"{path}: no numbered images in the folder ({', '.join(sorted(IMAGE_SUFFIXES))})")
-    return [numbered[number] for number in sorted(numbered)]
+    for (prefix, number, file), (other_prefix, other_number, other) in pairwise(numbered):
+        if prefix != other_prefix:
+            raise DecodeError(f"{path}: images are named {prefix}N and {other_prefix}N: keep one kind per folder")
+        if number == other_number:
+            raise DecodeError(f"{path}: {file.name} and {other.name} are both frame {number}")
+    return [file for _, _, file in numbered]

@@ -1,10 +1,9 @@
 """Packet index: which packet of a video file holds which frame, read in one pass without decoding.
 
 A file stores *packets*, one compressed frame each, in decoding order. A packet has up to two timestamps: `dts`, when
-it is decoded, and `pts`, when its frame is shown. They differ where there are *B-frames*, which refer to a later frame,
-so that this one is stored first. Frame i is the i-th frame in the order of presentation; sorting the packets by pts
-numbers them. AVI has no pts: there the types of the frames (B or not) give the order. Decoding can start at a *key
-frame* only, which refers to no other frame.
+it is decoded, and `pts`, when its frame is presented. They differ where there are *B-frames*, which refer to a later
+frame, so that this one is stored first. Sorting the packets by pts numbers the frames. AVI has no pts: there the types
+of the frames (B or not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
 
     packet            0   1   2   3   4   5   6
     type              I   P   B   B   P   B   B       I: key frame
@@ -14,9 +13,7 @@ frame* only, which refers to no other frame.
 import hashlib
 import logging
 import mmap
-import zipfile
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -45,8 +42,8 @@ class Packets:
     """The packets (P) of the first video stream of a file, in the order of the file, which is that of decoding."""
 
     meta: VideoMeta
-    # (P,) frame that the packet holds, in order of presentation; -1: a packet that is not shown. None: timestamps and
-    # types do not give the order; the frames are then counted as the decoder returns them.
+    # (P,) frame that the packet holds; -1: one that is not presented. None: timestamps and types do not give the order;
+    # the frames are then counted as the decoder returns them.
     frame_of: NDArray[np.int32] | None = None
     keys: NDArray[np.int32] | None = None  # (K,) packets at which decoding can start; the first is 0
     key_times: NDArray[np.int64] | None = None  # (K,) their timestamps, for seeks; None where seeking is unreliable
@@ -55,27 +52,16 @@ class Packets:
     def packet_of(self) -> NDArray[np.int32]:
         """(num_frames,) packet of each frame."""
         assert self.frame_of is not None
-        packets = np.empty(self.meta.num_frames, np.int32)
-        shown = np.flatnonzero(self.frame_of >= 0)
-        packets[self.frame_of[shown]] = shown
-        return packets
+        packets = np.argsort(self.frame_of).astype(np.int32)
+        return packets[-self.meta.num_frames :]  # those before are not presented
 
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
-    """Index the first video stream of an open container.
-
-    Args:
-        container: At its start; it is at its end afterwards.
-        path: The file.
-        max_pixels: As for `open_container`.
-
-    Raises:
-        DecodeError: The file cannot be read to its end, or holds no frame.
-    """
+    """Index the first video stream of a container at its start; it is at its end afterwards."""
     stream = container.streams.video[0]
     name = container.format.name
     codec = stream.codec_context
-    frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name))
+    frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name), lambda packet: _SHOWN)
     times, types, keys = array("q"), bytearray(), list[int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
@@ -87,24 +73,27 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         if packet.is_keyframe:
             keys.append(len(times))
         times.append(time)
-        types.append(_HIDDEN if packet.is_discard else frame_type(packet) if frame_type else _SHOWN)
+        types.append(_HIDDEN if packet.is_discard else frame_type(packet))
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    height, width = codec.height, codec.width
-    frame_of = None
-    if ordered:
-        order = _order_in_avi if name == "avi" else _order_by_pts
-        frame_of = order(np.array(times), np.frombuffer(types, np.uint8), codec)
+    stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
+    presented = _presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
+    frame_of = _order(presented, kinds) if ordered and presented is not None else None
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
-        return Packets(VideoMeta(_nonzero(_count(path, max_pixels), path), rate, height, width))
-    count = _nonzero(int(frame_of.max(initial=-1)) + 1, path)
-    if name != "avi":  # whose timestamps are frame numbers
-        rate = _frame_rate(np.array(times)[frame_of >= 0], float(stream.time_base), rate)
-    meta = VideoMeta(count, rate, height, width)
+        frame_of, count = None, _count(path, max_pixels)
+    else:
+        count = int(frame_of.max()) + 1
+        if name != "avi":  # whose timestamps are frame numbers
+            rate = _frame_rate(stamps[frame_of >= 0], float(stream.time_base), rate)
+    if count == 0:
+        raise DecodeError(f"{path}: the video stream has no frames")
+    meta = VideoMeta(count, rate, codec.height, codec.width)
+    if frame_of is None:
+        return Packets(meta)
     if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
         keys = keys[:1]  # containers without an index mark every packet as a key frame
     starts = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
-    return Packets(meta, frame_of, starts, None if name in _NO_SEEK else np.array(times)[starts])
+    return Packets(meta, frame_of, starts, None if name in _NO_SEEK else stamps[starts])
 
 
 def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> float:
@@ -115,22 +104,13 @@ def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> floa
     return header if abs(measured / header - 1) < 0.01 else measured
 
 
-def _nonzero(count: int, path: Path) -> int:
-    if count == 0:
-        raise DecodeError(f"{path}: the video stream has no frames")
-    return count
-
-
 def _count(path: Path, max_pixels: int) -> int:
     """Count the frames by decoding the file once, without conversion to RGB."""
-    count = 0
     with open_container(path, max_pixels) as container:
         try:
-            for _ in container.decode(container.streams.video[0]):
-                count += 1
+            return sum(1 for _ in container.decode(container.streams.video[0]))
         except av.FFmpegError as error:
-            raise DecodeError(f"{path}: frame {count} cannot be decoded: {error.strerror}") from None
-    return count
+            raise DecodeError(f"{path}: cannot decode: {error.strerror}; the file is damaged") from None
 
 
 # Types of frames and order of presentation -------------------------------------------------------------------
@@ -139,7 +119,7 @@ _HIDDEN, _SHOWN, _B_FRAME, _UNKNOWN = range(4)
 
 
 def _vp8_type(packet: Any) -> int:
-    """Read show_frame (RFC 6386, section 9.1): alternate reference frames are decoded but never shown."""
+    """Read show_frame (RFC 6386, section 9.1): alternate reference frames are decoded but never presented."""
     return _SHOWN if memoryview(packet)[0] >> 4 & 1 else _HIDDEN
 
 
@@ -159,36 +139,27 @@ _EMPTY_VOP = 19  # bytes; FFmpeg treats packets up to this size as empty frames
 _FRAME_TYPES: dict[tuple[str, str], Callable[[Any], int]] = {("", "vp8"): _vp8_type, ("avi", "mpeg4"): _mpeg4_type}
 
 
-def _order_by_pts(pts: NDArray[np.int64], types: NDArray[np.uint8], _: Any) -> NDArray[np.int32] | None:
-    """Number the shown frames by pts; None where two have the same."""
-    shown = np.flatnonzero(types == _SHOWN)
-    order = np.argsort(pts[shown], kind="stable")
-    if np.any(np.diff(pts[shown][order]) == 0):
+def _order(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
+    """Number the frames by time of presentation; None where two have the same."""
+    shown = np.flatnonzero(types != _HIDDEN)
+    order = np.argsort(times[shown], kind="stable")
+    if np.any(np.diff(times[shown][order]) == 0):
         return None
-    frame_of = np.full(len(pts), -1, np.int32)
+    frame_of = np.full(len(times), -1, np.int32)
     frame_of[shown[order]] = np.arange(len(shown))
     return frame_of
 
 
-def _order_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec: Any) -> NDArray[np.int32] | None:
-    """Number the frames of an AVI file: without B-frames in the order of the packets, else by the types (MPEG-4)."""
-    count = len(types)
-    if np.any(np.diff(dts) <= 0):
+def _presentation_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec: Any) -> NDArray[np.int64] | None:
+    """Times of presentation, counted in packets: as stored without B-frames, else by the types (MPEG-4 only)."""
+    times = np.arange(len(types))
+    if np.any(np.diff(dts) <= 0) or np.any(types == _UNKNOWN):
         return None
     if codec.name != "mpeg4":
-        return None if codec.codec.reorder else np.arange(count, dtype=np.int32)
-    if np.any(types == _UNKNOWN):
-        return None
-    frame_of = np.empty(count, np.int32)
-    held, number = 0, 0  # an I- or P-frame is held back, and shown when the next I- or P-frame is decoded
-    for packet in range(1, count):
-        if types[packet] == _B_FRAME:
-            frame_of[packet] = number
-        else:
-            frame_of[held], held = number, packet
-        number += 1
-    frame_of[held] = number
-    return frame_of
+        return None if codec.codec.reorder else times
+    held = np.flatnonzero(types != _B_FRAME)  # an I- or P-frame is presented when the next one is decoded
+    times[held] = [*held[1:], len(times)]
+    return times
 
 
 # Cache in memory and on disk ---------------------------------------------------------------------------------
@@ -197,17 +168,11 @@ _Key = tuple[str, int, int]  # path, size and modification time: a changed file 
 _CACHE_SIZE = 4096  # files; a few kB each
 _CACHE_FORMAT = 2  # of the files under data.cache
 _ARRAYS = ("frame_of", "keys", "key_times")
-_cache: OrderedDict[_Key, Packets] = OrderedDict()
+_cache: dict[_Key, Packets] = {}
 
 
 def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
-    """Return the index of a file from the cache of this process, else from `folder`, else from `read`.
-
-    Where the folder cannot be read or written, one warning is logged and each process indexes the files itself.
-
-    Raises:
-        DecodeError: From `read`.
-    """
+    """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
     if packets is None:
         file = _cache_file(folder, key) if folder else None
@@ -218,8 +183,7 @@ def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) 
                 _save(file, packets)
         _cache[key] = packets
         if len(_cache) > _CACHE_SIZE:
-            _cache.popitem(last=False)
-    _cache.move_to_end(key)
+            del _cache[next(iter(_cache))]
     return packets
 
 
@@ -237,10 +201,10 @@ def _load(file: Path) -> Packets | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        _warn_once("read", file, error)
+        _warn_once(file, error)
         return None
-    except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile):
-        return None  # a damaged file is written again
+    except Exception:  # a damaged file fails in many ways; it is written again
+        return None
 
 
 def _save(file: Path, packets: Packets) -> None:
@@ -251,18 +215,14 @@ def _save(file: Path, packets: Packets) -> None:
         with replacing(file) as content:
             np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
     except OSError as error:
-        _warn_once("write", file, error)
+        _warn_once(file, error)
 
 
 _warned = mmap.mmap(-1, 1)  # shared with forked workers: one warning for all of them
 
 
-def _warn_once(action: str, file: Path, error: OSError) -> None:
+def _warn_once(file: Path, error: OSError) -> None:
     if not _warned[0]:
         _warned[0] = 1
-        _log.warning(
-            "cannot %s data.cache %s: %s; each process reads the packets of such files itself",
-            action,
-            file.parent,
-            error.strerror or error,
-        )
+        reason = error.strerror or error
+        _log.warning("cannot use data.cache %s: %s; each process reads the packets itself", file.parent, reason)

@@ -1,14 +1,8 @@
 """Integrity check: decode a file completely and classify its defects.
 
-A truncated file and one with a wrong header are told apart by the sizes that containers store: MP4, MOV, AVI, Matroska
-and WebM record in their outermost header how many bytes they have. A file with fewer bytes, and with fewer frames or
-seconds than its header states or a decoding error, is `truncated`. A file with all its bytes that decodes to its end,
-but has another number of frames or seconds, is a `header mismatch`.
-
-Limits: FLV stores a duration but no size, so a file cut between two frames is a `header mismatch`. MPEG, transport
-streams, ASF and GIF store neither: cut within a frame they are a `decode error`, if the decoder notices; cut between
-two frames they are valid shorter videos. FFmpeg derives the duration of MP4 and MOV from the frames, so only a wrong
-number of frames is found there.
+A truncated file is distinguished from one with a wrong header by the sizes that containers store: with fewer bytes than
+its outermost header states, and with fewer frames or seconds or a decoding error, it is `truncated`; with all its bytes
+and another number of frames or seconds, it is a `header mismatch`.
 """
 
 import math
@@ -16,19 +10,20 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
 import av
+import numpy as np
 
-from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import open_container
 from vidssl.video.frame_folder import is_image
-from vidssl.video.reader import Video, open_video
+from vidssl.video.reader import open_video
 
 Fault = tuple[str, str]  # its name and the reason
+_OWN_NAMES = {TooLargeError: "oversized", NoVideoError: "no video stream", SeveralSizesError: "several sizes"}
 
 # The headers of these formats store no duration; FFmpeg estimates one.
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
@@ -39,65 +34,43 @@ _GAP = 10.0  # seconds between two frames that are a timestamp gap, if they are 
 def check_video(
     path: Path, fps: float, max_pixels: int, alive: Callable[[], None]
 ) -> tuple[VideoMeta | None, list[Fault]]:
-    """Decode every frame of a video and classify its defects.
+    """Decode every frame of a video file or image folder and classify its defects.
 
-    Args:
-        path: A file, or a folder of images.
-        fps: Frames per second of images.
-        max_pixels: Largest height x width; larger videos are refused from the header.
-        alive: Called after each packet and frame, for timeouts.
-
-    Returns:
-        The metadata, None where the video cannot be opened; and its faults: empty, not a video, no video stream,
-        oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
+    `fps` is that of images; `max_pixels` the largest height x width; `alive` is called after each packet and frame, for
+    timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
+    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
     """
     if not path.is_dir() and path.stat().st_size == 0:
         return None, [("empty", "the file has 0 bytes")]
     images = path.is_dir() or is_image(path)
     missing = None if images else missing_bytes(path)
-    contents, meta = _Contents(), None
-    sizes: list[Fault] = []
+    contents, meta, failure = _Contents(), None, None
     try:
         if not images:
             contents = _read(path, max_pixels, alive)
-        video = open_video(path, max_pixels=max_pixels, fps=fps)
-        meta = video.meta
-        failure, sizes = _decode(video, alive)
-    except TooLargeError as error:
-        return None, [("oversized", _reason(error, path))]
-    except NoVideoError as error:
-        return None, [("no video stream", _reason(error, path))]
+        with open_video(path, max_pixels=max_pixels, fps=fps) as video:
+            meta = video.meta
+            for _ in video.iter_frames():
+                alive()
+    except (TooLargeError, NoVideoError, SeveralSizesError) as error:
+        return meta, [(_OWN_NAMES[type(error)], _reason(error, path))]
     except DecodeError as error:
         failure = _reason(error, path)
-    if contents.cut or (missing and (failure or not contents.complete)):
-        reason = "; ".join(filter(None, (missing or "it ends within a packet", contents.shortfall, failure)))
-        return meta, [*sizes, ("truncated", reason)]
+    shortfall = contents.shortfall()
+    if contents.cut or (missing and (failure or shortfall is not None)):
+        reasons = (missing or "it ends within a packet", shortfall, failure)
+        return meta, [("truncated", "; ".join(filter(None, reasons)))]
     if failure:
-        return meta, [*sizes, ("decode error" if meta or contents.packets else "not a video", failure)]
-    return meta, [*sizes, *contents.mismatches()]
-
-
-def _decode(video: Video, alive: Callable[[], None]) -> tuple[str | None, list[Fault]]:
-    """Decode all frames. Returns the reason of a failure, and a fault if the frames have several sizes."""
-    shapes: dict[tuple[int, ...], None] = {}
-    failure = None
-    with video:
-        try:
-            for image in video.iter_frames():
-                shapes[image.shape] = None
-                alive()
-        except DecodeError as error:
-            failure = _reason(error, Path(video.path))
-    sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
-    return failure, [("several sizes", f"its frames are {sizes}")] if len(shapes) > 1 else []
+        return meta, [("decode error" if meta or contents.packets else "not a video", failure)]
+    return meta, contents.mismatches()
 
 
 @dataclass
 class _Contents:
     """What the header of a file states, and what its packets contain."""
 
-    header_frames: int = 0  # 0: not stated
-    header_seconds: float | None = None
+    stated: float | None = None  # length by the header; None: it states none
+    unit: str = "frames"  # of this length, or "s"
     packets: int = 0  # of the first video stream
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
@@ -105,56 +78,41 @@ class _Contents:
     cut: bool = False  # the file ends within the last packet
 
     @property
-    def seconds(self) -> float:
-        return max(self.end - self.start, 0.0)
+    def length(self) -> float:
+        """Length by the packets, in the unit of the header."""
+        return self.packets if self.unit == "frames" else max(self.end - self.start, 0.0)
 
-    @property
-    def complete(self) -> bool:
-        """Whether all frames that the header states are there; False if it states none."""
-        if self.header_frames:
-            return self.packets >= self.header_frames
-        frame = self.seconds / max(self.packets, 1)
-        return self.header_seconds is not None and self.seconds >= self.header_seconds - 1.5 * frame
-
-    @property
     def shortfall(self) -> str | None:
-        if self.header_frames > self.packets:
-            return f"{self.packets} of {self.header_frames} frames are there"
-        if self.header_seconds is not None and not self.complete:
-            return f"{self.seconds:.2f} of {self.header_seconds:.2f} s are there"
-        return None
+        """What the packets lack of the header's length; None: nothing; empty: the header states no length."""
+        if self.stated is None:
+            return ""
+        slack = 0 if self.unit == "frames" else 1.5 * self.length / max(self.packets, 1)
+        lacking = f"{self.length:.6g} of {self.stated:.6g} {self.unit} are there"
+        return lacking if self.length < self.stated - slack else None
 
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
         found = []
-        if self.header_frames:
-            if abs(self.header_frames - self.packets) > max(2, _TOLERANCE * self.header_frames):
-                reason = f"the header states {self.header_frames} frames, the file has {self.packets}"
-                found.append(("header mismatch", reason))
-        elif self.header_seconds is not None and math.isfinite(self.end):
-            # Some headers count from 0, some from the first frame.
-            off = min(abs(self.header_seconds - self.seconds), abs(self.header_seconds - self.end))
-            if off > max(1.0, _TOLERANCE * self.header_seconds):
-                reason = f"the header states {self.header_seconds:.2f} s, the file has {self.seconds:.2f} s"
-                found.append(("header mismatch", reason))
-        steps = [after - before for before, after in pairwise(sorted(self.times))]
-        if steps and max(steps) > max(_GAP, sum(steps) / 2):
-            found.append(("timestamp gap", f"one frame lasts {max(steps):.1f} of {sum(steps):.1f} s"))
+        if self.stated is not None:
+            # Seconds: some headers count from 0, some from the first frame.
+            least, other = (2, self.length) if self.unit == "frames" else (1, self.end)
+            off = min(abs(self.stated - self.length), abs(self.stated - other))
+            if off > max(least, _TOLERANCE * self.stated):
+                header = f"the header states {self.stated:.6g} {self.unit}"
+                found.append(("header mismatch", f"{header}, the file has {self.length:.6g}"))
+        steps = np.diff(np.sort(self.times))
+        if len(steps) and steps.max() > max(_GAP, steps.sum() / 2):
+            found.append(("timestamp gap", f"one frame lasts {steps.max():.1f} of {steps.sum():.1f} s"))
         return found
 
 
 def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
-    """Read the header and all packets.
-
-    Raises:
-        DecodeError: From `open_container`.
-    """
+    """Read the header and all packets."""
     with open_container(path, max_pixels) as container:
         video = container.streams.video[0]
-        seconds = None
-        if container.duration is not None and container.format.name not in _ESTIMATED:
-            seconds = container.duration / av.time_base
-        contents = _Contents(video.frames, seconds)
+        contents = _Contents(video.frames or None)
+        if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
+            contents = _Contents(container.duration / av.time_base, "s")
         # An unreadable packet is a decoding error later; here the readable ones are counted.
         with suppress(av.FFmpegError):
             for packet in container.demux():
@@ -184,16 +142,13 @@ _EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
 
 
 def missing_bytes(path: Path) -> str | None:
-    """Compare the size of a file with the one in its outermost headers.
+    """Compare the size of a file with the one in its outermost headers: what is missing, or None.
 
     MP4 and MOV are a sequence of boxes, one of which is the index; AVI is a sequence of RIFF chunks; Matroska and WebM
     are one segment. Each starts with its number of bytes. Other formats store no size.
-
-    Returns:
-        What is missing, without the name of the file; None if nothing is, or the format stores no size.
     """
     size = path.stat().st_size
-    end: int | None
+    end: int | None = None
     indexed = True
     with open(path, "rb") as file:
         head = file.read(12)
@@ -201,8 +156,8 @@ def missing_bytes(path: Path) -> str | None:
             end, indexed = _end_of_boxes(file, size)
         elif head[:4] == b"RIFF" and head[8:12] == b"AVI ":
             end = _end_of_riff(file, size)
-        else:
-            end = _end_of_segment(file) if head[:4] == _EBML else None
+        elif head[:4] == _EBML:
+            end = _end_of_segment(file)
     if end is not None and end > size:
         return f"its header states {end} bytes, it has {size}"
     return None if indexed else "its index (moov) is missing"

@@ -3,6 +3,7 @@
 import difflib
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from vidssl.config import Settings
-from vidssl.errors import ConfigError, DecodeError
+from vidssl.errors import ConfigError, DecodeError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.backends import open_decord, open_torchcodec
 from vidssl.video.container import open_container
@@ -46,10 +47,8 @@ class Video:
     """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
     def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
-        self.path = path
-        self.meta = meta
-        self._decoder = decoder
-        self._closed = False
+        self.path, self.meta = path, meta
+        self._decoder: Decoder | None = decoder
 
     def __enter__(self) -> "Video":
         return self
@@ -59,27 +58,20 @@ class Video:
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
-        if not self._closed:
-            self._closed = True
+        if self._decoder is not None:
             self._decoder.close()
+            self._decoder = None
 
     def _opened(self) -> Decoder:
-        if self._closed:
+        if self._decoder is None:
             raise ValueError(f"{self.path} is closed: open the video again to read its frames")
         return self._decoder
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
-        """Decode frames by number in one forward pass.
+        """Decode frames by number in one forward pass: (T, C, H, W) uint8 RGB, channels last in memory.
 
-        Args:
-            indices: (T,) in [0, num_frames), in any order, repeats allowed.
-
-        Returns:
-            (T, C, H, W) uint8 RGB, channels last in memory.
-
-        Raises:
-            DecodeError: An index is out of range, or the file is damaged before the last wanted frame.
-            ValueError: The video is closed.
+        `indices` (T,) are in any order, with repeats. An index beyond the video, or damage before the last wanted frame
+        is a DecodeError.
         """
         decoder = self._opened()
         numbers = np.asarray(indices, dtype=np.int64)
@@ -94,10 +86,7 @@ class Video:
         for number, image in decoder.fetch(list(row_of)):
             if found is None:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
-            if image.shape != found.shape[1:]:
-                shapes = (found.shape[1:], image.shape)
-                sizes = " and ".join(f"{width}x{height}" for height, width, _ in shapes)
-                raise DecodeError(f"{self.path}: its frames have several sizes: {sizes}")
+            self._check_size(image, found[0])
             found[row_of[number]] = image
             missing.discard(number)
         if missing or found is None:
@@ -107,20 +96,21 @@ class Video:
         return found.transpose(0, 3, 1, 2)
 
     def iter_frames(self) -> Iterator[Image]:
-        """Decode the whole video in one pass and yield its frames (H, W, 3) in order.
-
-        Raises:
-            DecodeError: The file is damaged, or has more or fewer frames than packets.
-            ValueError: The video is closed.
-        """
-        count = 0
+        """Decode the whole video in one pass and yield its frames (H, W, 3); any damage is a DecodeError."""
+        count, expected = 0, self.meta.num_frames
+        first: Image | None = None
         for image in self._opened().iter_frames():
+            first = image if first is None else first
+            self._check_size(image, first)
             yield image
             count += 1
-        if count != self.meta.num_frames:
-            raise DecodeError(
-                f"{self.path}: {count} frames decoded from {self.meta.num_frames} packets; the file is damaged"
-            )
+        if count != expected:
+            raise DecodeError(f"{self.path}: {count} frames decoded from {expected} packets; the file is damaged")
+
+    def _check_size(self, image: Image, first: Image) -> None:
+        if image.shape != first.shape:
+            sizes = " and ".join(f"{width}x{height}" for height, width, _ in (first.shape, image.shape))
+            raise SeveralSizesError(f"{self.path}: its frames have several sizes: {sizes}")
 
 
 def open_video(
@@ -134,17 +124,14 @@ def open_video(
     """Open a video and read its metadata, without decoding a frame.
 
     Args:
-        path: A local file, or a folder of images whose names end in the frame number. A single image is a video of one
-            frame.
+        path: A local file, an image, or a folder of images whose names end in the frame number.
         backend: "pyav", "decord" or "torchcodec"; not used for images.
         max_pixels: Largest height x width; larger videos are refused from the header.
         fps: Frames per second of images (default 1 for a single image); video files store their own.
         cache: Folder for the packet indices of files, shared by processes and runs.
 
     Raises:
-        DecodeError: The file is missing, damaged, too large, has no video stream, or the backend cannot return exact
-            frames for it.
-        ConfigError: The backend is unknown or not installed.
+        DecodeError: The file is no usable video, or the backend cannot return exact frames for it.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
@@ -171,21 +158,13 @@ def open_video(
         raise
 
 
-# A suggestion must cost less than decoding a video: a list may name thousands of missing files.
-_MAX_LISTED = 1000  # names in the folder; about 1 ms
-_MAX_COMPARED = 100  # names compared letter by letter; about 10 ms
+_MAX_COMPARED = 200  # names, about 20 ms: a list may name thousands of missing files
 
 
 def _similar_name(path: Path) -> str:
-    """Suggest a file of the same folder: the same name in another case, or the most similar one."""
-    try:
-        with os.scandir(path.parent) as entries:
-            names = [entry.name for entry in islice(entries, _MAX_LISTED + 1)]
-    except OSError:
-        return ""
-    if len(names) > _MAX_LISTED:
-        return ""
-    found = sorted(name for name in names if name.casefold() == path.name.casefold())
-    if not found and len(names) <= _MAX_COMPARED:
-        found = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {found[0]}?" if found else ""
+    """Suggest the file of a small folder with the most similar name, in upper or lower case."""
+    names: dict[str, str] = {}
+    with suppress(OSError), os.scandir(path.parent) as entries:
+        names = {entry.name.casefold(): entry.name for entry in islice(entries, _MAX_COMPARED + 1)}
+    near = difflib.get_close_matches(path.name.casefold(), names, n=1) if len(names) <= _MAX_COMPARED else []
+    return f"; did you mean {names[near[0]]}?" if near else ""

@@ -76,7 +76,7 @@ def test_fault_19_two_processes_go_on_as_if_nothing_had_been(straight, run_world
 # One process goes on with every toy in tests/engine/test_train.py.
 LONG = [
     (2, "sce", (ACCUMULATED,), TWICE),
-    *((2, name, (ACCUMULATED,), SHORT) for name in TOYS if name != "sce"),
+    *((2, name, (ACCUMULATED, "sync_bn=local"), SHORT) for name in TOYS if name != "sce"),
     (2, "moco", ("sync_bn=shuffle",), SHORT),
     (2, "frame_invariance_tracks", ("sync_bn=shuffle",), ONCE),  # the second tracks are made before step 9
     # With three, sums depend on how gradients are grouped: the first step must group them as all others do.

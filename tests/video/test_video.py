@@ -482,6 +482,7 @@ def stretched(source, path, copies, last):
     return path
 
 
+@pytest.mark.long
 def test_9_a_video_of_ten_hours(tmp_path, digits, write_video, numbered, number_of):
     source = write_video(tmp_path / "short.mp4", numbered(200), fps=5, gop=50)
     path = stretched(source, tmp_path / "long.mp4", 900, 0)

@@ -33,13 +33,15 @@ demo: .venv/.installed
 	done
 	$(BIN)/vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
-# The tests that take seconds each, in one process per core; test-all adds those that take longer, one at a time: most
-# start several processes of their own.
+# The tests that take seconds each, in one process per core; test-all adds those that take longer, and one at a time those
+# that start several processes of their own or measure memory.
+ALONE := tests/commands tests/data tests/distributed
 test: .venv/.installed-dev
 	$(PYTEST) -m "not long"
 
 test-all: test
-	$(BIN)/python -m pytest -m long
+	$(PYTEST) -m long $(ALONE:%=--ignore=%)
+	$(BIN)/python -m pytest -m long $(ALONE)
 
 check: .venv/.installed-dev
 	$(BIN)/ruff check .

@@ -1,5 +1,8 @@
 """What all tests share: the real videos, a small rendered set, and a way to write a video."""
 
+import fcntl
+import functools
+import gc
 import os
 import runpy
 from collections.abc import Callable, Iterator
@@ -12,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl import config
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
@@ -49,6 +53,38 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def small_heap() -> None:
+    """Let collections of garbage pass over what the imports have made: each would take a second."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def types_of_configs_are_kept() -> None:
+    """Make the type of a method's or network's config once, not for each config that a test binds."""
+    config.create_model = functools.cache(config.create_model)
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Make a file or folder that all processes of pytest share: `made_once("digits", render)` calls `render(path)`."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        path, done = shared / name, shared / f"{name}.done"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(shared / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                make(path)
+                done.touch()
+        return path
+
+    return made
+
+
 WORLD = runpy.run_path(str(Path(__file__).parent / "distributed" / "world.py"))
 
 
@@ -79,11 +115,10 @@ def real() -> Path:
 
 
 @pytest.fixture(scope="session")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def digits(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
     """The moving digits set of the toy configs, rendered once; not to be changed by a test."""
-    out = tmp_path_factory.mktemp("rendered") / "digits"
-    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
-    return out
+    settings = MovingDigits(train=40, test=16, frames=24, size=48, masks=True)
+    return made_once("toys/data", lambda path: ensure(path, settings))
 
 
 def _write_video(

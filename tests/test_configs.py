@@ -82,7 +82,7 @@ def test_the_tracker_of_the_papers_config_is_the_papers():
 
 @pytest.mark.parametrize("name", [name for name in CONFIGS if name.split("/")[1] in ("demo", "toy")])
 def test_demo_and_toy_data_get_rendered(name):
-    run = load_run(ROOT / name)
+    run = load(name)
     assert run.data.moving_digits is not None
     out = Path(run.data.moving_digits.out)
     rendered = {
@@ -97,12 +97,12 @@ def test_demo_and_toy_data_get_rendered(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_toy(name):
-    run = load_run(ROOT / "configs" / "toy" / f"{name}.yaml")
+    run = load(f"configs/toy/{name}.yaml")
     assert run.method.name == name and run.steps is not None and run.steps <= 20
 
 
 def test_toys_share_one_data_set():
     """One with masks lies elsewhere: a set that is there is not rendered again to add them."""
-    sets = [load_run(ROOT / name).data.moving_digits for name in CONFIGS if name.startswith("configs/toy/")]
+    sets = [load(name).data.moving_digits for name in CONFIGS if name.startswith("configs/toy/")]
     assert len({one for one in sets if not one.masks}) == 1
     assert len({one.model_copy(update={"masks": False, "out": ""}) for one in sets}) == 1

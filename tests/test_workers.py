@@ -42,6 +42,13 @@ def until(condition, seconds=10.0):
     return condition()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_heap():
+    """Let the collections of garbage around each test look at what the tests make only."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     """No test leaves a process, a zombie or an open file."""

@@ -423,7 +423,7 @@ def with_gaps(digits, tmp_path):
     return {name: tmp_path / "lists" / f"{name}.csv" for name in lists}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.long)])
 def test_4_allow_missing_measures_the_others_and_says_so(with_gaps, checkpoint, tmp_path, capsys, refused, workers):
     rest = ("--checkpoint", checkpoint, "--workers", workers)
     lists = ("--gallery", with_gaps["gallery"], "--query", with_gaps["query"])

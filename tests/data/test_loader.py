@@ -435,7 +435,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
     return told
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "timed out after 0.5 s, twice (data.timeout, --timeout)"
     names = ["07.mp4", "22.mp4"]
@@ -443,7 +443,7 @@ def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, sp
     assert len(told) == 4
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "its worker was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]

@@ -30,6 +30,7 @@ _server.set_forkserver_preload(
             for room in ("models", "methods", "engine", "commands")
             for path in (_PACKAGE / room).glob("[a-z]*.py")
         ),
+        "pytest",
         "pytorchvideo.models.resnet",
         "sklearn.datasets",
         "torch.utils.tensorboard",

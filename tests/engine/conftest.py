@@ -1,23 +1,31 @@
-"""One small rendered set for all tests of the engine, and runs on it."""
+"""Runs of the toy configs for all tests of the engine."""
 
 import runpy
 from pathlib import Path
 
 import pytest
 
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.engine.config_schema import load_run
 
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))
 EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
+GOLDEN = runpy.run_path(str(Path(__file__).with_name("golden.py")))
 
 
 @pytest.fixture(scope="session")
-def toy_folder(tmp_path_factory):
+def toy_folder(digits):
     """A folder whose `data` is the set that the toy configs ask for."""
-    folder = tmp_path_factory.mktemp("toy")
-    ensure(folder / "data", MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
-    return folder
+    return digits.parent
+
+
+@pytest.fixture(scope="session")
+def straight(made_once, digits):
+    """The folder of a run of 12 steps that nothing interrupted, `straight("sce")`; not to be changed by a test."""
+
+    def run(name):
+        return made_once(f"toys/golden/{name}", lambda _: GOLDEN["losses"](name, digits.parent))
+
+    return run
 
 
 @pytest.fixture

@@ -27,9 +27,14 @@ def golden_file(name: str) -> Path:
 def losses(name: str, folder: Path) -> list[float]:
     """Train a toy config in a folder and give the loss of each step; data that lie there are used again."""
     where = PLACES["placed"](name, folder / "data", folder / "golden" / name)
-    run = load_run(PLACES["CONFIGS"] / f"{name}.yaml", [*where, "seed=0", "log_every=1"])
+    run = load_run(PLACES["CONFIGS"] / f"{name}.yaml", [*where, "seed=0", "log_every=1", "checkpoint.keep=3"])
     train(run)
-    lines = (Path(run.output) / "metrics.jsonl").read_text().splitlines()
+    return logged_losses(Path(run.output))
+
+
+def logged_losses(output: Path) -> list[float]:
+    """The losses that a run logged."""
+    lines = (output / "metrics.jsonl").read_text().splitlines()
     return [line["loss"] for line in map(json.loads, lines) if "loss" in line]
 
 

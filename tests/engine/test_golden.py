@@ -13,12 +13,12 @@ PLACES = [min(1e-4 * 3**step, 0.2) for step in range(12)]
 
 
 @pytest.mark.parametrize("name", GOLDEN["TOYS"])
-def test_losses_are_those_of_the_golden_file(name, toy_folder):
+def test_losses_are_those_of_the_golden_file(name, straight):
     path = GOLDEN["golden_file"](name)
     assert path.exists(), f"run: python tests/engine/golden.py {name}"
     expected = json.loads(path.read_text())["loss"]
     assert len(expected) == 12 and len(set(expected)) == 12
-    for found, wanted, places in zip(GOLDEN["losses"](name, toy_folder), expected, PLACES, strict=True):
+    for found, wanted, places in zip(GOLDEN["logged_losses"](straight(name)), expected, PLACES, strict=True):
         assert found == pytest.approx(wanted, rel=places)
 
 

@@ -27,7 +27,8 @@ from vidssl.video import index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
-same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
+EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
+same, logged = EQUAL["same"], EQUAL["logged"]
 
 
 def state(path):
@@ -36,29 +37,43 @@ def state(path):
     return {key: value for key, value in content.items() if key not in ("config", "evaluated")}
 
 
-# 40 videos in batches of 8: 5 steps are an epoch. Two processes accumulate with every toy: tests/distributed.
-@pytest.mark.parametrize(
-    ("name", "more"),
-    [
-        *((name, ()) for name in TOYS),
-        ("sce", ("micro_batch_size=4",)),
-        ("simclr", ("micro_batch_size=4",)),
-        ("supervised", ("micro_batch_size=4",)),
-    ],
-)
-def test_fault_19_an_interrupted_run_is_a_straight_one(name, more, toy_run, metrics):
-    straight = train(toy_run(name, "straight", *more))
-    parts = toy_run(name, "parts", *more)
+def as_straight(last, output, straight):
+    """Assert that a run has ended as the straight one, and logged the same."""
+    same(state(last), state(straight / "checkpoints" / "last.pt"))
+    assert logged(output) == logged(straight)
+
+
+# 40 videos in batches of 8: 5 steps are an epoch. The second tracks are made before step 9.
+@pytest.mark.parametrize("name", ["sce", "frame_invariance_tracks"])
+def test_fault_19_an_interrupted_run_is_a_straight_one(name, straight, toy_run, tmp_path):
+    parts = toy_run(name, "parts")
     for until in (3, 5, 9, None):  # in the middle of an epoch, at its end, in the middle of the last but one
         last = train(parts, until)
         assert torch.load(last, weights_only=True)["step"] == (until or 12)
-    same(state(last), state(straight))
-    assert metrics("parts") == metrics("straight")
-    assert [line["step"] for line in metrics("parts")] == list(range(1, 13))
+    as_straight(last, tmp_path / "parts", straight(name))
+    assert [line["step"] for line in logged(tmp_path / "parts")] == list(range(1, 13))
 
 
-def test_fault_19_a_run_that_died_between_checkpoints(toy_run, metrics, monkeypatch):
-    straight = train(toy_run("sce", "straight"))
+# Two processes accumulate with every toy: tests/distributed.
+@pytest.mark.parametrize("name", ["sce", "simclr", "supervised"])
+def test_fault_19_an_interrupted_run_that_accumulates_is_a_straight_one(name, toy_run, tmp_path):
+    straight, parts = (toy_run(name, folder, "micro_batch_size=4", "steps=6") for folder in ("straight", "parts"))
+    train(straight)
+    train(parts, 3)
+    as_straight(train(parts), tmp_path / "parts", tmp_path / "straight")
+
+
+@pytest.mark.parametrize("name", [name for name in TOYS if name not in ("sce", "frame_invariance_tracks")])
+def test_fault_19_every_method_goes_on_from_its_checkpoint(name, straight, toy_run, tmp_path):
+    """All that is left of a run is the checkpoint of step 4, in the middle of the first epoch."""
+    newer = shutil.ignore_patterns("last.pt", "step-00000008.*", "step-00000012.*")
+    shutil.copytree(straight(name), tmp_path / "parts", ignore=newer)
+    assert checkpoint.newest_valid(tmp_path / "parts" / "checkpoints")["step"] == 4
+    as_straight(train(toy_run(name, "parts")), tmp_path / "parts", straight(name))
+
+
+def test_fault_19_a_run_that_died_between_checkpoints(straight, toy_run, metrics, tmp_path, monkeypatch):
+    expected = straight("sce")
     after_step = MomentumMethod.after_step
 
     def die(self, progress):
@@ -71,8 +86,7 @@ def test_fault_19_a_run_that_died_between_checkpoints(toy_run, metrics, monkeypa
         with pytest.raises(KeyboardInterrupt):
             train(toy_run("sce", "died"))
     assert [line["step"] for line in metrics("died")] == [1, 2, 3, 4, 5, 6]  # the checkpoint is that of step 4
-    same(state(train(toy_run("sce", "died"))), state(straight))
-    assert metrics("died") == metrics("straight")
+    as_straight(train(toy_run("sce", "died")), tmp_path / "died", expected)
 
 
 def test_a_finished_run_is_not_changed(toy_run, metrics):
@@ -225,10 +239,10 @@ def test_settings_of_where_and_how_fast_may_change(toy_run):
     assert again == last and torch.load(last, weights_only=True)["step"] == 2
 
 
-def test_fault_26_another_folder_of_tracks_is_refused(toy_run, tmp_path):
+def test_fault_26_another_folder_of_tracks_is_refused(straight, toy_run, tmp_path):
     """Other tracks make another run, and nothing else would tell."""
-    train(toy_run("frame_invariance_tracks", "made"), until=1)
-    folder, told = tmp_path / "made/tracks/step-00000000", "tracks.refresh=null"
+    folder, *_ = (straight("frame_invariance_tracks") / "tracks").glob("step-*")
+    told = "tracks.refresh=null"
     train(toy_run("frame_invariance_tracks", "a", told, f"tracks.folder={folder}"), until=1)
     other = shutil.copytree(folder, tmp_path / "other")
     with pytest.raises(CheckpointError, match=r"other settings: tracks\.folder .*, now .*other"):
@@ -242,15 +256,14 @@ def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
         train(toy_run("sce", "a", other, "data.moving_digits=null"))
 
 
-def test_fault_17_a_damaged_last_checkpoint_costs_steps_and_nothing_else(toy_run, metrics, caplog):
-    straight = train(toy_run("moco", "straight"))
+def test_fault_17_a_damaged_last_checkpoint_costs_steps_and_nothing_else(straight, toy_run, tmp_path, caplog):
+    expected = straight("moco")
     damaged = train(toy_run("moco", "damaged"), until=8).resolve()
     damaged.write_bytes(damaged.read_bytes()[:1000])
     with caplog.at_level(logging.INFO):
         last = train(toy_run("moco", "damaged"))
     assert "falling back" in caplog.text and "at step 4" in caplog.text
-    same(state(last), state(straight))
-    assert metrics("damaged") == metrics("straight")
+    as_straight(last, tmp_path / "damaged", expected)
 
 
 def test_fault_27_two_runs_in_one_output(toy_run, tmp_path):
@@ -414,18 +427,16 @@ def test_a_run_that_collapses_warns(collapsed, toy_run, caplog, monkeypatch):
     assert ("the keys have collapsed: effective rank 1.0" in caplog.text) is collapsed
 
 
-def test_a_cache_changes_nothing_and_is_filled(toy_run, tmp_path, monkeypatch):
+def test_a_cache_changes_nothing_and_is_filled(straight, toy_run, tmp_path, monkeypatch):
+    expected = straight("supervised")
     monkeypatch.setattr(index, "_cache", type(index._cache)())  # as in a new process
     cache = tmp_path / "cache"
-    cached, plain = (
-        state(train(toy_run("supervised", name, *more)))
-        for name, more in (("cached", (f"data.cache={cache}",)), ("plain", ()))
-    )
-    same(cached["method"], plain["method"])
+    as_straight(train(toy_run("supervised", "cached", f"data.cache={cache}")), tmp_path / "cached", expected)
     assert len(list(cache.rglob("*.npz"))) == 40
 
 
-def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_run, metrics, monkeypatch, caplog):
+def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(straight, toy_run, monkeypatch, caplog):
+    expected = straight("supervised")
     real, lost = checkpoint.save, []
 
     def full(folder, step, content, keep):
@@ -440,8 +451,7 @@ def test_fault_18_a_checkpoint_that_cannot_be_written_stops_the_run_or_not(toy_r
     with caplog.at_level(logging.WARNING):
         last = train(toy_run("supervised", "goes on", "checkpoint.on_error=continue"))
     assert lost == [4, 4, 8] and "cannot write step 8: No space left on device; the run continues" in caplog.text
-    monkeypatch.undo()
-    same(state(last)["method"], state(train(toy_run("supervised", "straight")))["method"])
+    same(state(last)["method"], state(expected / "checkpoints" / "last.pt")["method"])
 
 
 def test_fault_18_the_last_checkpoint_must_be_written(toy_run, monkeypatch):

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.methods import METHODS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "part_segmentation"
@@ -34,8 +33,6 @@ def plug_in():
 
 
 @pytest.fixture(scope="session")
-def digit_parts(tmp_path_factory):
+def digit_parts(digits):
     """The set of the toy config, with masks."""
-    out = tmp_path_factory.mktemp("digit_parts") / "set"
-    ensure(out, MovingDigits(train=40, test=16, frames=24, size=48, masks=True))
-    return out
+    return digits

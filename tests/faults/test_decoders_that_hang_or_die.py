@@ -18,7 +18,7 @@ from vidssl.errors import DataError, DecodeError
 from vidssl.video import reader
 from vidssl.video.decode import PyAV
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
 """kill -9 at random moments of a save, for real: a process that saves and saves is shot, and what it left is read."""
 
 import json
-import os
-import subprocess
-import sys
 
-# Imports torch once, then forks one saver after the other: that is milliseconds, where a new process is seconds.
+# Forks one saver after the other: that is milliseconds, where a new process is seconds.
 DRIVER = """
 import json, mmap, os, signal, struct, sys, time
 from pathlib import Path
@@ -89,17 +86,12 @@ for same, kills in ((False, 50), (True, 20)):
 """
 
 
-def test_fault_16_kills_inside_of_a_save(tmp_path):
+def test_fault_16_kills_inside_of_a_save(run_script, tmp_path):
     """50 while each save is of a new step, 20 while all are of the same and there is only that one file."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(tmp_path)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    for line in done.stdout.splitlines():
+    (tmp_path / "driver.py").write_text(DRIVER)
+    status, out, err = run_script(tmp_path / "driver.py", tmp_path / "runs", cwd=tmp_path)
+    assert status == 0, err
+    for line in out.splitlines():
         seen = json.loads(line)
         assert seen["temporary"] > 5  # in the middle of writing, not only between files
-    assert "Traceback" not in done.stderr and "falling back" not in done.stderr
+    assert len(out.splitlines()) == 2 and "Traceback" not in err and "falling back" not in err

@@ -1,10 +1,12 @@
 """The contract of methods, tested with every toy config: a new method is covered by its toy config."""
 
 import ast
+import copy
 import io
 import json
 import runpy
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,12 @@ toys = pytest.mark.parametrize("name", TOYS)
 
 def make(name):
     """A toy's method as a run makes it."""
+    run, method = made(name)
+    return run, copy.deepcopy(method)
+
+
+@cache
+def made(name):
     run = load_run(PLACES["CONFIGS"] / f"{name}.yaml")
     torch.manual_seed(run.seed)
     method = build(METHODS, run.method, build(BACKBONES, run.backbone))

@@ -387,9 +387,9 @@ def without_classifier(network):
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
-        ("r3d_18", (4, 32, 32)),
+        pytest.param("r3d_18", (4, 32, 32), marks=pytest.mark.long),
         ("mc3_18", (4, 32, 32)),
-        ("r2plus1d_18", (4, 32, 32)),
+        pytest.param("r2plus1d_18", (4, 32, 32), marks=pytest.mark.long),
         pytest.param("s3d", (16, 224, 224), marks=pytest.mark.long),
         ("swin3d_t", (4, 64, 64)),
         pytest.param("mvit_v2_s", (16, 224, 224), marks=pytest.mark.long),
@@ -412,7 +412,7 @@ def test_every_torchvision_video_network_is_distinguished_from_the_others(name):
     assert found.backbone == {"name": name} and 1 <= len(found.left) <= 4  # the classifier
 
 
-@pytest.fixture(scope="module", params=["resnet18", "resnet50"])
+@pytest.fixture(scope="module", params=["resnet18", pytest.param("resnet50", marks=pytest.mark.long)])
 def resnet(request):
     torch.manual_seed(1)
     return request.param, unlike(torchvision.models.get_model(request.param, weights=None))

@@ -1,7 +1,6 @@
 """What all tests share: the real videos, a small rendered set, and a way to write a video."""
 
 import fcntl
-import functools
 import gc
 import os
 import runpy
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl import config
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
@@ -58,12 +56,6 @@ def small_heap() -> None:
     """Let collections of garbage pass over what the imports have made: each would take a second."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def types_of_configs_are_kept() -> None:
-    """Make the type of a method's or network's config once, not for each config that a test binds."""
-    config.create_model = functools.cache(config.create_model)
 
 
 @pytest.fixture(scope="session")

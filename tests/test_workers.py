@@ -360,6 +360,7 @@ def test_workers_stay_when_the_thread_that_started_them_ends(failures):
 FILES = """
 import mmap, multiprocessing.popen_fork, os, resource, time  # all that must be read before it is nobody
 import numpy as np
+import torch
 from vidssl.errors import DataError
 from vidssl.workers import ordered
 if os.geteuid() == 0:  # root has no limit

@@ -24,3 +24,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'vidssl' has no attribute '{name}'")
     value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

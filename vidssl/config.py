@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
@@ -27,12 +28,14 @@ Tree = dict[str, Any]
 
 def choice(registry: Registry[Any]) -> Any:
     """Make the type of a field that names an entry of a registry and holds its config: `{name: sce, …}`."""
-    models = []
-    for name in registry:
-        literal: Any = Literal[name]
-        entry = registry[name]
-        models.append(create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...)))
-    return Annotated[Union[tuple(models)], Field(discriminator="name")]  # noqa: UP007 - built at run time
+    models = tuple(_named_config(registry[name], name) for name in registry)
+    return Annotated[Union[models], Field(discriminator="name")]  # noqa: UP007 - built at run time
+
+
+@cache
+def _named_config(entry: Any, name: str) -> Any:
+    literal: Any = Literal[name]
+    return create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...))
 
 
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:

@@ -73,5 +73,5 @@ def test_settings_of_copies_that_cannot_be_read(go_on, toy_folder, tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(toy_folder / "data/videos", moved / "videos")
     (moved / "shrink.json").write_text("{")
-    with pytest.raises(DataError, match=r"shrink\.json does not hold the settings"):
+    with pytest.raises(DataError, match=r"cannot read the settings of shrunk copies in .*shrink\.json"):
         go_on(1, moved)

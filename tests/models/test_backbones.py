@@ -209,7 +209,7 @@ def test_unknown_name():
 def test_unknown_setting():
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'width'\?\)"):
         build_backbone("resnet3d18", widht=8)
-    with pytest.raises(ConfigError, match=r"r3d_18 has no width, .*; there are: name"):
+    with pytest.raises(ConfigError, match=r"backbone.width: unknown key; there are: name"):
         build_backbone("r3d_18", width=8)
     with pytest.raises(ConfigError, match=r"backbone.width: .*greater than or equal to 4, got 3"):
         build_backbone("resnet3d18", width=3)

@@ -23,7 +23,7 @@ from torch import nn
 
 from vidssl.losses import margin_nce, unit
 from vidssl.methods import Method
-from vidssl.methods.interclr import Inter, InterBranch
+from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.randomness import generator
 from vidssl.schedule import constant

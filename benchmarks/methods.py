@@ -30,10 +30,10 @@ from torch.profiler import ProfilerActivity, profile
 from train_step import PIXELS, Ours
 
 from vidssl.atomic import replacing
-from vidssl.data.loader import to_device
+from vidssl.data.to_device import to_device
 from vidssl.methods import METHODS, Method
-from vidssl.methods.interclr import Inter
-from vidssl.methods.jigsaw import Jigsaw
+from vidssl.methods.interclr_branch import Inter
+from vidssl.methods.jigsaw_branch import Jigsaw
 from vidssl.models import build_backbone
 from vidssl.types import Batch
 

@@ -31,7 +31,7 @@ from vidssl.data.samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.randomness import generator
 from vidssl.video import open_video
-from vidssl.video.encode import resized
+from vidssl.video.encode_key_frames import resized
 
 SIZES = {128: 112, 256: 224}  # short side of the copies, and side of the crops that are cut from them
 QUALITIES = (15, 18, 21, 24)

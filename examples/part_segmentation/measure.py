@@ -28,7 +28,8 @@ from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import add_input, add_network_options, parse, print_results
 from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject, network_options
-from vidssl.data.loader import eval_loader, to_device
+from vidssl.data.loader import eval_loader
+from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in

@@ -15,10 +15,10 @@ import torch
 
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.results import over_splits
 from vidssl.commands.retrieval import retrieve
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
+from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network as measure
 from vidssl.commands.test import measure_parsed, summary
 from vidssl.commands.train import train_splits
@@ -446,7 +446,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
     monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
-    monkeypatch.setattr("vidssl.engine.feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr("vidssl.engine.synchronised_batches.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert train_splits(toy, splits, (1, 2))[0] == results
 
 

@@ -16,7 +16,7 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
-from vidssl.data.synthetic.factors import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
+from vidssl.data.synthetic.digit_motion import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
 from vidssl.data.synthetic.moving_digits import (
     PARTS,
     SEEN,

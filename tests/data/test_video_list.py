@@ -8,7 +8,7 @@ import pytest
 
 from vidssl.data.video_list import check_beside, copy_list, read_list, write_lists
 from vidssl.errors import DataError
-from vidssl.evaluation.measure import own_rows
+from vidssl.evaluation.list_checks import own_rows
 
 AWKWARD = [
     "a#b.mp4",

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from vidssl import distributed
-from vidssl.data.loader import eval_loader, to_device
+from vidssl.data.loader import eval_loader
 from vidssl.data.samplers import ClipSettings
+from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract

@@ -8,7 +8,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.measure import check_measurable, own_rows
+from vidssl.evaluation.list_checks import check_measurable, own_rows
 from vidssl.evaluation.protocols import KNN, PROTOCOLS, LinearSVM, LowShot, Retrieval, Uniformity
 from vidssl.randomness import generator
 from vidssl.types import Features

@@ -11,9 +11,10 @@ import torch
 from PIL import Image
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import Loader, eval_loader, to_device
+from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.samplers import Center, Random
 from vidssl.data.step_sampler import StepSampler
+from vidssl.data.to_device import to_device
 from vidssl.data.video_list import copy_list, read_list, write_lists
 from vidssl.errors import DataError
 from vidssl.randomness import generator

@@ -6,13 +6,14 @@ from dataclasses import fields
 from pathlib import Path, PurePath
 
 from vidssl import distributed
-from vidssl.analysis.object_occlusion import read_boxes
-from vidssl.analysis.scores import Measure, score_features
-from vidssl.analysis.transformed_features import TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.analysis.covered_videos import read_boxes
+from vidssl.analysis.score_transformations import Measure, score_features
+from vidssl.analysis.trajectories import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.atomic import check_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, for_splits, format_count, format_table
+from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import choose_device

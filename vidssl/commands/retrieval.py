@@ -25,7 +25,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.measure import check_classes, own_rows
+from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
 from vidssl.types import Features, VideoRecord

@@ -21,7 +21,7 @@ from vidssl.data.video_list import VideoList, copy_list, place_of_copy, read_lis
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress
-from vidssl.video.encode import encode_key_frames
+from vidssl.video.encode_key_frames import encode_key_frames
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS, open_video
 from vidssl.workers import ItemGuard, ordered

@@ -14,14 +14,16 @@ from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, for_splits, format_count, write_csv
+from vidssl.commands.results import Results, existing_results, format_count, write_csv
+from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
-from vidssl.evaluation.measure import Measurement, check_measurable, check_names, chosen_protocols, measure
+from vidssl.evaluation.list_checks import check_measurable, check_names
+from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.viz.confusion import confusion_matrix

@@ -7,7 +7,8 @@ from pathlib import Path
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions
-from vidssl.commands.results import Results, over_splits
+from vidssl.commands.results import Results
+from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.engine import train as engine
 from vidssl.engine.config_schema import Run, choose_device, load_run
@@ -15,7 +16,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
-from vidssl.evaluation.measure import check_disjoint
+from vidssl.evaluation.list_checks import check_disjoint
 from vidssl.methods import METHODS
 
 

@@ -9,7 +9,8 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.measure import check_measurable, check_names, chosen_protocols, measure
+from vidssl.evaluation.list_checks import check_measurable, check_names
+from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.methods.base import METHODS, Method
 from vidssl.video.reader import DecodeSettings
 

@@ -19,7 +19,6 @@ from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, choose_device
-from vidssl.engine.feed import Feed
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
@@ -28,6 +27,7 @@ from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.engine.status import Status
+from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import CheckpointError, ConfigError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone

@@ -10,10 +10,10 @@ from vidssl import distributed
 from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.config_schema import Run
-from vidssl.engine.feed import Feed
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
+from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics
 

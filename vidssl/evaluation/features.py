@@ -10,8 +10,9 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.loader import eval_loader, normalised, on_device
+from vidssl.data.loader import eval_loader
 from vidssl.data.samplers import ClipSettings, Uniform
+from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone

@@ -1,21 +1,19 @@
-"""Measure a network: check that lists fit, extract their features once, then run every protocol on them."""
+"""Measure a network: extract the features of lists once, then run every protocol on them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from vidssl import distributed
 from vidssl.config import build
-from vidssl.data.list_paths import RealPath
 from vidssl.data.video_list import VideoList
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips, extract
+from vidssl.evaluation.list_checks import check_measurable, own_rows
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
-from vidssl.types import VideoRecord
 
 
 @dataclass(frozen=True)
@@ -93,84 +91,3 @@ def measure(
         }
 
     return Measurement(distributed.on_main(compute), galleries, queries, g.missing if g else (), q.missing)
-
-
-def check_measurable(
-    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList, classes: int
-) -> None:
-    """Check that protocols can measure a network with `classes` (0: no classifier), before features are extracted.
-
-    Raises:
-        ConfigError: A protocol needs a gallery or a classifier, and there is none or it does not fit.
-        DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
-    """
-    needed = max(len(query.classes), int(query.labels.max()) + 1)
-    for name, protocol in protocols.items():
-        if protocol.probabilities and (needed > classes or len(query.classes) not in (0, classes)):
-            raise ConfigError(
-                f"protocol {name} needs a classifier of {needed} classes for {query.path}, and this network has "
-                f"{f'one of {classes}' if classes else 'none'}: train one with the method supervised, or use knn"
-            )
-        if protocol.gallery and gallery is None:
-            raise ConfigError(f"protocol {name} compares with training videos: give their list too")
-        for videos in (gallery, query):
-            if protocol.labels and videos is not None and (videos.labels < 0).any():
-                raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
-    if gallery is None:
-        return
-    check_classes(gallery, query)
-    learning = {name: protocol for name, protocol in protocols.items() if protocol.learns}
-    if learning:
-        check_disjoint(gallery, query, ", ".join(learning))
-    for protocol in learning.values():
-        protocol.check(torch.from_numpy(gallery.labels))
-
-
-def check_classes(gallery: VideoList, query: VideoList) -> None:
-    """Raise a DataError if two lists have different classes."""
-    if gallery.classes != query.classes:
-        raise DataError(
-            f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
-            f"{len(query.classes)} classes): a label must mean the same in both"
-        )
-
-
-def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
-    """Raise a DataError if a class of a list has another name than `where`; without names on one side all is fine."""
-    for n, (name, other) in enumerate(zip(videos.classes, names, strict=False)):
-        if name != other:
-            raise DataError(f"label {n} is {name!r} in {videos.path} and was {other!r} {where}: test on the same data")
-
-
-def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
-    """Raise a DataError if a tested video, or a span that overlaps it, is in the training list of the `learner`."""
-    own = own_rows(train, query)
-    if len(own):
-        raise DataError(
-            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {train.path} too, the first "
-            f"{query.names[int(own[0, 0])]!r}: {learner} would be tested on training videos; use disjoint lists"
-        )
-
-
-def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
-    """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
-
-    Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as
-    different videos.
-    """
-    real_path = RealPath()
-    rows: dict[str | None, list[int]] = {}
-    for n, record in enumerate(gallery.records):
-        rows.setdefault(real_path(record.path), []).append(n)
-    pairs = [
-        (n, row)
-        for n, record in enumerate(query.records)
-        for row in rows.get(real_path(record.path), ())
-        if _overlap(record, gallery.records[row])
-    ]
-    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
-
-
-def _overlap(one: VideoRecord, other: VideoRecord) -> bool:
-    start = max(one.start or 0.0, other.start or 0.0)
-    return all(record.end is None or start < record.end for record in (one, other))

@@ -17,8 +17,8 @@ from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Encoded, Method
-from vidssl.methods.interclr import Inter, InterBranch
-from vidssl.methods.jigsaw import Jigsaw, JigsawBranch
+from vidssl.methods.interclr_branch import Inter, InterBranch
+from vidssl.methods.jigsaw_branch import Jigsaw, JigsawBranch
 from vidssl.methods.queue import KeyQueue
 from vidssl.methods.statistics import key_statistics
 from vidssl.models.backbones import Backbone

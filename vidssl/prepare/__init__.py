@@ -1,14 +1,14 @@
 """Data sets to video lists: one module for each data set or list format."""
 
-from vidssl.prepare.chunks import prepare_chunks
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
 from vidssl.prepare.other_projects import FORMS, prepare_list
 from vidssl.prepare.ssv2 import prepare_ssv2
-from vidssl.prepare.torchvision_sets import prepare_torchvision
+from vidssl.prepare.torchvision_images import prepare_torchvision
 from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
+from vidssl.prepare.video_chunks import prepare_chunks
 
 __all__ = [
     "FORMS",

@@ -10,7 +10,7 @@ from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files, quoted
-from vidssl.prepare.splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
+from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from vidssl.config import Settings
-from vidssl.data.loader import normalised
+from vidssl.data.to_device import normalised
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_means
 from vidssl.tracking.proposals import Boxes, Search

@@ -1,4 +1,4 @@
-"""Optional decoders of other packages: they return the same frames as PyAV, or refuse the file with the reason."""
+"""The decoders to choose from: PyAV, and those of other packages that return the same frames or refuse the file."""
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.video.decode import Decoder, Image
+from vidssl.video.decode import Decoder, Image, PyAV
 from vidssl.video.index import Packets
 
 T = TypeVar("T")
@@ -120,3 +120,10 @@ def _package(name: str, remedy: str, works: Callable[[Any], bool] = lambda packa
         if works(package):
             return package
     raise ConfigError(f"backend {name.partition('.')[0]} cannot be loaded: {remedy}; or use backend pyav")
+
+
+BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
+    "pyav": PyAV,
+    "decord": open_decord,
+    "torchcodec": open_torchcodec,
+}

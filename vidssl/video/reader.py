@@ -2,11 +2,11 @@
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,11 @@ from pydantic import Field
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
-from vidssl.video.backends import open_decord, open_torchcodec
+from vidssl.video.backends import BACKENDS
 from vidssl.video.container import open_container
-from vidssl.video.decode import Decoder, Image, PyAV
+from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
-from vidssl.video.index import Packets, cached_packets, read_packets
+from vidssl.video.index import cached_packets, read_packets
 
 MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded
 
@@ -34,13 +34,6 @@ class DecodeSettings(Settings):
     def open(self, record: VideoRecord) -> "Video":
         """Open the video of a record, as `open_video` does."""
         return open_video(record.path, self.backend, fps=record.fps or self.fps, cache=self.cache)
-
-
-BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
-    "pyav": PyAV,
-    "decord": open_decord,
-    "torchcodec": open_torchcodec,
-}
 
 
 class Video:

@@ -22,7 +22,16 @@ from pydantic import Field
 
 from vidssl.atomic import creating_folder
 from vidssl.config import Settings, differences
-from vidssl.data.synthetic.factors import COLOURS, MOTIONS, TEXTURE_EDGE, TEXTURES, Factors, camera, draw_factors, track
+from vidssl.data.synthetic.digit_motion import (
+    COLOURS,
+    MOTIONS,
+    TEXTURE_EDGE,
+    TEXTURES,
+    Factors,
+    camera,
+    draw_factors,
+    track,
+)
 from vidssl.data.video_list import write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress

@@ -17,7 +17,7 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS, Method
 from vidssl.methods.base import Encoded
-from vidssl.methods.interclr import Inter, InterBranch
+from vidssl.methods.interclr_branch import Inter, InterBranch
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.models import Head
 from vidssl.schedule import Schedule, constant
@@ -92,7 +92,7 @@ def pool(sampling, query, label, labels, rows):
 @pytest.mark.parametrize("block", [1, 2**23])  # one query at a time, and all at once
 @pytest.mark.parametrize("sampling", ["hard", "semihard", "random", "semieasy"])
 def test_negatives_are_drawn_from_their_pool_and_equally_often(sampling, block, monkeypatch):
-    monkeypatch.setattr("vidssl.methods.interclr._BLOCK", block)
+    monkeypatch.setattr("vidssl.methods.interclr_branch._BLOCK", block)
     unseen = (7, 30)
     inter, bank, host = begun(unseen=unseen, sampling=sampling)
     labels, rows = inter.clusters.labels.tolist(), bank.rows.double().tolist()

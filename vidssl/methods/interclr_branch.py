@@ -14,7 +14,8 @@ from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import Branch, Encoded, Method
-from vidssl.methods.memory_bank import MemoryBank, OnlineKMeans
+from vidssl.methods.memory_bank import MemoryBank
+from vidssl.methods.online_kmeans import OnlineKMeans
 from vidssl.randomness import RngStream
 from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch

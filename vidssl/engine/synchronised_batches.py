@@ -11,7 +11,8 @@ import torch
 from vidssl import distributed
 from vidssl.atomic import write_whole
 from vidssl.config import Tree
-from vidssl.data.loader import Loader, on_device
+from vidssl.data.loader import Loader
+from vidssl.data.to_device import on_device
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import DataError, Interrupted, VidsslError, first_few

@@ -1,0 +1,77 @@
+"""Measurements for several splits or seeds: `{split}` in arguments, and mean and spread of the results."""
+
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from vidssl import distributed
+from vidssl.atomic import write_json
+from vidssl.commands.results import Results
+from vidssl.engine.config_schema import choose_device
+from vidssl.errors import ConfigError
+
+# What each split has its own of, beside numbers.
+_PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
+
+
+def for_splits(
+    parsed: Namespace,
+    measure: Callable[[Namespace], Results],
+    check: Callable[[Namespace], object] = lambda parsed: None,
+) -> Results:
+    """Measure once, or with `--splits` once per split, whose number replaces `{split}` in all arguments.
+
+    `check` finds errors of any split before the first one is measured.
+    """
+    if parsed.splits is None:
+        return measure(parsed)
+    of_split = {split: Namespace(**_fill(vars(parsed), split)) for split in parsed.splits}
+    if of_split[parsed.splits[0]] == parsed:
+        raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+
+    def one(split: int, folder: Path) -> Results:
+        of_split[split].out = folder
+        return measure(of_split[split])
+
+    with distributed.joined(choose_device(parsed.device)):
+        for arguments in of_split.values():
+            check(arguments)
+        return over_splits(parsed.splits, parsed.out, one)
+
+
+def _fill(value: Any, split: int) -> Any:
+    """Put the number of a split for `{split}` in all texts and paths."""
+    if isinstance(value, dict):
+        return {name: _fill(each, split) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_fill(each, split) for each in value]
+    return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
+
+
+def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
+    """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
+
+    It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
+    split), and the rest from the results of the first split.
+    """
+    found = {split: one(split, out / f"split{split}") for split in splits}
+    own = {
+        str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}
+        for split, results in found.items()
+    }
+    first = found[splits[0]]
+    columns = {
+        name: [results[name] for results in found.values()]
+        for name, value in first.items()
+        if isinstance(value, float) and all(name in results for results in found.values())
+    }
+    results = {
+        "splits": own,
+        "mean": {name: mean(column) for name, column in columns.items()},
+        "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
+        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT, "request"}},
+    }
+    distributed.on_main(lambda: write_json(out / "results.json", results))
+    return results

@@ -1,0 +1,65 @@
+"""The way of batches to the device: copies that overlap with computation, and normalisation."""
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from vidssl.data.loader import Loader
+from vidssl.types import Batch
+
+
+def on_device(
+    loader: Loader, device: torch.device, mean: Sequence[float] | None = None, std: Sequence[float] = (1.0,)
+) -> Generator[Batch, None, None]:
+    """Yield the batches of a loader on a device, as `to_device` does.
+
+    On a GPU each batch is copied, as uint8 from pinned memory on a separate stream, while the previous one is used.
+    """
+    move = partial(to_device, device=device, mean=mean, std=std)
+    with closing(iter(loader)) as batches:
+        if device.type != "cuda":
+            yield from map(move, batches)
+            return
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+        def copy(batch: Batch) -> tuple[Batch, torch.cuda.Event]:
+            with torch.cuda.stream(side):
+                return move(batch.map(Tensor.pin_memory)), side.record_event()
+
+        def arrived(batch: Batch, event: torch.cuda.Event) -> Batch:
+            stream = torch.cuda.current_stream(device)
+            stream.wait_event(event)
+            for tensor in (*batch.views, batch.label, batch.index, batch.boxes, batch.mask):
+                if tensor is not None:
+                    tensor.record_stream(stream)
+            return batch
+
+        previous: tuple[Batch, torch.cuda.Event] | None = None
+        for copied in chain(map(copy, batches), [None]):
+            if previous is not None:
+                yield arrived(*previous)
+            previous = copied
+
+
+def to_device(
+    batch: Batch, device: torch.device, mean: Sequence[float] | None = None, std: Sequence[float] = (1.0,)
+) -> Batch:
+    """Move a batch to the device; masks become int64 and, unless `mean` is None, the views are normalised."""
+    moved = batch.map(lambda tensor: tensor.to(device, non_blocking=True))
+    views = moved.views if mean is None else tuple(normalised(view, mean, std) for view in moved.views)
+    return replace(moved, views=views, mask=None if moved.mask is None else moved.mask.long())
+
+
+def normalised(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Convert a uint8 view (B, T, C, S, S) to normalised float (B, C, T, S, S), `channels_last_3d` in memory.
+
+    `mean` and `std` are those of values in [0, 1]: one for each channel, or one for all.
+    """
+    shift = torch.tensor(mean, device=view.device).view(1, -1, 1, 1, 1)
+    scale = torch.tensor(std, device=view.device).view(1, -1, 1, 1, 1)
+    return (view.permute(0, 2, 1, 3, 4).float() / 255 - shift) / scale

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.firing_invariance import class_invariance, firing_invariance
 from vidssl.analysis.score_transformations import Measure
+from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
 from vidssl.commands.analyze import measure_parsed, summary
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.data.video_list import read_list

@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from vidssl.analysis import firing_invariance as module
-from vidssl.analysis.firing_invariance import class_invariance, firing_invariance
+from vidssl.analysis import unit_invariance as module
+from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 

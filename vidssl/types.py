@@ -82,7 +82,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         for view in self.views:
-            if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3:
+            if view.dtype != np.uint8 or view.ndim != 4 or view.shape[1] != 3 or view.shape[2] != view.shape[3]:
                 raise ValueError(f"a view is (T, 3, S, S) uint8, got {view.shape} {view.dtype}")
         if self.boxes is not None and self.boxes.shape != (len(self.views), 4):
             raise ValueError(f"{self.boxes.shape} boxes for {len(self.views)} views")

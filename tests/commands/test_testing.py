@@ -362,21 +362,12 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     script.write_text("import sys; from vidssl.commands import run; run(sys.argv[1], sys.argv[2:])")
     told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
-    test = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt", f"{digits}/motion/test.csv"]
-    test += [
-        "--out",
-        "o",
-        "--clips",
-        "1",
-        "--crops",
-        "1",
-        "--workers",
-        "0",
-        "--protocol",
-        "mean_of_features",
-        "times=2.0",
-    ]
-    for words in (("train", *told), ("test", *test)):  # in a process each
+    test = [f"{digits}/motion/test.csv", *"--out o --clips 1 --crops 1 --workers 0".split()]
+    test += ["--protocol", "mean_of_features", "times=2.0"]
+    checkpoint = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt"]
+    # A protocol that the config does not name.
+    untrained = ["--checkpoint", "random", "--cfg", str(CONFIGS / "toy/moco.yaml"), "--imports", "my_protocols"]
+    for words in (("train", *told), ("test", *test, *checkpoint), ("test", *test, *untrained)):  # in a process each
         status, _, err = run_script(script, *words, cwd=tmp_path)
         assert status == 0, err
     assert json.loads((tmp_path / "o/results.json").read_text())["mean_of_features"] > 0
@@ -389,7 +380,7 @@ def measure_splits(options, videos, out, splits, train=None, protocols=()):
     """As `vidssl test --splits` does."""
     words = [f"{name}={value}" if name != "name" else value for told in protocols for name, value in told.items()]
     told = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
-    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits]))
+    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits], imports=[]))
 
 
 def test_mean_and_spread(tmp_path):

@@ -34,6 +34,7 @@ def test(parser: ArgumentParser) -> None:
     parser.add_argument("--train-list", type=Path, help="training videos, for the protocols that need them")
     text = "protocols, each followed by its settings: accuracy, knn, lowshot, retrieval, svm, uniformity"
     parser.add_argument("--protocol", nargs="+", metavar=("NAME", "KEY=VALUE"), help=text)
+    parser.add_argument("--imports", nargs="+", default=[], metavar="MODULE", help="modules with your own protocols")
     add_splits(parser, "test")
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json, tables and images")
 

@@ -19,7 +19,7 @@ from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import Run, choose_device
+from vidssl.engine.config_schema import Run, choose_device, import_modules
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
@@ -38,6 +38,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> Results:
     """Measure a network as the arguments describe, for one split or several."""
+    import_modules(parsed.imports, "--imports")
     protocols = None
     if parsed.protocol is not None:
         protocols, overrides = protocol_choices(parsed.protocol)

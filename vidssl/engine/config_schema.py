@@ -172,12 +172,17 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
 
 def bind_run(tree: Tree, source: str) -> Run:
     """Bind plain data to the schema of a run, after importing the modules of `imports`."""
-    for module in tree.get("imports") or ():
-        try:
-            importlib.import_module(str(module))
-        except ImportError as error:
-            raise ConfigError(f"{source}: imports: cannot import '{module}': {error}") from None
+    import_modules(tree.get("imports") or (), f"{source}: imports")
     return bind(schema(), tree, source)
+
+
+def import_modules(names: Sequence[Any], source: str) -> None:
+    """Import modules that register methods, backbones, samplers, recipes or protocols."""
+    for name in names:
+        try:
+            importlib.import_module(str(name))
+        except ImportError as error:
+            raise ConfigError(f"{source}: cannot import '{name}': {error}") from None
 
 
 def choose_device(name: str) -> torch.device:

@@ -193,14 +193,8 @@ def write_lists(
 ) -> None:
     """Write `NAME.csv` for each list, `classes.txt` if there are classes, and `root.txt`: all of them or none.
 
-    Args:
-        out: Folder for the files; created if missing.
-        root: Folder that the paths are relative to.
-        lists: The records of each list, or tuples of their fields; columns without a value are left out.
-        classes: Names of the classes.
-
-    Raises:
-        DataError: They cannot be written; existing files are unchanged.
+    `lists` has the records of each, or tuples of their fields, with paths relative to `root`; columns without a value
+    are left out. If they cannot be written, a DataError is raised, and existing files are unchanged.
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     folders = [name for name in texts if (out / name).is_dir()]

@@ -95,11 +95,7 @@ def encode_videos(
     the work on all processes. Videos that the dataset skips are logged.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path.
-
-    Raises:
-        DataError: A video cannot be used, or all of the list cannot.
-        PeerError: That happened on another process.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped.
     """
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()

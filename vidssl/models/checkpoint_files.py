@@ -24,13 +24,7 @@ _REPLACEMENTS: tuple[dict[str, Any], ...] = (
 def read_file(path: Path, trust: bool) -> Any:
     """Load the content of a file of torch or safetensors onto the CPU, whatever its suffix.
 
-    Args:
-        path: The file.
-        trust: Also load objects other than tensors and plain data, which can run code.
-
-    Raises:
-        CheckpointError: The file is missing, damaged or of another format.
-        UntrustedError: It holds such objects, and `trust` is False.
+    Objects other than tensors and plain data can run code: they are an UntrustedError, except with `trust`.
     """
     try:
         with open(path, "rb") as file:

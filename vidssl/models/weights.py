@@ -29,12 +29,8 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
     """Load any file written by torch.save or safetensors onto the CPU without running code from it.
 
     Objects other than tensors and plain data, such as the settings and callbacks in Lightning's checkpoints, are left
-    out. In checkpoints of vidssl they may be state, and are an error.
-
-    Args:
-        path: The file; its suffix does not matter.
-        trust: Also load objects of any class, such as the state of your own method. This can run any code: use it
-            only for files whose author you trust.
+    out. In checkpoints of vidssl they may be state, and are an error. With `trust` objects of any class are loaded,
+    such as the state of your own method. This can run any code: use it only for files whose author you trust.
 
     Raises:
         CheckpointError: The file is missing, damaged, of another kind, or of a vidssl with another format.

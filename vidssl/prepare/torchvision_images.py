@@ -22,14 +22,9 @@ def prepare_torchvision(name: str, root: Path, out: Path, *, download: bool = Fa
     """Write the images of a set as `<split>/<class>/<number>.png`, and a list for each split; return the report.
 
     Splits are train, test and, if the set has it (STL10), unlabeled. Existing files with the right content are kept
-    and the lists are written last: a run that was interrupted continues when it is started again.
-
-    Args:
-        name: A class of torchvision.datasets that has `train` or `split` and returns (image, class number).
-        root: Folder that torchvision reads the set from, or downloads it to.
-        out: Folder for the lists.
-        download: Let torchvision download a missing set.
-        images: Folder for the images, with a folder for each set; None: `images` in `out`.
+    and the lists are written last: a run that was interrupted continues when it is started again. `name` is a class of
+    torchvision.datasets that has `train` or `split` and returns (image, class number), `root` the folder that
+    torchvision reads it from, or downloads it to. `images` gets a folder for each set; by default it is in `out`.
     """
     check_folder(out)
     folder = (out / "images" if images is None else images) / name

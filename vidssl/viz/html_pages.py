@@ -124,14 +124,8 @@ def write_compare_page(
     There is one table for each label set with a row for each run; with several runs the last row is the last minus the
     first, in percentage points.
 
-    Args:
-        path: The HTML file.
-        title: Of the page.
-        summary: One paragraph: what was done.
-        runs: Run -> label set -> results as in results.json.
-        curves: Training curves, a PNG file.
-        links: (text, file name relative to the page) of further pages.
-        strip: (caption, preview) of some training videos.
+    `runs` maps run and label set to results as in results.json, `curves` is a PNG file, `links` are text and file name,
+    relative to the page, of further pages, `strip` are captions and previews of some training videos.
     """
     tables = []
     for label_set in dict.fromkeys(name for run in runs.values() for name in run):

@@ -88,6 +88,8 @@ def receive(end: socket.socket) -> Any:
 
         # Unlike the mmap module torch keeps no descriptor open: a thousand results would exceed the limit.
         pages = torch.from_file(f"/dev/fd/{files[0]}", shared=True, size=stop, dtype=torch.uint8)
+    except RuntimeError as error:  # one descriptor more for a moment
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE)) from error
     finally:
         os.close(files[0])
     view = pages.numpy().data

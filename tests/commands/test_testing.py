@@ -362,7 +362,7 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     script.write_text("import sys; from vidssl.commands import run; run(sys.argv[1], sys.argv[2:])")
     told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
-    test = [f"{digits}/motion/test.csv", *"--out o --clips 1 --crops 1 --workers 0".split()]
+    test = [f"{digits}/motion/test.csv", *["--out", "o", "--clips", "1", "--crops", "1", "--workers", "0"]]
     test += ["--protocol", "mean_of_features", "times=2.0"]
     checkpoint = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt"]
     # A protocol that the config does not name.

@@ -15,7 +15,7 @@ import torch
 
 from vidssl import atomic
 from vidssl.engine import checkpoint
-from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.errors import CheckpointError, Interrupted, UntrustedError
 from vidssl.models.weights import FORMAT
 
 
@@ -438,6 +438,20 @@ def test_an_interrupt_while_torch_writes_is_not_taken_for_something_else(count, 
         patch.setattr(checkpoint.torch, "save", save)
         with pytest.raises(KeyboardInterrupt):
             checkpoint.save(folder, 12, content(12), keep=2)
+    assert names(folder) == files_of(4, 8)
+
+
+class Unsavable:
+    def __reduce__(self):
+        raise RuntimeError("CUDA error")
+
+
+def test_an_error_of_a_save_after_a_signal_is_not_taken_for_the_signal(folder):
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        try:
+            raise Interrupted(15)
+        except Interrupted:
+            checkpoint.save(folder, 12, {**content(12), "more": Unsavable()}, keep=2)
     assert names(folder) == files_of(4, 8)
 
 

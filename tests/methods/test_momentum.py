@@ -13,7 +13,8 @@ from torch.nn.functional import normalize
 from vidssl import losses
 from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
-from vidssl.models import Head
+from vidssl.methods.momentum import MomentumMethod
+from vidssl.models import Head, build_backbone
 from vidssl.schedule import Schedule, constant
 from vidssl.types import Batch
 
@@ -316,3 +317,17 @@ def test_steps_are_counted_and_saved(name):
     assert method.get_extra_state() == {"progress": 0.3, "step": 3}
     other.load_state_dict(method.state_dict())
     assert (other.step, other.progress) == (3, 0.3)
+
+
+def test_a_temperature_of_ones_own_needs_no_queue():
+    """Queue and temperature are those of a `QueueConfig` only."""
+
+    class Own(MomentumMethod):
+        class Config(MomentumMethod.Config):
+            temperature: float = 0.1
+
+        def pair_loss(self, query, key):
+            return (query * key).sum(dim=1).mean() / self.config.temperature
+
+    method = Own(Own.Config(), build_backbone("resnet3d18", width=4))
+    assert method(batch(2))["loss"].isfinite() and not len(method.queue.keys)

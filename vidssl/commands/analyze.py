@@ -96,7 +96,9 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
         dataset = trajectories.dataset(listed, test, boxes, test.allow_missing)
         encode, title = trajectories.encode, options.checkpoint
-        columns, missing = encode_videos(subject.backbone, dataset, test, subject.device, encode, title)
+        # A video has as many versions of each clip as there are transformations.
+        fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
+        columns, missing = encode_videos(subject.backbone, dataset, fewer, subject.device, encode, title)
         features = trajectories.features(*columns)
         scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
         numbers, details, without = scores

@@ -1,7 +1,6 @@
 """The command `doctor`: which optional parts of vidssl work on this machine."""
 
 import argparse
-import importlib.metadata
 from typing import Any
 
 import av
@@ -11,7 +10,7 @@ import torch
 from vidssl.commands.arguments import print_results
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.tracking.proposals import selective_search
-from vidssl.video.backends import decord_package, torchcodec_package
+from vidssl.video.backends import backend_version
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -41,11 +40,6 @@ def _gpu() -> str:
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
-def _torchcodec() -> str:
-    torchcodec_package()
-    return f"torchcodec {importlib.metadata.version('torchcodec')}"
-
-
 def _selective_search() -> str:
     selective_search()
     return f"opencv {cv2.__version__} with ximgproc"
@@ -54,7 +48,7 @@ def _selective_search() -> str:
 _VERSIONS = {
     "training on a GPU": _gpu,
     "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
-    "decoding with decord": lambda: f"decord {decord_package().__version__}",
-    "decoding with torchcodec": _torchcodec,
+    "decoding with decord": lambda: f"decord {backend_version('decord')}",
+    "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",
     "selective search": _selective_search,
 }

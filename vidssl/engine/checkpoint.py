@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
         for left_over in folder.glob(".*.tmp"):
             left_over.unlink(missing_ok=True)
         with replacing(path) as file:
+            outer = sys.exc_info()[1]  # such as the signal for which the run is saved
             try:
                 torch.save(content, file)
             except RuntimeError as error:
                 # After a failed write torch tries to finish the archive, and raises that error instead of the first.
-                raise error.__context__ or error from None
+                first = error.__context__
+                raise (error if first is None or first is outer else first) from None
             file.flush()
             digest = file_hash(Path(file.name))
             # While an older file has this name, its hash must stay valid beside the new one.

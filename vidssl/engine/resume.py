@@ -1,7 +1,6 @@
 """Saving and resuming runs, and the lock on their output folder."""
 
 import fcntl
-import importlib.metadata
 import json
 import logging
 import platform
@@ -24,6 +23,7 @@ from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
 from vidssl.randomness import generator
+from vidssl.video.backends import backend_version
 
 _log = logging.getLogger(__name__)
 
@@ -50,8 +50,6 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
     on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
     all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
 
-    decoder = {"pyav": "av"}.get(run.data.backend, run.data.backend)
-
     def write() -> None:
         content = {
             "format": FORMAT,
@@ -64,7 +62,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
                 "vidssl": vidssl.__version__,
                 "torch": str(torch.__version__),  # a TorchVersion is not plain data
                 "python": platform.python_version(),
-                decoder: importlib.metadata.version(decoder),
+                run.data.backend: backend_version(run.data.backend),
             },
             "fingerprint": videos.fingerprint,
             "classes": list(videos.classes),

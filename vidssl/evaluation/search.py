@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ def nearest(
     """
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
-    copies = _copies(g)
-    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies[1]))))
+    copies = _find_copies(g)
+    chunk = min(chunk, max(1, _BLOCK // max(1, len(copies.first))))
     pairs = torch.empty(0, 2, dtype=torch.int64) if exclude is None else exclude
     index, similarity = torch.empty(len(query), k, dtype=torch.int64), torch.empty(len(query), k)
     for start in range(0, len(query), chunk):
@@ -99,33 +99,39 @@ class _Vectors:
         return self.x[which] if self._mean is None else self.x[which] - self._mean
 
 
-def _copies(gallery: _Vectors) -> tuple[Rows, Rows, Rows]:
-    """Return the rows that occur several times, bit by bit; the first row of each kind; and the kind of each row.
+class _Copies(NamedTuple):
+    """The gallery rows that occur several times, bit by bit.
 
     Matrix products of equal rows can differ in the last bit, so their similarities are computed once, for the first.
     """
+
+    rows: Rows  # all of them, ascending
+    kind: Rows  # of each: its place in `first`
+    first: Rows  # the first row of each kind
+
+
+def _find_copies(gallery: _Vectors) -> _Copies:
     norms, counts = np.unique(gallery.norm, return_counts=True)
-    rows = np.flatnonzero(np.isin(gallery.norm, norms[counts > 1]))
+    rows = np.flatnonzero(np.isin(gallery.norm, norms[counts > 1]))  # only rows of equal norm can be equal
     keys = [hashlib.blake2b(gallery.x[row].tobytes(), digest_size=16).hexdigest() for row in rows]
     _, first, key, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-    several = counts[key] > 1
-    firsts, kind = np.unique(rows[first[key]][several], return_inverse=True)
-    return rows[several], firsts, kind
+    repeated = counts[key] > 1
+    kinds, kind = np.unique(rows[first[key]][repeated], return_inverse=True)
+    return _Copies(rows[repeated], kind, kinds)
 
 
-def _search(unit: Array, g: _Vectors, copies: tuple[Rows, Rows, Rows], k: int, own: Rows) -> tuple[Tensor, Tensor]:
+def _search(unit: Array, g: _Vectors, copies: _Copies, k: int, own: Rows) -> tuple[Tensor, Tensor]:
     """Return rows and similarities (Q, k) for unit vectors (Q, D); `own` are pairs to exclude."""
     step = max(1, _BLOCK // max(unit.shape))
-    repeated, firsts, kind = copies
-    of_firsts = np.empty((len(unit), len(firsts)), np.float32)
-    for start in range(0, len(firsts), step):
-        of_firsts[:, start : start + step] = g.similarity(unit, firsts[start : start + step])
+    of_first = np.empty((len(unit), len(copies.first)), np.float32)
+    for start in range(0, len(copies.first), step):
+        of_first[:, start : start + step] = g.similarity(unit, copies.first[start : start + step])
     index, value = torch.empty(len(unit), 0, dtype=torch.int64), torch.empty(len(unit), 0)
     for start in range(0, len(g.x), step):
         product = g.similarity(unit, slice(start, start + step))
         stop = start + product.shape[1]
-        inside = slice(*np.searchsorted(repeated, (start, stop)))
-        product[:, repeated[inside] - start] = of_firsts[:, kind[inside]]
+        inside = slice(*np.searchsorted(copies.rows, (start, stop)))
+        product[:, copies.rows[inside] - start] = of_first[:, copies.kind[inside]]
         left_out = own[(own[:, 1] >= start) & (own[:, 1] < stop)]
         product[left_out[:, 0], left_out[:, 1] - start] = -np.inf
         found, column = _largest(torch.from_numpy(product), k)

@@ -56,8 +56,9 @@ class MomentumMethod(Method):
             raise ConfigError(f"predictor.out {predictor.out} is not projector.out {out}: make them equal")
         self.predictor = nn.Identity() if predictor is None else mlp(out, predictor)
         self.target = copy.deepcopy(nn.Sequential(self.backbone, self.projector)).requires_grad_(False)
-        self.queue = KeyQueue(getattr(config, "queue", 0), out)
-        self.temperature: Schedule | None = getattr(config, "temperature", None)
+        queued = config if isinstance(config, QueueConfig) else None
+        self.queue = KeyQueue(0 if queued is None else queued.queue, out)
+        self.temperature: Schedule | None = None if queued is None else queued.temperature
         if config.jigsaw is not None:
             self.branches["jigsaw"] = JigsawBranch(config.jigsaw, backbone.dim, out)
         if config.inter is not None:

@@ -28,8 +28,8 @@ def prepare_chunks(
     """Write a list with `chunks` rows for each row of another, maximally spaced spans of frames; return the report.
 
     A chunk is a row with `start` and `end`; nothing is decoded or copied. A row with a span is cut into chunks of that
-    span. Labels and masks are kept. Videos shorter than `frames` become one chunk, or with `short="drop"` none. `fps` is
-    the frame rate for folders of images without one in the list; it is written to the new list.
+    span. Labels and masks are kept. Videos shorter than `frames` become one chunk, or none with `short="drop"`. The
+    frame rate `fps`, for folders of images that have none in the list, is written to the new list.
     """
     if chunks < 1 or frames < 1:
         raise ConfigError(f"{chunks} chunks of {frames} frames: both must be at least 1")

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, Field, create_model, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from vidssl.config import Settings
 from vidssl.registry import Registry
@@ -113,15 +113,6 @@ class ViewRecipe(Recipe):
 
     config: Config
 
-    def __init_subclass__(cls, **defaults: Any) -> None:
-        """Derive the `Config` of a subclass with other defaults, the arguments of its class statement."""
-        super().__init_subclass__()
-        if defaults:
-            fields = cls.Config.model_fields
-            other: dict[str, Any] = {name: (fields[name].rebuild_annotation(), defaults[name]) for name in defaults}
-            cls.Config = create_model("Config", __base__=cls.Config, __module__=cls.__module__, **other)  # type: ignore[misc]
-            cls.Config.__qualname__ = f"{cls.__qualname__}.Config"  # so that recipes can be pickled
-
     def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
         """Make one view."""
         config = self.config
@@ -140,12 +131,17 @@ class ViewRecipe(Recipe):
 
 
 _LESS_SATURATION = (0.8, 0.8, 0.4, 0.2)
-_OFF = (0.0, 0.0, 0.0, 0.0)
 
 
 @RECIPES.register("weak")
-class Weak(ViewRecipe, jitter=_OFF, jitter_probability=0.0, gray_probability=0.0, blur_probability=0.0):
+class Weak(ViewRecipe):
     """Crop and flip only: column 1 of Table 1."""
+
+    class Config(ViewRecipe.Config):
+        jitter: Jitter = (0.0, 0.0, 0.0, 0.0)
+        jitter_probability: Probability = 0.0
+        gray_probability: Probability = 0.0
+        blur_probability: Probability = 0.0
 
 
 @RECIPES.register("strong")
@@ -154,23 +150,40 @@ class Strong(ViewRecipe):
 
 
 @RECIPES.register("strong_alpha")
-class StrongAlpha(ViewRecipe, jitter=_LESS_SATURATION, blur_probability=1.0):
+class StrongAlpha(ViewRecipe):
     """`strong` with less saturation, and always blurred: column 3 of Table 1."""
+
+    class Config(ViewRecipe.Config):
+        jitter: Jitter = _LESS_SATURATION
+        blur_probability: Probability = 1.0
 
 
 @RECIPES.register("strong_beta")
-class StrongBeta(ViewRecipe, jitter=_LESS_SATURATION, blur_probability=0.1, solarize_probability=0.2):
+class StrongBeta(ViewRecipe):
     """`strong` with less saturation, seldom blurred, and with solarisation: column 4 of Table 1."""
+
+    class Config(ViewRecipe.Config):
+        jitter: Jitter = _LESS_SATURATION
+        blur_probability: Probability = 0.1
+        solarize_probability: Probability = 0.2
 
 
 @RECIPES.register("strong_gamma")
-class StrongGamma(ViewRecipe, jitter=_LESS_SATURATION, solarize_probability=0.2):
+class StrongGamma(ViewRecipe):
     """`strong` with less saturation, and with solarisation: column 5 of Table 1."""
+
+    class Config(ViewRecipe.Config):
+        jitter: Jitter = _LESS_SATURATION
+        solarize_probability: Probability = 0.2
 
 
 @RECIPES.register("infomin")
-class InfoMin(ViewRecipe, area=(0.2, 1.0), operations=2):
+class InfoMin(ViewRecipe):
     """The view of InfoMin (Tian et al., 2020), by its Figures 5 and 6; for RandAugment see docs/methods/infomin.md."""
+
+    class Config(ViewRecipe.Config):
+        area: Area = (0.2, 1.0)
+        operations: Count = 2
 
 
 @RECIPES.register("train_crop")

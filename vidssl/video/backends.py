@@ -1,6 +1,7 @@
 """The decoders to choose from: PyAV, and those of other packages that return the same frames or refuse the file."""
 
 import importlib
+import importlib.metadata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -91,6 +92,15 @@ def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Dec
         return len(reader), lambda wanted: reader.get_frames_at(wanted).data.numpy()
 
     return ExternalDecoder("torchcodec", path, packets, container, make)
+
+
+def backend_version(name: str) -> str:
+    """Return the version of a backend's package, or raise a ConfigError with the command that installs it."""
+    if name == "decord":
+        return str(decord_package().__version__)
+    if name == "torchcodec":
+        torchcodec_package()
+    return importlib.metadata.version({"pyav": "av"}.get(name, name))
 
 
 def decord_package() -> Any:

@@ -26,7 +26,6 @@ from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
-from vidssl.engine.status import Status
 from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import CheckpointError, ConfigError, PeerError
 from vidssl.methods.base import METHODS, Method
@@ -46,9 +45,6 @@ class Training:
         stack.enter_context(distributed.joined(device))
         self.request = stack.enter_context(StopRequest().listening())
         stack.enter_context(only_run_in(output))
-        self._status = stack.enter_context(Status(output).reported())
-        # As in `joined`, but inside of the status, which then holds the plain error too.
-        stack.enter_context(distributed.lost_peers_reported())
         if run.deterministic:
             # Without it torch refuses matrix products on GPUs.
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -90,7 +86,6 @@ class Training:
             self._log_banner()
 
         distributed.on_main(open_log)  # the other processes have no log
-        self._status.start(self.state.step, self.steps)
 
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
@@ -121,7 +116,6 @@ class Training:
                 _log.warning("%s; the run continues", error)
         else:
             self._saved = progress
-            self._status.saved(self.state.step)
 
     def _log_banner(self) -> None:
         run, world = self.run, distributed.world()

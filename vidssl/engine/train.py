@@ -1,5 +1,6 @@
 """The training loop. What it works with is made in setup.py."""
 
+import logging
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from vidssl.engine.setup import Training
 from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.norms import average_statistics
+
+_log = logging.getLogger(__name__)
 
 
 def train(run: Run, until: int | None = None) -> Path:
@@ -74,6 +77,8 @@ def train(run: Run, until: int | None = None) -> Path:
                 _save_if_due(t)
         except Interrupted:
             t.save()
+            if distributed.is_main():
+                _log.info("saved at step %d; the same command continues the run", state.step)
             raise
     return Path(run.output) / "checkpoints" / "last.pt"
 

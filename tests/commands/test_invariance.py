@@ -277,6 +277,8 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
     alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
+    with pytest.raises(ConfigError, match="all splits would be the same"):
+        measure_invariance(told, [str(checkpoint), "random"], path, tmp_path / "same", FEW, (3, 4))
     with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
         measure_invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
 

@@ -146,6 +146,8 @@ def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits,
 def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
     words = ["mine", "q=3", "data.workers=0", "depth.max=2"]
     assert protocol_choices(words) == ([{"name": "mine", "q": 3, "depth": {"max": 2}}], ["data.workers=0"])
+    # The config has a seed too.
+    assert protocol_choices(["mine", "seed=1", "k=2"]) == ([{"name": "mine", "seed": 1, "k": 2}], [])
     with pytest.raises(ConfigError, match=r"--protocol data\.workers=0 names no protocol"):
         protocol_choices(["data.workers=0"])
 

@@ -198,6 +198,10 @@ def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, cap
         assert measure(replace(options, batch_size=1), videos, tmp_path) == first
         assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
+    (tmp_path / "results.json").write_text('{"top1": 1.0}')
+    with caplog.at_level("INFO"):
+        assert measure(options, videos, tmp_path) == first
+    assert "holds results of another test (results of an earlier version" in caplog.text
     (tmp_path / "predictions_accuracy.csv").write_text("")
     other = measure(replace(options, clips=2), videos, tmp_path)  # another request
     assert other["protocol"]["clips"] == 2 and (tmp_path / "predictions_accuracy.csv").read_text()
@@ -520,7 +524,9 @@ def test_splits_can_be_seeds(digits, tmp_path):
 def test_splits_that_are_none(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     with pytest.raises(ConfigError, match=r"names \{split\}: all splits would be the same"):
-        train_splits(toy, ["data.train=a.csv"], (1, 2))
+        train_splits(toy, ["data.train=a.csv", "init=a{split}.pt"], (1, 2))
+    with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
+        train_splits(toy, [*splits, "output=out{split}"], (1, 2))
     with pytest.raises(
         ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1 2 3"
     ):
@@ -540,7 +546,7 @@ def test_splits_that_are_none(splits, tmp_path):
         )
     assert not (tmp_path / "o").exists()
     with pytest.raises(ConfigError, match=r"contains \{split\}: all splits would be the same"):
-        measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o", (1, 2))
+        measure_splits(LoadOptions("random", toy), tmp_path / "list.csv", tmp_path / "o{split}", (1, 2))
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):

@@ -16,10 +16,11 @@ from vidssl.commands.results import Results, existing_results, format_count, for
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import choose_device
+from vidssl.engine.config_schema import choose_device, fill_split
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
+from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
 
@@ -41,11 +42,14 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     if parsed.crops not in (None, 1):
         raise ConfigError(f"--crops {parsed.crops}: only the central square is measured; leave --crops out")
     measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
-    own = {"clips": parsed.clips or 1, "crops": 1, "shared_config": len(parsed.checkpoint) > 1}
+    own, alone = {"clips": parsed.clips or 1, "crops": 1}, len(parsed.checkpoint) == 1
     found = {}
     with distributed.joined(choose_device(parsed.device)):
         for name, checkpoint, out in _networks(parsed.checkpoint, parsed.out):
             one = argparse.Namespace(**{**vars(parsed), **own, "checkpoint": checkpoint, "out": out})
+            file = fill_split(checkpoint, parsed.splits[0]) if parsed.splits else checkpoint
+            if not alone and file != "random" and is_checkpoint(read_anything(file, one.trust_checkpoint)):
+                one.cfg, one.overrides = None, []
             found[name] = for_splits(one, lambda one: _measure(network_options(one), one.input, measure, one.out))
         distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
     return found
@@ -77,13 +81,9 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
     if measure.top_k > units:
         raise ConfigError(f"--top-k {measure.top_k} is more than the {units} units of {options.checkpoint}")
     names, left_out = choose_transformations(measure.transformations, test.clip.frames, boxes is not None)
+    settings = {"variant": measure.variant, "top_k": measure.top_k, "population": measure.population}
     request = subject.request(
-        invariance={
-            "variant": measure.variant,
-            "top_k": measure.top_k,
-            "population": measure.population,
-            "transformations": {name: TRANSFORMATIONS[name].amounts for name in names},
-        },
+        invariance={**settings, "transformations": {name: TRANSFORMATIONS[name].amounts for name in names}},
         list=listed.fingerprint,
         classes=class_hash(listed),
         data=distributed.on_main(lambda: identify(listed)),

@@ -38,8 +38,7 @@ class LoadOptions:
     """Options of every command that extracts features.
 
     `checkpoint` is a checkpoint of vidssl, a file of third-party weights for the backbone of the config `cfg`, or
-    `random` for the untrained backbone of `cfg`. Where `clips`, `crops`, `size`, `short_side`, `batch_size`,
-    `precision` or `workers` is None, the `evaluate` section of the run decides.
+    `random` for the untrained backbone of `cfg`. Where an option of the clips is None, the run's `evaluate` decides.
     """
 
     checkpoint: str
@@ -57,7 +56,6 @@ class LoadOptions:
     allow_external: bool = False
     allow_missing: bool = False
     trust_checkpoint: bool = False  # also load files that can run code
-    shared_config: bool = False  # `cfg` is for several networks: checkpoints of vidssl, which have their own, ignore it
 
 
 def network_options(parsed: argparse.Namespace) -> LoadOptions:
@@ -109,7 +107,7 @@ def load_subject(options: LoadOptions) -> Subject:
     content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
         return _load_by_config(options, device)
-    if not options.shared_config and (options.cfg is not None or options.overrides):
+    if options.cfg is not None or options.overrides:
         raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
     run = bind_run(content["config"], f"config of {path}")
     backbone = build(BACKBONES, run.backbone)
@@ -119,17 +117,10 @@ def load_subject(options: LoadOptions) -> Subject:
     if METHODS[run.method.name].classifies:
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
-    return Subject(
-        backbone.to(device).eval(),
-        run,
-        _clips(options, run),
-        device,
-        origin={"path": str(path), "sha256": digest, "step": content["step"]},
-        weights={"sha256": digest},  # covers the config too
-        classify=classify,
-        classes=classes,
-        class_names=tuple(content.get("classes", ())),
-    )
+    origin = {"path": str(path), "sha256": digest, "step": content["step"]}
+    weights = {"sha256": digest}  # covers the config too
+    network = backbone.to(device).eval(), run, _clips(options, run), device, origin, weights
+    return Subject(*network, classify, classes, class_names=tuple(content.get("classes", ())))
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:

@@ -20,12 +20,14 @@ Results = dict[str, Any]
 def existing_results(out: Path, request: Tree) -> Results | None:
     """Return existing results of the same request. Others are replaced: the log states what differs."""
     path = out / "results.json"
-    with suppress(OSError, ValueError, KeyError, TypeError):
+    with suppress(OSError, ValueError):
         results: Results = json.loads(path.read_text(encoding="utf-8"))
-        if results["request"] == request:
+        stored = results.get("request") if isinstance(results, dict) else None
+        if stored == request:
             _log.info("%s holds the results of this test; delete it to measure again", path)
             return results
-        changed = describe_changes(results["request"], request)
+        earlier = "results of an earlier version, or of several splits"
+        changed = describe_changes(stored, request) if isinstance(stored, dict) else earlier
         _log.info("%s holds results of another test (%s): replacing it", path, changed)
     return None
 

@@ -4,12 +4,11 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from vidssl import distributed
 from vidssl.atomic import write_json
 from vidssl.commands.results import Results
-from vidssl.engine.config_schema import choose_device
+from vidssl.engine.config_schema import choose_device, fill_split
 from vidssl.errors import ConfigError
 
 # What each split has its own of, beside numbers.
@@ -27,8 +26,9 @@ def for_splits(
     """
     if parsed.splits is None:
         return measure(parsed)
-    of_split = {split: Namespace(**_fill(vars(parsed), split)) for split in parsed.splits}
-    if of_split[parsed.splits[0]] == parsed:
+    of_split = {split: Namespace(**fill_split(vars(parsed), split)) for split in parsed.splits}
+    first, decisive = of_split[parsed.splits[0]], ("input", "checkpoint", "train_list", "overrides")
+    if all(getattr(first, name, None) == getattr(parsed, name, None) for name in decisive):
         raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
 
     def one(split: int, folder: Path) -> Results:
@@ -39,15 +39,6 @@ def for_splits(
         for arguments in of_split.values():
             check(arguments)
         return over_splits(parsed.splits, parsed.out, one)
-
-
-def _fill(value: Any, split: int) -> Any:
-    """Put the number of a split for `{split}` in all texts and paths."""
-    if isinstance(value, dict):
-        return {name: _fill(each, split) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_fill(each, split) for each in value]
-    return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 
 def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Results]) -> Results:
@@ -62,11 +53,8 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
         for split, results in found.items()
     }
     first = found[splits[0]]
-    columns = {
-        name: [results[name] for results in found.values()]
-        for name, value in first.items()
-        if isinstance(value, float) and all(name in results for results in found.values())
-    }
+    names = [n for n, v in first.items() if isinstance(v, float) and all(n in results for results in found.values())]
+    columns = {name: [results[name] for results in found.values()] for name in names}
     results = {
         "splits": own,
         "mean": {name: mean(column) for name, column in columns.items()},

@@ -1,7 +1,6 @@
 """The command `test`: measure a network on a list with the evaluation protocols, for one split or several."""
 
 import argparse
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,10 +38,8 @@ def run(parsed: argparse.Namespace) -> None:
 def measure_parsed(parsed: argparse.Namespace) -> Results:
     """Measure a network as the arguments describe, for one split or several."""
     import_modules(parsed.imports, "--imports")
-    protocols = None
-    if parsed.protocol is not None:
-        protocols, overrides = protocol_choices(parsed.protocol)
-        parsed.overrides += overrides
+    protocols, overrides = (None, []) if parsed.protocol is None else protocol_choices(parsed.protocol)
+    parsed.overrides += overrides
     return for_splits(
         parsed,
         lambda one: measure_network(network_options(one), one.input, one.out, one.train_list, protocols),
@@ -53,17 +50,18 @@ def measure_parsed(parsed: argparse.Namespace) -> Results:
 def protocol_choices(words: Sequence[str]) -> tuple[list[Tree], list[str]]:
     """Parse `knn k=20 svm data.workers=0` as the choices of two protocols and the settings of the config among them.
 
-    A setting belongs to the protocol before it, unless only the config has it.
+    A setting belongs to the protocol before it, unless only the config has it; of a plug-in: if it has no dot.
     """
     choices: list[Tree] = []
     overrides = []
-    own: Collection[str] = ()  # settings of the protocol before; a plug-in's is not imported yet
+    own: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
     for word in words:
-        key = re.split("[.=]", word)[0]
+        key = word.partition("=")[0]
+        section = key.partition(".")[0]
         if "=" not in word:
             choices.append({"name": word})
-            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else ()
-        elif key in Run.model_fields and key not in own:
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
+        elif section in Run.model_fields and (section != key if own is None else section not in own):
             overrides.append(word)
         elif choices:
             override(choices[-1], word)

@@ -1,7 +1,6 @@
 """The config of a run: all settings of a config file."""
 
 import importlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -67,6 +66,12 @@ class Evaluate(Settings):
     query: str | None = None  # list of the videos that are evaluated
     protocols: Any = None  # None: see `chosen_protocols`
 
+    @model_validator(mode="after")
+    def _has_list(self) -> "Evaluate":
+        if self.every is not None and self.query is None:
+            raise ValueError("every needs the list query, and most protocols a gallery")
+        return self
+
 
 class Checkpoints(Settings):
     """When the run is saved; the last step always is."""
@@ -86,6 +91,12 @@ class TrackFiles(Settings):
     # Epochs after which the target network tracks the videos again; without `folder` also before the first step.
     refresh: float | None = Field(default=None, gt=0)
     tracker: TrackerSettings = TrackerSettings()  # for `refresh`
+
+    @model_validator(mode="after")
+    def _has_source(self) -> "TrackFiles":
+        if self.folder is None and self.refresh is None:
+            raise ValueError("set folder (written by `vidssl track`), refresh, or both")
+        return self
 
 
 class Run(Settings):
@@ -118,10 +129,6 @@ class Run(Settings):
     def _is_consistent(self) -> "Run":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
-        if self.evaluate.every is not None and self.evaluate.query is None:
-            raise ValueError("evaluate.every needs the list evaluate.query, and most protocols a gallery")
-        if self.tracks is not None and self.tracks.folder is None and self.tracks.refresh is None:
-            raise ValueError("tracks needs folder (written by `vidssl track`), refresh, or both")
         check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
@@ -149,25 +156,35 @@ def schema() -> type[Run]:
 def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
     """Read a config file with overrides and bind it.
 
-    With `split` that number replaces `{split}` in file and overrides, and the output becomes `OUTPUT/splitN`.
-    All mistakes are one ConfigError.
+    With `split` that number replaces `{split}`, which `data` or `seed` must contain, and the output becomes
+    `OUTPUT/splitN`. All mistakes are one ConfigError.
     """
     tree = read(path, overrides)
-    several = "{split}" in f"{tree} {overrides}"
     if split is None:
-        if several:
+        if "{split}" in f"{tree} {overrides}":
             raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
         return bind_run(tree, str(path))
-    if not several:
+    filled = fill_split(read(path, fill_split([*overrides], split)), split)
+    changed = [key for key in tree if filled.get(key) != tree[key]]
+    if "data" not in changed and "seed" not in changed:
         raise ConfigError(
-            f"neither {path} nor KEY=VALUE names {{split}}: all splits would be the same; write "
+            f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
             "data.train=…{split}.csv, or seed={split} for several seeds"
         )
-    tree = read(path, [text.replace("{split}", str(split)) for text in overrides])
-    tree = json.loads(json.dumps(tree, default=str).replace("{split}", str(split)))
-    if isinstance(tree.get("output"), str):  # else bind_run reports it
-        tree["output"] = f"{tree['output']}/split{split}"
-    return bind_run(tree, str(path))
+    if "output" in changed:
+        raise ConfigError(f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway")
+    if isinstance(filled.get("output"), str):  # else bind_run reports it
+        filled["output"] += f"/split{split}"
+    return bind_run(filled, str(path))
+
+
+def fill_split(value: Any, split: int) -> Any:
+    """Put the number of a split for `{split}` in all texts and paths."""
+    if isinstance(value, dict):
+        return {name: fill_split(each, split) for name, each in value.items()}
+    if isinstance(value, list):
+        return [fill_split(each, split) for each in value]
+    return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 
 def bind_run(tree: Tree, source: str) -> Run:

@@ -102,7 +102,7 @@ class Training:
         """Save the current step, unless that is done already; called on all processes.
 
         If the checkpoint cannot be written this raises a CheckpointError, on the other processes a PeerError, unless it
-        is not `required` and `checkpoint.on_error` says to continue.
+        is not `required` and `checkpoint.on_error` is `continue`: that is a warning.
         """
         progress = (self.state.step, self.state.evaluated)
         if progress == self._saved:

@@ -105,10 +105,10 @@ def differences(one: Any, other: Any, name: str = "") -> list[tuple[str, Any, An
     """List the differences of two trees of settings: dotted name and both values; None for a missing one."""
     if one == other:
         return []
-    parts = [*one, *other] if isinstance(one, list) and isinstance(other, list) else [None]
+    equally_long = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
     if isinstance(one, dict) and isinstance(other, dict):
         inner = [(str(key), one.get(key), other.get(key)) for key in dict.fromkeys((*one, *other))]
-    elif all(isinstance(part, dict) for part in parts) and len(one) == len(other):  # lists of sections
+    elif equally_long and all(isinstance(part, dict) for part in (*one, *other)):  # lists of sections
         inner = [(str(place), *pair) for place, pair in enumerate(zip(one, other, strict=True))]
     else:
         return [(name, one, other)]

@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands.check import check_list
+from vidssl.commands.check import _case_variants, check_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.video import decode
-from vidssl.video.integrity import missing_bytes
+from vidssl.video.integrity import _Contents, missing_bytes
 from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
@@ -191,6 +191,23 @@ def test_5_names_in_other_letters_and_missing_files(tmp_path, digits):
     assert reasons["Twice/a.MP4", "missing"] == "there are twice/A.mp4 and twice/a.mp4"
     assert reasons["Fime.mp4", "missing"] == "no such file"
     assert read_list(result.list).names == tuple(kept)
+
+
+def test_5_a_folder_is_read_once_for_all_missing_files(tmp_path, digits, monkeypatch):
+    (tmp_path / "Sub").mkdir()
+    for number in range(20):
+        (tmp_path / f"Sub/{number}.MP4").write_bytes((digits / "videos/test/00000.mp4").read_bytes())
+    read, original = [], Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: read.append(path) or original(path))
+    names = [f"sub/{number}.mp4" for number in range(20)]
+    found = {name: _case_variants(tmp_path, name, False) for name in names}
+    assert found == {name: [f"Sub/{number}.MP4"] for number, name in enumerate(names)}
+    assert read == [tmp_path, tmp_path / "Sub"]
+
+
+def test_a_file_without_timestamps_has_no_header_mismatch():
+    assert _Contents(8.0, "s", packets=200).mismatches() == []
+    assert _Contents(8.0, "s", packets=200, start=0.0, end=4.0).mismatches()[0][0] == "header mismatch"
 
 
 def test_5_in_training_a_name_in_other_letters_is_an_error_that_names_the_nearest(tmp_path, digits):

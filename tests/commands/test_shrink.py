@@ -404,6 +404,26 @@ def test_18_a_place_that_cannot_be_written_to(tmp_path, videos, shrunk, write_vi
         shrunk(["sub/a.mp4"])
 
 
+def test_11_what_a_crash_leaves_cannot_be_removed(videos, shrunk, write_video, numbered, monkeypatch):
+    original, remove = decode.PyAV.iter_frames, Path.unlink
+
+    def iter_frames(self):
+        if "crash" in self._path.name:
+            os._exit(7)
+        return original(self)
+
+    def unlink(path, missing_ok=False):
+        if path.suffix == ".part":
+            raise PermissionError(f"{path} stays")
+        remove(path, missing_ok)
+
+    monkeypatch.setattr(decode.PyAV, "iter_frames", iter_frames)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    for name in ("a.mp4", "crash.mp4"):
+        write_video(videos / name, numbered(9))
+    assert list(shrunk(["a.mp4", "crash.mp4"], workers=2).left_out) == ["crash.mp4"]
+
+
 def test_18_a_full_disk(tmp_path, videos, shrunk, write_video, numbered, monkeypatch):
     original = decode.PyAV.iter_frames
 

@@ -219,6 +219,16 @@ def unlike(name, data, output, overrides):
     return outcome(name, data, output, (*overrides, f"seed={os.environ['RANK']}"))
 
 
+def without_a_row(name, data, output, overrides):
+    """Train with a list that lacks its last row on process 1."""
+    rows = (Path(data) / "motion/train.csv").read_text().splitlines(keepends=True)
+    own = Path(output) / f"list-{os.environ['RANK']}" / "train.csv"
+    own.parent.mkdir(parents=True)
+    own.write_text("".join(rows[: len(rows) - int(os.environ["RANK"])]))
+    root = (Path(data) / "motion/root.txt").read_text().strip()
+    return outcome(name, data, output, (*overrides, f"data.train={own}", f"data.root={root}"))
+
+
 def other_queue_on(patch, rank):
     """Let the queue of one process drift from the others'."""
     if only_on(rank):

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 EQUAL = runpy.run_path(str(ROOT / "tests" / "equal.py"))
 same, logged = EQUAL["same"], EQUAL["logged"]
 RUNS = runpy.run_path(str(Path(__file__).with_name("runs.py")))
-outcome, meddled, meddled_until, unlike, guarded = (
-    RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "guarded")
+outcome, meddled, meddled_until, unlike, without_a_row, guarded = (
+    RUNS[name] for name in ("outcome", "meddled", "meddled_until", "unlike", "without_a_row", "guarded")
 )
 TOYS = RUNS["TOYS"]
 WORKERS = "data.workers={}"
@@ -250,6 +250,12 @@ def test_processes_with_different_settings_are_refused(run_world, toy_data, tmp_
     assert (
         ends[0][1] == "process 0 was started with other settings than process 1: seed 1, now 0; start all with the same"
     )
+
+
+def test_processes_with_different_lists_are_refused(run_world, toy_data, tmp_path):
+    ends = run_world(2, without_a_row, "supervised", toy_data, tmp_path, ())
+    assert [kind for kind, _ in ends] == ["ConfigError"] * 2
+    assert ends[0][1].endswith("list-0/train.csv differs between processes 1 and 0: use the same list")
 
 
 def test_states_that_drift_apart_are_noticed(run_world, toy_data, tmp_path):

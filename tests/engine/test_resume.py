@@ -1,11 +1,14 @@
 """A run that goes on with other files than it was trained on says so."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
 
 from vidssl.atomic import file_hash
+from vidssl.engine.log import RunLog
+from vidssl.engine.resume import _restore_rng
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, DataError
 
@@ -57,6 +60,23 @@ def test_other_files_of_the_same_names_are_named(go_on, toy_folder, tmp_path):
     (moved / "shrink.json").write_text('{"short_side": 128, "quality": 18}')
     (line,) = go_on(3, moved)
     assert "data.copies None, now {'quality': 18, 'short_side': 128}" in line
+
+
+def test_another_number_of_processes_is_named(toy_run, caplog):
+    states = [{"cpu": torch.get_rng_state()}] * 2
+    _restore_rng(toy_run("supervised", "a"), {"rng": states, "step": 3}, Path("a/step.pt"), False)
+    assert caplog.messages == [
+        "a/step.pt was written by 2 processes on CPUs, this run has 1 process on CPUs: it continues, but not "
+        "bit-exactly"
+    ]
+
+
+def test_damaged_lines_of_the_log_are_counted(tmp_path, caplog):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1}\n{"loss": 2}\n{"step": 2}\n{"step": 3}\n{"ste')
+    RunLog(tmp_path, 2, 4, 8, strict=True).close()
+    assert log.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert caplog.messages == [f"{log}: damaged lines are dropped: 2"]
 
 
 def test_a_checkpoint_of_another_format_is_refused(go_on, toy_folder, tmp_path):

@@ -55,6 +55,12 @@ def labels_csv(path, rows, header="path,label,camera"):
     return path
 
 
+def test_more_than_20_classes(tmp_path):
+    root = touch(tmp_path / "videos", *(f"c{number:02d}/{n}.mp4" for number in range(23) for n in "ab"))
+    lines = prepare(root, tmp_path / "lists", test=0).text.splitlines()
+    assert lines[-2:] == ["  c19: 2 train", "  and 3 more classes"]
+
+
 def test_folder_of_classes(actions, tmp_path):
     made = prepare(actions, tmp_path / "lists", group=r"person\d+")
     train, test = (read_list(tmp_path / "lists" / f"{side}.csv") for side in ("train", "test"))

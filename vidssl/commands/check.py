@@ -1,10 +1,11 @@
 """The command `check`: decode the videos of a list, report defects, and write the list without broken videos."""
 
 import argparse
-import glob
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from vidssl.commands.arguments import print_results
@@ -89,10 +90,9 @@ def check_list(
             raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
     keys = [(name, record.fps or fps) for name, record in rows]
     files = list(dict.fromkeys(keys))
+    pixels = max_pixels or MAX_PIXELS
     examined = ordered(
-        lambda number, guard: _examine(
-            *files[number], number, guard, listed.root, allow_external, max_pixels or MAX_PIXELS
-        ),
+        lambda number, guard: _examine(*files[number], number, guard, listed.root, allow_external, pixels),
         range(len(files)),
         workers,
         timeout=timeout,
@@ -164,11 +164,23 @@ def _examine(
 
 def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
     """Names of files that differ from a name in upper and lower case only, in any part of it."""
-    either_case = "".join(
-        glob.escape(letter) if letter.lower() == letter.upper() else f"[{letter.lower()}{letter.upper()}]"
-        for letter in name
-    )
-    found = glob.glob(either_case, root_dir=root)  # noqa: PTH207 - Path.glob refuses absolute names
-    paths = {other: (root / other).resolve() for other in sorted(found)}
+    found = [Path()]
+    for part in Path(name).parts:
+        found = [
+            place / entry
+            for place in found
+            for entry in ([part] if part in ("/", "..") else _entries(root / place).get(part.casefold(), ()))
+        ]
+    paths = {str(other): (root / other).resolve() for other in found}
     inside = root.resolve()
     return [other for other, path in paths.items() if path.exists() and (allow_external or path.is_relative_to(inside))]
+
+
+@lru_cache(maxsize=64)
+def _entries(folder: Path) -> dict[str, list[str]]:
+    """The entries of a folder, by their names in lower case."""
+    named: dict[str, list[str]] = {}
+    with suppress(OSError):
+        for entry in sorted(folder.iterdir()):
+            named.setdefault(entry.name.casefold(), []).append(entry.name)
+    return named

@@ -94,12 +94,15 @@ def shrink_list(
 
     def copy(number: int, guard: ItemGuard) -> tuple[bool, int, int] | str:
         name = names[number]
-        if number in guard.failed:
-            _partial(out / name).unlink(missing_ok=True)
-            return guard.failed[number]
-        alive = partial(guard.at, number)
-        alive()
-        return _copy(listed.root / name, out / name, rates[name], settings, max_pixels or MAX_PIXELS, alive)
+        try:
+            if number in guard.failed:
+                return guard.failed[number]
+            alive = partial(guard.at, number)
+            alive()
+            return _copy(listed.root / name, out / name, rates[name], settings, max_pixels or MAX_PIXELS, alive)
+        finally:
+            with suppress(OSError):  # a complete copy has another name
+                _partial(out / name).unlink()
 
     with only_run_in(out):  # two runs would write to the same files
         _check_settings(out, settings)
@@ -166,29 +169,24 @@ def _copy(
     """Return whether the copy is new, and the bytes of both files; or why there is no copy."""
     part = _partial(target)
     try:
-        part.unlink(missing_ok=True)
         if target.exists() and source.exists() and target.samefile(source):
             raise DataError(f"{target} is a link to the original: choose another folder for the copies")
         size, changed = state_of(source)
         if changed >= 0 and target.exists() and int(target.stat().st_mtime) == changed // 10**9:
             return False, size, target.stat().st_size
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with open_video(source, max_pixels=max_pixels, fps=fps) as video:
-                encode_key_frames(video, part, settings.short_side, settings.quality, max_pixels, alive)
-            with open_video(part) as copy:
-                count, wanted = copy.meta.num_frames, video.meta.num_frames
-            if count != wanted:
-                raise DecodeError(f"its copy has {count} of {wanted} frames")
-        except DecodeError as error:
-            part.unlink(missing_ok=True)
-            return str(error).removeprefix(f"{source}: ")
+        with open_video(source, max_pixels=max_pixels, fps=fps) as video:
+            encode_key_frames(video, part, settings.short_side, settings.quality, max_pixels, alive)
+        with open_video(part) as copy:
+            count, wanted = copy.meta.num_frames, video.meta.num_frames
+        if count != wanted:
+            raise DecodeError(f"its copy has {count} of {wanted} frames")
         with open(part, "rb+") as file:
             os.fsync(file.fileno())
         os.utime(part, ns=(changed, changed))
         os.replace(part, target)
         return True, size, target.stat().st_size
+    except DecodeError as error:
+        return str(error).removeprefix(f"{source}: ")
     except (OSError, av.FFmpegError) as error:
-        with suppress(OSError):
-            part.unlink()
         raise DataError(f"cannot write {target}: {error.strerror or error}") from None

@@ -68,17 +68,10 @@ class VideoList:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list: CSV with the header `path[,label][,start][,end][,fps][,mask]`.
+    """Read a list, CSV with the header `path[,label][,start][,end][,fps][,mask]`, and `classes.txt` beside it.
 
-    `classes.txt` and `root.txt` are read from the same folder.
-
-    Args:
-        path: The list.
-        root: Folder that paths are relative to; None: the folder in root.txt, else that of the list.
-        allow_external: Accept absolute paths and paths that leave the root.
-
-    Raises:
-        DataError: `file:line`, the value and the rule, for the first row that breaks one.
+    Paths are relative to `root`, by default the folder in `root.txt`, else that of the list; `allow_external` accepts
+    absolute paths and paths that leave it. A DataError has `file:line`, the value and the rule of the first wrong row.
     """
     path = Path(path)
     if root is None:
@@ -125,7 +118,7 @@ def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
         rows = csv.reader(file, strict=True)
         try:
             for row in rows:
-                if "".join(row).strip():
+                if len(row) > 1 or "".join(row).strip():
                     yield rows.line_num, row
         except csv.Error as error:
             raise DataError(f"{path}:{rows.line_num}: not CSV: {error}; is a quote left open?") from None
@@ -193,8 +186,7 @@ def write_lists(
 ) -> None:
     """Write `NAME.csv` for each list, `classes.txt` if there are classes, and `root.txt`: all of them or none.
 
-    `lists` has the records of each, or tuples of their fields, with paths relative to `root`; columns without a value
-    are left out. If they cannot be written, a DataError is raised, and existing files are unchanged.
+    `lists` has records or tuples of their fields, with paths relative to `root`; columns without a value are left out.
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
     folders = [name for name in texts if (out / name).is_dir()]
@@ -231,14 +223,7 @@ def _check_name(name: str) -> None:
 
 
 def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
-    """Write a list again, with `classes.txt` and `root.txt`, and return its path.
-
-    Args:
-        videos: The list.
-        out: Folder for the files; created if missing.
-        root: Folder that the new names are relative to.
-        names: New name of each row; None leaves the row out.
-    """
+    """Write a list again under new names, relative to `root`; None leaves a row out. Returns the path of the list."""
     path = place_of_copy(videos, out, root)
     rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
     write_lists(out, root, {path.stem: [replace(row, path=name) for row, name in rows if name]}, videos.classes)

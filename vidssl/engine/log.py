@@ -28,11 +28,16 @@ class RunLog:
         self._open = ExitStack()
         try:
             text = self._path.read_text(errors="replace") if self._path.exists() else ""
+            damaged = 0
             with replacing(self._path) as file:
                 for line in text.splitlines():
-                    with suppress(ValueError, KeyError, TypeError):  # a line that a crash cut off is dropped too
+                    try:
                         if json.loads(line)["step"] <= step:
                             file.write(f"{line}\n".encode())
+                    except (ValueError, KeyError, TypeError):  # a crash cut it off
+                        damaged += 1
+            if damaged:
+                _log.warning("%s: damaged lines are dropped: %d", self._path, damaged)
             self._file = self._open.enter_context(open(self._path, "a", buffering=1))
             self._board = SummaryWriter(str(self._path.parent), purge_step=step + 1)
         except OSError as error:
@@ -69,8 +74,7 @@ class RunLog:
 
     def close(self) -> None:
         """Close all files."""
-        # stderr may be closed, and a full disk has been reported already.
-        with suppress(OSError):
+        with suppress(OSError):  # stderr may be closed, and a full disk has been reported already
             self._open.close()
 
     def _error(self, error: OSError) -> TrainingError:
@@ -78,10 +82,7 @@ class RunLog:
 
 
 def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
-    """Warn, and return True, if the keys of different videos have become nearly equal.
-
-    It warns if `key_rank` < min(3, `key_rank_limit` / 4), or `negative_similarity` > 0.95.
-    """
+    """Warn, and return True, if the keys of different videos have become nearly equal."""
     rank, negative = values.get("key_rank"), values.get("negative_similarity")
     limit = values.get("key_rank_limit", math.inf)
     if rank is None or negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):

@@ -89,7 +89,7 @@ def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) ->
     content = distributed.together(lambda: _check_same_run(found or read_checkpoint(path, trust), run, videos))
     load_state(method, content["method"], str(path))
     optimizer.load_state_dict(content["optimizer"])
-    _restore_rng(run, content, _on_gpu(method))
+    _restore_rng(run, content, path, _on_gpu(method))
     if distributed.is_main():
         _log.info("resumed %s at step %d", run.output, step)
         if content["data"] != data:
@@ -104,18 +104,22 @@ def seed_process(run: Run, step: int = 0) -> None:
         torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
 
 
-def _restore_rng(run: Run, content: Tree, on_gpu: bool) -> None:
+def _restore_rng(run: Run, content: Tree, path: Path, on_gpu: bool) -> None:
     """Restore torch's random state; with another number or kind of processes there is none to restore."""
     states = content["rng"]
-    if (len(states), "cuda" in states[0]) == (distributed.world(), on_gpu):
+    before, now = _processes(len(states), "cuda" in states[0]), _processes(distributed.world(), on_gpu)
+    if before == now:
         torch.set_rng_state(states[distributed.rank()]["cpu"])
         if on_gpu:
             torch.cuda.set_rng_state(states[distributed.rank()]["cuda"])
-        return
-    seed_process(run, content["step"])
-    if distributed.is_main():
-        before = f"{len(states)} processes on {'GPUs' if 'cuda' in states[0] else 'CPUs'}"
-        _log.warning("step %d was trained by %s: the run continues, but not bit-exactly", content["step"], before)
+    else:
+        seed_process(run, content["step"])
+        if distributed.is_main():
+            _log.warning("%s was written by %s, this run has %s: it continues, but not bit-exactly", path, before, now)
+
+
+def _processes(world: int, on_gpu: bool) -> str:
+    return f"{world} process{'es' if world > 1 else ''} on {'GPUs' if on_gpu else 'CPUs'}"
 
 
 def _on_gpu(method: Method) -> bool:
@@ -125,35 +129,38 @@ def _on_gpu(method: Method) -> bool:
 def _check_processes_agree(run: Run, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
-        if changes := _changes(config, fingerprint, run, videos):
+        rank = distributed.rank()
+        if changes := "; ".join(_changes(config, run)):
             raise ConfigError(
-                f"process {distributed.rank()} was started with other settings than process {number}: {changes}; "
+                f"process {rank} was started with other settings than process {number}: {changes}; "
                 "start all with the same"
             )
+        if fingerprint != own[1]:
+            raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
 
 
 def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
     before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
-    if changes := _changes(before, content["fingerprint"], run, videos):
+    changes = _changes(before, run)
+    if content["fingerprint"] != videos.fingerprint:
+        changes.append(f"other videos than {videos.path} lists")
+    if changes:
         raise CheckpointError(
-            f"{run.output} holds a run with other settings: {changes}; choose another output, or continue that run "
-            f"with --cfg {Path(run.output) / 'config.yaml'}"
+            f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "
+            f"that run with --cfg {Path(run.output) / 'config.yaml'}"
         )
     return content
 
 
-def _changes(before: Tree, fingerprint: str, run: Run, videos: VideoList) -> str:
+def _changes(before: Tree, run: Run) -> list[str]:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
-    changes = [
+    return [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"
         for name, a, b in differences(before, run.model_dump(mode="json"))
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
     ]
-    if fingerprint != videos.fingerprint:
-        changes.append(f"other videos than {videos.path} lists")
-    return "; ".join(changes)
 
 
 @contextmanager

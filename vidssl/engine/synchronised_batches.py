@@ -10,7 +10,6 @@ import torch
 
 from vidssl import distributed
 from vidssl.atomic import write_whole
-from vidssl.config import Tree
 from vidssl.data.loader import Loader
 from vidssl.data.to_device import on_device
 from vidssl.engine.config_schema import Run
@@ -24,17 +23,13 @@ _STOP, _FAILED, _BROKEN = 1, 2, 4  # flags of a process, combined over all of th
 
 
 class Feed:
-    """The micro-batches of a run.
-
-    Before each one the processes exchange flags, in a single all-reduce: so they stop together, before a step begins,
-    and none waits in a collective for one that has left.
-    """
+    """The micro-batches of a run; the processes exchange flags before each, in one all-reduce, to stop together."""
 
     def __init__(
-        self, loader: Loader, run: Run, num_records: int, device: torch.device, request: StopRequest, broken: Tree
+        self, loader: Loader, run: Run, records: int, device: torch.device, request: StopRequest, broken: dict[str, str]
     ) -> None:
         self._batches = on_device(loader, device, run.data.mean, run.data.std)
-        self._run, self._num_records, self._request = run, num_records, request
+        self._run, self._num_records, self._request = run, records, request
         self._broken = broken  # path to reason, part of the run's state: new ones are added
 
     def close(self) -> None:
@@ -46,10 +41,8 @@ class Feed:
         batch: Batch | None = None
         failure: VidsslError | None = None
         try:
-            with self._request.breaking() if between_steps else nullcontext():
+            with suppress(Interrupted), self._request.breaking() if between_steps else nullcontext():
                 batch = next(self._batches)
-        except Interrupted:
-            pass
         except VidsslError as error:
             failure = error
         stop = between_steps and self._request.signal is not None

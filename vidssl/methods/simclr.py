@@ -22,5 +22,6 @@ class SimCLR(InBatchMethod):
         """NT-Xent; `i_nce`, in nats, is a lower bound of the mutual information of two views (Tian et al., 2020)."""
         scalars = super().contrast(embedding, group)
         if self.watched:
-            scalars["i_nce"] = log(distributed.world() * embedding[..., 0].numel() - 1) - scalars["loss"].detach()
+            clips = distributed.world() * embedding.shape[0] * embedding.shape[1]
+            scalars["i_nce"] = log(clips - 1) - scalars["loss"].detach()
         return scalars

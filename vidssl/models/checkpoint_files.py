@@ -14,12 +14,6 @@ from vidssl.errors import CheckpointError, UntrustedError
 _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch 1.6, of a pickle
 _SAFETENSORS = b'{"'  # from byte 8 on
 
-# What replaces an object: an empty one, which ignores its state, or a dictionary, which is filled with the same items.
-_REPLACEMENTS: tuple[dict[str, Any], ...] = (
-    {"__new__": lambda cls, *_: object.__new__(cls), "__setstate__": lambda self, _: None},
-    {"__new__": lambda cls, *_: OrderedDict()},
-)
-
 
 def read_file(path: Path, trust: bool) -> Any:
     """Load the content of a file of torch or safetensors onto the CPU, whatever its suffix.
@@ -64,16 +58,33 @@ def _kind(head: bytes) -> str:
     return "a web page" if b"<html" in head.lower() else "not a checkpoint"
 
 
+class _Empty:
+    """Replaces an object of any class: ignores its arguments and state."""
+
+    def __new__(cls, *_: Any) -> "_Empty":
+        return object.__new__(cls)
+
+    def __setstate__(self, _: Any) -> None: ...
+
+
+class _PlainDict:
+    """Replaces a dictionary of any class: becomes a plain one, which is filled with the same items."""
+
+    def __new__(cls, *_: Any) -> "OrderedDict[Any, Any]":  # type: ignore[misc]
+        return OrderedDict()
+
+
 def read_without_objects(path: Path) -> Any:
     """Load a file with a replacement for each class and function, so that none is imported; None where that fails."""
-    for replacement in _REPLACEMENTS:  # only an error of torch reveals that an object is filled as a dictionary
+    for replacement in (_Empty, _PlainDict):  # only an error of torch reveals that an object is filled as a dictionary
         names: set[str] = set()
         with suppress(Exception):  # in a pickle of torch before 1.6 errors name one at a time
             names |= set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
         for _ in range(1000):
-            allowed = [_replace(name, replacement) for name in names]
+            split = [name.rpartition(".") for name in names]  # torch looks classes up by name
+            allowed: list[Any] = [type(last, (replacement,), {"__module__": module}) for module, _, last in split]
             try:
-                with open(path, "rb") as file, torch.serialization.safe_globals([*allowed]):
+                with open(path, "rb") as file, torch.serialization.safe_globals(allowed):
                     return torch.load(file, map_location="cpu", weights_only=True)
             except Exception as error:
                 found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
@@ -81,9 +92,3 @@ def read_without_objects(path: Path) -> Any:
                     break
                 names.add(found[1] if "." in found[1] else f"builtins.{found[1]}")
     return None
-
-
-def _replace(name: str, replacement: dict[str, Any]) -> type:
-    """Make a class of the same name: torch looks classes up by name."""
-    module, _, last = name.rpartition(".")
-    return type(last, (), {"__module__": module, **replacement})

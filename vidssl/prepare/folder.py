@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from vidssl.data.video_list import write_lists
-from vidssl.errors import ConfigError, DataError, first_few
+from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files, quoted
@@ -176,16 +176,18 @@ def _report(
         lines.append(f"{name}: {len(videos)} videos of {len({video.group for video in videos})} groups")
     counts = Counter((video.label, name) for name, videos in lists.items() for video in videos)
     each = [f"  {label}: " + ", ".join(f"{counts[label, name]} {name}" for name in lists) for label in classes]
-    lines += [first_few(each, 20, "\n")] if classes else ["no classes: the lists have no labels"]
+    lines += each[:20] or ["no classes: the lists have no labels"]
+    lines += [f"  and {len(each) - 20} more classes"] if len(each) > 20 else []
     unknown = {name: counts[None, name] for name in lists if classes and counts[None, name]}
     lines += [f"{count} videos of {name} have no class: their label is -1" for name, count in unknown.items()]
     skipped = sorted(index.image_folders.keys() - listed)
-    notes = {
-        f"splits are the folders {', '.join(splits)}": splits,
-        f"skipped {len(skipped)} folders with images: {quoted(skipped)}": skipped and not images,
-        "folders of images: set --fps, or data.fps later": frames and fps is None,
-    }
-    return lines + [note for note, applies in notes.items() if applies]
+    if splits:
+        lines.append(f"splits are the folders {', '.join(splits)}")
+    if skipped and not images:
+        lines.append(f"skipped {len(skipped)} folders with images: {quoted(skipped)}")
+    if frames and fps is None:
+        lines.append("folders of images: set --fps, or data.fps later")
+    return lines
 
 
 def _hints(classes: Sequence[str]) -> list[str]:

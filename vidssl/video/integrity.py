@@ -93,7 +93,7 @@ class _Contents:
     def mismatches(self) -> list[Fault]:
         """Compare the header with the packets, and find gaps in the timestamps."""
         found = []
-        if self.stated is not None:
+        if self.stated is not None and (self.unit == "frames" or math.isfinite(self.end)):
             # Seconds: some headers count from 0, some from the first frame.
             least, other = (2, self.length) if self.unit == "frames" else (1, self.end)
             off = min(abs(self.stated - self.length), abs(self.stated - other))
@@ -191,10 +191,7 @@ def _end_of_riff(file: BinaryIO, size: int) -> int:
 
 def _end_of_segment(file: BinaryIO) -> int | None:
     file.seek(len(_EBML))
-    head = _read_vint(file)
-    if head is None:
-        return None
-    file.seek(head, os.SEEK_CUR)
+    file.seek(_read_vint(file) or 0, os.SEEK_CUR)
     if file.read(len(_SEGMENT)) != _SEGMENT:
         return None
     length = _read_vint(file)

@@ -17,7 +17,7 @@ from vidssl.engine.config_schema import Run, load_run
 from vidssl.methods import METHODS, Method
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.models.backbones import BACKBONES
-from vidssl.models.norms import batch_norms
+from vidssl.models.batch_norms import batch_norms
 
 FLOAT = 4  # bytes
 

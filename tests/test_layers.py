@@ -7,8 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "ipc"},
-    {"config", "workers"},
+    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages"},
+    {"config", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},

@@ -27,7 +27,7 @@ from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.transforms import RECIPES
 from vidssl.types import Batch, Sample
 from vidssl.video import reader as video_module
-from vidssl.workers import ItemGuard
+from vidssl.worker_pool import ItemGuard
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 

@@ -14,7 +14,7 @@ from vidssl.data.samplers import Center
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import read_list
 from vidssl.transforms import RECIPES
-from vidssl.workers import ordered
+from vidssl.worker_pool import ordered
 
 SAMPLES = """
 import sys

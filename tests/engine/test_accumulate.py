@@ -14,7 +14,7 @@ from vidssl.engine.parallel import average_gradients, over_processes
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.models.backbones import Backbone
-from vidssl.models.norms import SyncBatchNorm
+from vidssl.models.batch_norms import SyncBatchNorm
 from vidssl.types import Batch
 
 Tiny = runpy.run_path(str(Path(__file__).parents[1] / "methods" / "tiny.py"))["Tiny"]

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from vidssl.engine.optim import LARS, AdamWConfig, LARSConfig, SGDConfig, build_optimizer, set_lr
-from vidssl.models.norms import SyncBatchNorm
+from vidssl.models.batch_norms import SyncBatchNorm
 from vidssl.schedule import Schedule, constant
 
 

@@ -24,7 +24,7 @@ from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone
-from vidssl.models.norms import SyncBatchNorm, batch_norms
+from vidssl.models.batch_norms import SyncBatchNorm, batch_norms
 
 CPU = torch.device("cpu")
 

@@ -21,7 +21,7 @@ from vidssl.tracking.proposals import (
     write_proposals,
 )
 from vidssl.types import VideoMeta, VideoRecord
-from vidssl.workers import ordered
+from vidssl.worker_pool import ordered
 
 
 def draw_image(height=96, width=128, seed=0):

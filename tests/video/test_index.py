@@ -14,7 +14,7 @@ import pytest
 
 from vidssl.video import index, reader
 from vidssl.video.reader import open_video
-from vidssl.workers import ordered
+from vidssl.worker_pool import ordered
 
 NOBODY = 65534
 

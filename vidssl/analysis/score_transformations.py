@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.trajectories import TRANSFORMATIONS, Trajectories, TrajectoryFeatures
+from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, TrajectoryFeatures
 from vidssl.analysis.unit_invariance import Floats, Invariance, Mask, Population, class_invariance, firing_invariance
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError

@@ -6,9 +6,9 @@ from dataclasses import fields
 from pathlib import Path, PurePath
 
 from vidssl import distributed
-from vidssl.analysis.covered_videos import read_boxes
+from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.score_transformations import Measure, score_features
-from vidssl.analysis.trajectories import TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.atomic import check_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options

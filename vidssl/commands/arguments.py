@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.registry import did_you_mean
-from vidssl.workers import usable_cpus
+from vidssl.worker_pool import usable_cpus
 
 # Types of arguments -----------------------------------------------------------------------------------------
 

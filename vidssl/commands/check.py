@@ -17,7 +17,7 @@ from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS
-from vidssl.workers import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, ordered
 
 KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))  # a row with only these stays in the list
 

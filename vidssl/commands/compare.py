@@ -13,7 +13,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
-from vidssl.viz.html_pages import preview, write_compare_page
+from vidssl.viz.result_pages import preview, write_compare_page
 
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "

@@ -17,7 +17,7 @@ from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import open_video
 from vidssl.viz.figure import png
-from vidssl.viz.html_pages import Hit, QueryRow, preview, write_retrieval_page
+from vidssl.viz.result_pages import Hit, QueryRow, preview, write_retrieval_page
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from vidssl.progress import progress
 from vidssl.video.encode_key_frames import encode_key_frames
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS, open_video
-from vidssl.workers import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, ordered
 
 
 @dataclass(frozen=True)

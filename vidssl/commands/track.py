@@ -20,7 +20,7 @@ from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
-from vidssl.workers import usable_cpus
+from vidssl.worker_pool import usable_cpus
 
 _CHUNK = 32  # frames that are decoded and drawn at a time
 _PAIRS = 24  # pairs of frames that are drawn per video

@@ -19,7 +19,7 @@ from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
 from vidssl.types import Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
-from vidssl.workers import ItemGuard
+from vidssl.worker_pool import ItemGuard
 
 _MAX_REPLACED = 1000  # consecutive broken videos
 

@@ -8,7 +8,7 @@ from array import array
 from pathlib import Path
 
 from vidssl.config import Tree
-from vidssl.data.list_paths import RealPath
+from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 

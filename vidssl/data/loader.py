@@ -14,7 +14,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
 from vidssl.types import Batch
-from vidssl.workers import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
 _Array = NDArray[Any]

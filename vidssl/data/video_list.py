@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import replacing
 from vidssl.data.column_store import Records
-from vidssl.data.list_paths import PathRule, full_path
+from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 

@@ -1,4 +1,4 @@
-"""Gradient accumulation over the micro-batches of a step."""
+"""Gradient accumulation over the micro-batches of a step, and gradient caching for losses within the batch."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vidssl.engine.parallel import without_averaging
 from vidssl.methods.base import Method
 from vidssl.methods.in_batch import InBatchMethod
-from vidssl.models.norms import statistics_kept
+from vidssl.models.batch_norms import statistics_kept
 from vidssl.types import Batch
 
 

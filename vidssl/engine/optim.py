@@ -10,7 +10,7 @@ from torch.optim import SGD, AdamW, Optimizer
 
 from vidssl.config import Settings
 from vidssl.methods.base import Method
-from vidssl.models.norms import norm_parameters
+from vidssl.models.batch_norms import norm_parameters
 from vidssl.schedule import Scheduled
 
 

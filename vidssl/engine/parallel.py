@@ -16,7 +16,7 @@ from vidssl.errors import ConfigError, TrainingError
 from vidssl.methods.base import Method
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.models.backbones import compile_backbone
-from vidssl.models.norms import batch_norms, synchronise
+from vidssl.models.batch_norms import batch_norms, synchronise
 
 BatchNorm = Literal["none", "sync", "shuffle", "local"]
 

@@ -17,6 +17,7 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, read_list
+from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.interrupt import StopRequest
@@ -26,7 +27,6 @@ from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
-from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import CheckpointError, ConfigError, PeerError
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone

@@ -10,13 +10,13 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
+from vidssl.engine.batch_feed import Feed
 from vidssl.engine.config_schema import Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
-from vidssl.engine.synchronised_batches import Feed
 from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
-from vidssl.models.norms import average_statistics
+from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from vidssl.data.list_paths import RealPath
+from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.protocols import EvaluationProtocol

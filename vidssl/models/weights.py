@@ -12,7 +12,7 @@ from vidssl.errors import CheckpointError, UntrustedError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
-from vidssl.models.checkpoint_match import Match, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
 
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 

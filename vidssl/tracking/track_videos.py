@@ -33,7 +33,7 @@ from vidssl.tracking.tracker import Tracker, TrackerSettings, join_tracks
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import DecodeSettings
-from vidssl.workers import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.covered_videos import Boxes, CoveringSettings
+from vidssl.analysis.cover_instances import Boxes, CoveringSettings
 from vidssl.analysis.temporal_transformations import MOVES, Move
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.covered_videos import FRACTIONS, read_boxes
-from vidssl.analysis.trajectories import TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.analysis.cover_instances import FRACTIONS, read_boxes
+from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.data.column_store import Records
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import read_list

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from vidssl.errors import DataError, DecodeError
-from vidssl.workers import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, ordered
 
 
 def open_files():
@@ -362,7 +362,7 @@ import mmap, multiprocessing.popen_fork, os, resource, time  # all that must be 
 import numpy as np
 import torch
 from vidssl.errors import DataError
-from vidssl.workers import ordered
+from vidssl.worker_pool import ordered
 if os.geteuid() == 0:  # root has no limit
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 def take(size, soft, hard):
@@ -561,7 +561,7 @@ def test_nothing_is_started_before_the_first_result_is_asked_for():
 SCRIPT = """
 import os, signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job begins without
-from vidssl.workers import ordered
+from vidssl.worker_pool import ordered
 def work(task, guard):
     guard.at(task)
     if task > 3:

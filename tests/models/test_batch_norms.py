@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from vidssl import distributed
-from vidssl.models.norms import SyncBatchNorm, average_statistics, batch_norms, synchronise
+from vidssl.models.batch_norms import SyncBatchNorm, average_statistics, batch_norms, synchronise
 
 CPU = torch.device("cpu")
 STEPS, CHANNELS = 3, 5

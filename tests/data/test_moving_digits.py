@@ -16,18 +16,9 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
+from vidssl.data.synthetic.digit_images import digit_images, make_glyph
 from vidssl.data.synthetic.digit_motion import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
-from vidssl.data.synthetic.moving_digits import (
-    PARTS,
-    SEEN,
-    MovingDigits,
-    digit_images,
-    ensure,
-    make_glyph,
-    opacity,
-    part_mask,
-    square_around,
-)
+from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

@@ -7,7 +7,6 @@ videos where they change (`rock`, `pulse`) and where they do not.
 """
 
 import csv
-import gzip
 import json
 from collections import defaultdict
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from pydantic import Field
 
 from vidssl.atomic import creating_folder
 from vidssl.config import Settings, differences
+from vidssl.data.synthetic.digit_images import Floats, Pixels, digit_images, make_glyph
 from vidssl.data.synthetic.digit_motion import (
     COLOURS,
     MOTIONS,
@@ -46,8 +46,6 @@ SEEN = 0.25  # opacity above which a pixel belongs to the digit
 GLYPH = 0.44  # edge of an unscaled digit's image, margin included, in canvas edges
 MARGIN = 0.1  # of a crop of the digit, on each side, relative to the longer side of its box
 
-Floats = NDArray[np.float32]
-Pixels = NDArray[np.uint8]
 Box = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
 
 
@@ -255,49 +253,3 @@ def rotation(tilt: float, scale: float, size: int, edge: int) -> NDArray[np.floa
     """Rotation and zoom (2, 2) from a glyph of `edge` pixels to a canvas of twice `size`."""
     zoom = scale * GLYPH * (2 * size) / edge
     return zoom * np.array([[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]])
-
-
-def make_glyph(pixels: NDArray[np.float64]) -> Floats:
-    """Turn the image of a digit (0 to 1) into a sharp opacity (56, 56), with the margin of MNIST."""
-    inner = 40 if len(pixels) == 8 else 56  # the 8x8 digits have no margin
-    large = cv2.resize(pixels.astype(np.float32), (inner, inner), interpolation=cv2.INTER_CUBIC)
-    padded = np.pad(large, (56 - inner) // 2)
-    return np.asarray(np.clip((padded - 0.3) / 0.3, 0, 1), np.float32)
-
-
-def digit_images(mnist: Path | None) -> tuple[NDArray[np.float64], dict[str, list[list[int]]]]:
-    """Return images (N, E, E) in [0, 1], and the image numbers for each split and digit; the splits are disjoint."""
-    if mnist is None:
-        from sklearn.datasets import load_digits  # takes a second, and is needed here only
-
-        images, labels = load_digits(return_X_y=True)
-        images = images.reshape(-1, 8, 8) / 16
-    else:
-        names = [name for name in ("train", "t10k") if list(mnist.glob(f"{name}-images-idx3-ubyte*"))] or ["t10k"]
-        images = np.concatenate([_read_idx(mnist / f"{name}-images-idx3-ubyte") for name in names]) / 255
-        labels = np.concatenate([_read_idx(mnist / f"{name}-labels-idx1-ubyte") for name in names])
-        if images.shape[1:] != (28, 28) or len(images) != len(labels):
-            raise DataError(f"{mnist}: {len(labels)} labels for images {images.shape}; MNIST has N labels, (N, 28, 28)")
-    pools: dict[str, list[list[int]]] = {"train": [], "test": []}
-    for digit in range(10):
-        numbers = np.flatnonzero(labels == digit).tolist()
-        cut = 4 * len(numbers) // 5  # the last fifth is for testing; in MNIST these are other writers
-        if cut == 0 or cut == len(numbers):
-            raise DataError(f"{mnist}: {len(numbers)} images of the digit {digit}, need at least 2")
-        pools["train"].append(numbers[:cut])
-        pools["test"].append(numbers[cut:])
-    return images, pools
-
-
-def _read_idx(path: Path) -> Pixels:
-    """Read an array of the idx format, raw or .gz: two zero bytes, type, number of axes, their lengths, values."""
-    try:
-        packed = path.with_name(f"{path.name}.gz")
-        content = path.read_bytes() if path.exists() else gzip.decompress(packed.read_bytes())
-        if content[:3] != b"\x00\x00\x08":
-            raise ValueError("not an idx file of bytes")
-        axes = content[3]
-        shape = np.frombuffer(content, ">u4", axes, offset=4)
-        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-    except (OSError, EOFError, ValueError, IndexError) as error:
-        raise DataError(f"{path}: cannot be read as MNIST ({error})") from None

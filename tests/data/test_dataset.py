@@ -250,6 +250,19 @@ def test_wrong_number_of_recipes(path):
         views_of(path, sampler, [Whole(), Whole()])
 
 
+class ForgetsTheList:
+    difference = 0.0
+
+    def __call__(self, frames, generator):
+        return frames
+
+
+def test_a_recipe_without_a_list_of_views_is_named(path):
+    sampler = Uniform(Uniform.Config(frames=2, sampling_rate=1, clips=1))
+    with pytest.raises(ConfigError, match=r"^recipe ForgetsTheList must return a list of View, got ndarray$"):
+        views_of(path, sampler, [ForgetsTheList()])
+
+
 def test_real_recipes_make_views_of_their_size(path):
     sampler = Random(Random.Config(frames=4, sampling_rate=2))
     recipes = [recipe("strong_alpha", size=32, difference=0.5), recipe("strong_beta", size=24), recipe("weak", size=16)]

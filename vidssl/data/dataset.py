@@ -166,6 +166,8 @@ def make_views(
     for clip, parts, (recipe, rng) in zip(clips, wanted, pairs, strict=True):
         decoded = [frames[np.searchsorted(union, indices)] for indices in parts]
         made = recipe(decoded[0] if len(decoded) == 1 else rgb_difference(*decoded), rng)
+        if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
+            raise ConfigError(f"recipe {type(recipe).__name__} must return a list of View, got {type(made).__name__}")
         views += made
         middle_frames += [clip.middle_frame] * len(made)
     return Views(tuple(views), tuple(middle_frames), *frames.shape[2:])

@@ -153,10 +153,10 @@ def main() -> None:
     arguments = parser.parse_args()
     one_thread()
     videos = read_list(arguments.list, arguments.root)
-    told: dict[str, Any] = {"clips": arguments.clips, "workers": arguments.workers}
-    networks = {"untrained": load_subject(LoadOptions("random", arguments.cfg, **told))}
+    given: dict[str, Any] = {"clips": arguments.clips, "workers": arguments.workers}
+    networks = {"untrained": load_subject(LoadOptions("random", arguments.cfg, **given))}
     if arguments.checkpoint:
-        networks["trained"] = load_subject(LoadOptions(arguments.checkpoint, **told))
+        networks["trained"] = load_subject(LoadOptions(arguments.checkpoint, **given))
     header = ["short side", "CRF", "PSNR, dB", "size, times the original", "ms a clip (times faster)"]
     for name in networks:
         header += [f"{name}: cosine to the original", "between originals", "own original first"]

@@ -69,8 +69,8 @@ def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides:
     """Write the command that tests the network which trainings start from."""
     where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
     asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits]
-    told = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
-    return [sys.executable, str(TOOLS / "test_net.py"), *where, *told, *asked]
+    given = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
+    return [sys.executable, str(TOOLS / "test_net.py"), *where, *given, *asked]
 
 
 def run(out: Path, command: list[str]) -> str | None:

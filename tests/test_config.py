@@ -115,8 +115,8 @@ def test_dumped_configs_are_read_back(write):
     ],
 )
 def test_files_that_are_not_a_config(text, said, write):
-    told = message(read, write(text))
-    assert said in told and "run.yaml" in told and "\n" not in told
+    given = message(read, write(text))
+    assert said in given and "run.yaml" in given and "\n" not in given
 
 
 def test_bytes_that_are_not_text(tmp_path):
@@ -135,26 +135,26 @@ def test_a_file_that_is_missing(tmp_path):
 )
 def test_15_tags_make_no_objects(tag, write, tmp_path):
     target = tmp_path / "executed"
-    told = message(read, write(f"a: {tag} ['{target}']\n"))
-    assert "is not YAML" in told and not target.exists()
+    given = message(read, write(f"a: {tag} ['{target}']\n"))
+    assert "is not YAML" in given and not target.exists()
     assert "is not YAML" in message(read, write(GOOD), [f"steps={tag} ['{target}']"]) and not target.exists()
 
 
 def test_15_a_python_file_is_not_run(write, tmp_path):
     target = tmp_path / "executed"
     script = write(f"from pathlib import Path\nPath({str(target)!r}).touch()\n_base_ = 'x'\n", "config.py")
-    told = message(read, script)
-    assert "config.py" in told and not target.exists()
+    given = message(read, script)
+    assert "config.py" in given and not target.exists()
 
 
 def test_15_an_unknown_key_and_the_nearest_one(write):
     path = write(GOOD.replace("rate: 1e-6", "rate: 1, raet: 2"))
-    told = message(load, path)
-    assert told == f"{path}: 1 mistake\n  inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate"
+    given = message(load, path)
+    assert given == f"{path}: 1 mistake\n  inner.raet: unknown key (did you mean 'rate'?); there are: name, pair, rate"
     assert "maybe.rte: unknown key (did you mean 'rate'?)" in message(load, write(GOOD), "maybe={rate: 1, rte: 1}")
     assert "items.1.nam: unknown key (did you mean 'name'?)" in message(load, write(GOOD), "items.1.nam=x")
-    told = message(load, write(GOOD), "shapes.1.color=x")
-    assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in told
+    given = message(load, write(GOOD), "shapes.1.color=x")
+    assert "shapes.1.color: unknown key (did you mean 'colours'?); there are: colours, edge, name" in given
 
 
 def test_a_renamed_key_is_refused_with_the_new_name():
@@ -168,8 +168,8 @@ def test_a_renamed_key_is_refused_with_the_new_name():
 def test_an_override_of_the_name_of_a_choice_alone(write):
     """The keys that are left over are unknown ones of the new entry."""
     path = write(GOOD.replace("colours:", "edge: 2, colours:"))
-    told = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
-    assert told.splitlines() == [
+    given = message(load, path, "shapes.1.name=circle", "shapes.1.raduis=2")
+    assert given.splitlines() == [
         f"{path}: 3 mistakes",
         "  shapes.1.edge: unknown key; there are: name, radius",
         "  shapes.1.colours: unknown key; there are: name, radius",
@@ -182,10 +182,10 @@ def test_15_all_mistakes_at_once(write):
     path = write("stepz: 3\ninner: {rate: fast, pair: [1, 2, 3]}\nmode: medium\nflag: 1\n")
     head, *lines = message(load, path).splitlines()
     assert head == f"{path}: 6 mistakes"
-    told = {line.strip().split(": ")[0]: line for line in lines}
-    assert set(told) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
-    assert "did you mean 'steps'?" in told["stepz"] and "is required" in told["steps"]
-    assert 'valid number, got "fast"' in told["inner.rate"] and "'fast' or 'slow'" in told["mode"]
+    given = {line.strip().split(": ")[0]: line for line in lines}
+    assert set(given) == {"stepz", "steps", "inner.rate", "inner.pair", "mode", "flag"}
+    assert "did you mean 'steps'?" in given["stepz"] and "is required" in given["steps"]
+    assert 'valid number, got "fast"' in given["inner.rate"] and "'fast' or 'slow'" in given["mode"]
 
 
 def test_15_a_mistake_inside_of_a_list_is_one_mistake():
@@ -219,10 +219,10 @@ def test_what_yaml_has_and_json_has_not(write):
 def test_choices_by_name(write):
     path = write(GOOD)
     assert "shapes.0: needs a 'name'" in message(load, path, "shapes.0={radius: 1}")
-    told = message(load, path, "shapes.0.name=sqare")
-    assert "shapes.0.name: no 'sqare' (did you mean 'square'?); there are: circle, square" in told
-    told = message(load, path, "shapes.0.radius=big", "shapes.1.edge=[]")
-    assert "shapes.0.radius: " in told and "shapes.1.edge: " in told and "2 mistakes" in told
+    given = message(load, path, "shapes.0.name=sqare")
+    assert "shapes.0.name: no 'sqare' (did you mean 'square'?); there are: circle, square" in given
+    given = message(load, path, "shapes.0.radius=big", "shapes.1.edge=[]")
+    assert "shapes.0.radius: " in given and "shapes.1.edge: " in given and "2 mistakes" in given
 
 
 def test_overrides(write):
@@ -255,8 +255,8 @@ def test_overrides(write):
     ],
 )
 def test_bad_overrides(override, said, write):
-    told = message(load, write(GOOD), override)
-    assert said in told
+    given = message(load, write(GOOD), override)
+    assert said in given
 
 
 def test_differences_name_the_setting_and_both_values():

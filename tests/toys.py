@@ -11,8 +11,8 @@ TOYS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 
 def placed(name, data, output):
     """Overrides that let a toy read the set rendered in `data`, and write to `output`, on a CPU without workers."""
-    told = read(CONFIGS / f"{name}.yaml")["data"]
-    train = Path(told["train"]).relative_to(told["moving_digits"]["out"])
+    given = read(CONFIGS / f"{name}.yaml")["data"]
+    train = Path(given["train"]).relative_to(given["moving_digits"]["out"])
     return [
         f"data.moving_digits.out={data}",
         f"data.train={data}/{train}",

@@ -260,7 +260,7 @@ def test_the_configs_follow_the_published_protocols(put, config, more, number, n
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "given"),
     [
         ("protocol.clips", 2, "clips 2 (published 10)"),
         ("protocol.crops", 1, "crops 1 (published 3)"),
@@ -282,9 +282,9 @@ def test_the_configs_follow_the_published_protocols(put, config, more, number, n
         ("splits.2.num_videos", 3000, "tested videos [3000, 3696, 3783] (published 3783 or 3734 or 3696)"),
     ],
 )
-def test_each_difference_is_told_with_both_values(put, finetuned, path, value, told):
+def test_each_difference_is_told_with_both_values(put, finetuned, path, value, given):
     _, notes = own(put("a", changed(finetuned, path, value)))
-    assert len(notes) == 1 and notes[0].endswith(f": {told}.") and "finetuning" in notes[0]
+    assert len(notes) == 1 and notes[0].endswith(f": {given}.") and "finetuning" in notes[0]
 
 
 def test_equal_notes_are_one(put, finetuned):
@@ -380,7 +380,7 @@ def test_the_published_numbers_are_those_of_the_papers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "given"),
     [
         ("protocols: [sce_linear]", "protocols: [sce_liner]", "unknown protocol 'sce_liner'"),
         ("pretrained: kinetics-200", "pretrained: kinetics-20", "'kinetics-20'"),
@@ -389,11 +389,11 @@ def test_the_published_numbers_are_those_of_the_papers(tmp_path):
         ("kind: untrained", "kind: untraind", "untraind"),
     ],
 )
-def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
+def test_a_mistake_among_the_references_is_named(tmp_path, old, new, given):
     text = (TOP / "benchmarks/references.yaml").read_text()
     assert old in text
     (tmp_path / "r.yaml").write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=re.escape(told)):
+    with pytest.raises(ConfigError, match=re.escape(given)):
         read_references(tmp_path / "r.yaml")
 
 
@@ -401,7 +401,7 @@ def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "given"),
     [
         ("{", "not JSON"),
         ("[]", "names no tested list"),
@@ -412,9 +412,9 @@ def test_a_mistake_among_the_references_is_named(tmp_path, old, new, told):
         ('{"list": "a/test.csv", "splits": {"1": 0.5}}', "'splits' does not hold"),
     ],
 )
-def test_a_file_that_is_no_result_is_named(tmp_path, text, told):
+def test_a_file_that_is_no_result_is_named(tmp_path, text, given):
     (tmp_path / "results.json").write_text(text)
-    with pytest.raises(DataError, match=re.escape(told)) as caught:
+    with pytest.raises(DataError, match=re.escape(given)) as caught:
         report([tmp_path], tmp_path)
     assert str(tmp_path / "results.json") in str(caught.value) and "\n" not in str(caught.value)
 
@@ -488,7 +488,7 @@ def test_a_page_keeps_all_but_its_tables(command, put, finetuned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "given"),
     [
         ("nothing\n", "has no table"),
         (BLOCK.replace("hmdb51", "hmdb"), ":1: unknown data set 'hmdb'; known: "),
@@ -497,10 +497,10 @@ def test_a_page_keeps_all_but_its_tables(command, put, finetuned, tmp_path):
         (BLOCK + "<!-- end of report -->\n", ":4: '<!-- end of report -->' without"),
     ],
 )
-def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, told):
+def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, given):
     page = tmp_path / "page.md"
     page.write_text(text)
-    with pytest.raises(DataError, match=re.escape(told)) as caught:
+    with pytest.raises(DataError, match=re.escape(given)) as caught:
         renewed(page, [tmp_path])
     assert str(page) in str(caught.value) and "\n" not in str(caught.value)
     assert page.read_text() == text and [*tmp_path.iterdir()] == [page]
@@ -508,8 +508,8 @@ def test_a_page_with_a_mistake_is_left_as_it_is(tmp_path, text, told):
 
 def test_reproduce_is_what_the_tool_makes_of_the_results():
     page = TOP / "docs" / "reproduce.md"
-    told = "it is stale: python benchmarks/report.py docs/results --into docs/reproduce.md"
-    assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), told
+    given = "it is stale: python benchmarks/report.py docs/results --into docs/reproduce.md"
+    assert renewed(page, [TOP / "docs" / "results"]) == page.read_text(encoding="utf-8"), given
 
 
 def test_kept_results_name_no_place_of_a_machine():

@@ -82,13 +82,13 @@ def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, number):
-    told = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait"]
+    given = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait"]
     child = os.fork()
     if not child:
         status = 1
         try:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            sys.argv = told
+            sys.argv = given
             study["main"]()
         except SystemExit as end:
             status = end.code
@@ -106,17 +106,17 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"),
+    ("given", "reason"),
     [
         (["none"], "no YAML files"),
         (["configs", "--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["named"], "untrained.yaml"),
     ],
 )
-def test_errors_are_one_line(study, tmp_path, monkeypatch, told, reason):
+def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):
     (tmp_path / "named").mkdir()
     (tmp_path / "named" / "untrained.yaml").touch()
-    folder, *more = told
+    folder, *more = given
     monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more])
     with pytest.raises(SystemExit, match=reason):
         study["main"]()

@@ -20,8 +20,8 @@ def asked(capsys, *words):
         commands.guarded(lambda: commands.run("analyze", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
-    told = capsys.readouterr()
-    return told.out, told.err, status
+    given = capsys.readouterr()
+    return given.out, given.err, status
 
 
 def test_the_script(run_script, digits, tmp_path):

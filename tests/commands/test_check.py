@@ -107,10 +107,10 @@ def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noi
     reasons = {each.path: each.reason for each in result.findings}
     assert "20 of 40 frames are there" in reasons["clean_cut.mp4"]
     assert "its index (moov) is missing" in reasons["no_index.mp4"]
-    told = str(result)
-    assert "16 files in 16 rows; 6 rows kept" in told and "7 truncated" in told and "1 empty" in told
-    assert told.count("half_") + told.count("clean_cut") == 1  # an example
-    assert str(tmp_path / "out/report.csv") in told and str(tmp_path / "out/all.csv") in told
+    given = str(result)
+    assert "16 files in 16 rows; 6 rows kept" in given and "7 truncated" in given and "1 empty" in given
+    assert given.count("half_") + given.count("clean_cut") == 1  # an example
+    assert str(tmp_path / "out/report.csv") in given and str(tmp_path / "out/all.csv") in given
 
 
 @pytest.mark.parametrize("suffix", ["mpg", "ts", "flv"])
@@ -479,9 +479,9 @@ def test_1_3_the_clean_list_trains(tmp_path, digits):
         (videos / f"{number}.mp4").write_bytes(content[: len(content) // 2] if broken else content)
         rows.append([f"{number}.mp4", record.label])
     source = write_list(tmp_path / "lists", rows, classes=listed.classes)
-    told = ["--root", str(videos), "--out", str(tmp_path / "clean"), "--workers", "2"]
+    given = ["--root", str(videos), "--out", str(tmp_path / "clean"), "--workers", "2"]
     with pytest.raises(SystemExit) as caught:
-        commands.run("check", [str(source), *told])
+        commands.run("check", [str(source), *given])
     assert caught.value.code == 1
     clean = tmp_path / "clean/all.csv"
     assert len(read_list(clean).records) == 12

@@ -55,14 +55,14 @@ def settings(digits, output, *more):
 def trained(command, digits, tmp_path_factory):
     """Folder of a run that was interrupted after step 4 and finished by the tool; and what the tool said."""
     folder = tmp_path_factory.mktemp("run")
-    told = settings(digits, "run", "data.workers=0")  # relative to where the tool is started
+    given = settings(digits, "run", "data.workers=0")  # relative to where the tool is started
     here = Path.cwd()
     os.chdir(folder)
     try:
-        train(load_run(TOY, told), until=4)
+        train(load_run(TOY, given), until=4)
     finally:
         os.chdir(here)
-    out, log = command("tools/train_net.py", "--cfg", TOY, *told, cwd=folder)
+    out, log = command("tools/train_net.py", "--cfg", TOY, *given, cwd=folder)
     return folder / "run", out, log
 
 
@@ -81,7 +81,7 @@ def retrieved(command, trained, digits):
         *("--checkpoint", "run/checkpoints/last.pt", *lists, "--out", "pages/trained/motion", "--workers", "0"),
         cwd=folder,
     )
-    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null"]
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null"]
     commands.run(
         "retrieval",
         [
@@ -97,7 +97,7 @@ def retrieved(command, trained, digits):
             "3",
             "--workers",
             "0",
-            *told,
+            *given,
         ],
     )
     results = [json.loads((folder / f"pages/{run}/motion/results.json").read_text()) for run in ("trained", "random")]
@@ -240,18 +240,18 @@ def test_help_and_schema(monkeypatch, capsys):
 
 
 def test_make_moving_digits(command, tmp_path, monkeypatch, capsys):
-    told = ["--out", "set", "--train", "3", "--test", "2", "--frames", "6", "--size", "32"]
-    out, _ = command("datasets/make_moving_digits.py", *told, cwd=tmp_path)
+    given = ["--out", "set", "--train", "3", "--test", "2", "--frames", "6", "--size", "32"]
+    out, _ = command("datasets/make_moving_digits.py", *given, cwd=tmp_path)
     assert "rendered 3 training and 2 test videos" in out
     found = read_list(tmp_path / "set/motion/train.csv")
     assert len(found.records) == 3 and len(found.classes) == 8
     with vidssl.open_video(found.records[0].path) as video:
         assert video.frames([5]).shape == (1, 3, 32, 32)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *told])
+    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *given])
     runpy.run_path(str(TOP / "datasets/make_moving_digits.py"), run_name="__main__")
     assert "found 3 training" in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *told, "--seed", "1"])
+    monkeypatch.setattr(sys, "argv", ["make_moving_digits.py", *given, "--seed", "1"])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(TOP / "datasets/make_moving_digits.py"), run_name="__main__")
     assert caught.value.code == 2 and "seed is 0, requested 1" in capsys.readouterr().err
@@ -428,8 +428,8 @@ def test_4_allow_missing_measures_the_others_and_says_so(with_gaps, checkpoint, 
     rest = ("--checkpoint", checkpoint, "--workers", workers)
     lists = ("--gallery", with_gaps["gallery"], "--query", with_gaps["query"])
     assert "not a video" in refused("retrieval", *rest, *lists, "--out", tmp_path / "none")
-    told = [*rest, *lists, "--out", tmp_path / "out", "--allow-missing"]
-    commands.run("retrieval", [str(word) for word in told])
+    given = [*rest, *lists, "--out", tmp_path / "out", "--allow-missing"]
+    commands.run("retrieval", [str(word) for word in given])
     out = capsys.readouterr().out
     found = json.loads((tmp_path / "out/results.json").read_text())
     assert (found["num_queries"], found["num_gallery"]) == (6, 15)
@@ -456,8 +456,8 @@ def test_4_allow_missing_measures_the_others_and_says_so(with_gaps, checkpoint, 
 
 
 def test_4_allow_missing_in_extract(with_gaps, checkpoint, tmp_path, capsys):
-    told = ["--checkpoint", checkpoint, with_gaps["gallery"], "--out", tmp_path / "x"]
-    commands.run("extract", [str(word) for word in (*told, "--allow-missing")])
+    given = ["--checkpoint", checkpoint, with_gaps["gallery"], "--out", tmp_path / "x"]
+    commands.run("extract", [str(word) for word in (*given, "--allow-missing")])
     x, meta = np.load(tmp_path / "x/features.npy"), json.loads((tmp_path / "x/meta.json").read_text())
     rows = [line.split(",") for line in (tmp_path / "x/rows.csv").read_text().splitlines()]
     whole = [n for n in range(18) if n not in (0, 6, 7)]

@@ -48,15 +48,15 @@ def write_list(folder, digits, number, broken=(), name="list"):
 
 @pytest.fixture
 def options():
-    told = ("data.moving_digits=null", "data.train=none.csv")
-    return LoadOptions("random", TOY, told, clips=1, crops=1, size=24, batch_size=3, workers=0, device="cpu")
+    given = ("data.moving_digits=null", "data.train=none.csv")
+    return LoadOptions("random", TOY, given, clips=1, crops=1, size=24, batch_size=3, workers=0, device="cpu")
 
 
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("run")
-    told = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={output}/run"]
-    return train(load_run(TOY, [*told, "steps=1", "data.workers=0", "device=cpu"])).resolve()
+    given = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", f"output={output}/run"]
+    return train(load_run(TOY, [*given, "steps=1", "data.workers=0", "device=cpu"])).resolve()
 
 
 def read(folder):
@@ -217,9 +217,9 @@ def test_another_frame_rate_is_another_request(options, tmp_path, never):
     with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, \[5\.0, 5\.0\] requested"):
         extract_features(options, videos, tmp_path / "x")
     videos.write_text("path\nv\n")
-    told = ("data.moving_digits=null", "data.train=none.csv")
+    given = ("data.moving_digits=null", "data.train=none.csv")
     for fps in (None, 5.0):
-        asked = replace(options, overrides=(*told, *([] if fps is None else [f"data.fps={fps}"])))
+        asked = replace(options, overrides=(*given, *([] if fps is None else [f"data.fps={fps}"])))
         with pytest.raises(DataError, match=r"data\.fps \[25\.0, 25\.0\] stored, nothing requested"):
             extract_features(asked, videos, tmp_path / "x")
     with pytest.raises(DataError, match=r"protocol\.fps nothing stored, 5\.0 requested"):

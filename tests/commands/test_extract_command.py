@@ -27,13 +27,13 @@ def few(digits, tmp_path):
 
 
 @pytest.fixture
-def said(capsys):
+def run_tool(capsys):
     """Run the tool; give what it prints and its exit status."""
 
-    def run(*told):
+    def run(*given):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("extract", [str(word) for word in told]))
+            commands.guarded(lambda: commands.run("extract", [str(word) for word in given]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -50,56 +50,56 @@ def assert_alike(one, other):
     assert {**meta, "sha256": None} == {**other_meta, "sha256": None}
 
 
-def test_parts_and_their_merging(few, said, tmp_path):
+def test_parts_and_their_merging(few, run_tool, tmp_path):
     whole, out = tmp_path / "whole", tmp_path / "x"
-    line, status = said(*few, "--out", whole)
+    line, status = run_tool(*few, "--out", whole)
     assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {whole}", line)
     for n in range(2):
-        line, status = said(*few, "--out", out, "--shard", f"{n}/2")
+        line, status = run_tool(*few, "--out", out, "--shard", f"{n}/2")
         assert status == 0 and line.startswith(f"{3 - n} videos x") and line.endswith(f"x.{n}-of-2")
-    line, status = said(*few, "--out", out, "--shard", "1/2")
+    line, status = run_tool(*few, "--out", out, "--shard", "1/2")
     assert status == 0 and line.endswith("x.1-of-2; already extracted")
-    line, status = said("--merge", "--out", out)
+    line, status = run_tool("--merge", "--out", out)
     assert status == 0 and re.fullmatch(rf"5 videos x \d+ features in {out}", line)
     assert_alike(out, whole)
-    for told in (few, ["--merge"]):
-        line, status = said(*told, "--out", out)
+    for given in (few, ["--merge"]):
+        line, status = run_tool(*given, "--out", out)
         assert status == 0 and line.endswith("; already extracted")
 
 
 @pytest.mark.parametrize("shard", ["3/3", "a/b", "0/0"])
-def test_shards_that_there_are_not(few, said, tmp_path, shard):
-    line, status = said(*few, "--out", tmp_path / "x", "--shard", shard)
+def test_shards_that_there_are_not(few, run_tool, tmp_path, shard):
+    line, status = run_tool(*few, "--out", tmp_path / "x", "--shard", shard)
     assert status == 2 and "\n" not in line and line.startswith("error: shard ") and shard in line
     assert not list(tmp_path.glob("x.*"))
 
 
-def test_what_merge_goes_with(few, said, tmp_path):
-    for told in (few, ["--shard", "0/2"], ["--checkpoint", "random"]):
-        line, status = said("--merge", "--out", tmp_path / "x", *told)
+def test_what_merge_goes_with(few, run_tool, tmp_path):
+    for given in (few, ["--shard", "0/2"], ["--checkpoint", "random"]):
+        line, status = run_tool("--merge", "--out", tmp_path / "x", *given)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
-    line, status = said("--out", tmp_path / "x", *few[1:])
+    line, status = run_tool("--out", tmp_path / "x", *few[1:])
     assert status == 2 and "cannot read list data.moving_digits=null" in line
-    for told in (few[1:5], [few[0], *few[6:]], []):
-        line, status = said("--out", tmp_path / "x", *told)
+    for given in (few[1:5], [few[0], *few[6:]], []):
+        line, status = run_tool("--out", tmp_path / "x", *given)
         assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line
-    line, status = said("--merge", "--out", tmp_path / "x")
+    line, status = run_tool("--merge", "--out", tmp_path / "x")
     assert status == 2 and "found n = none" in line
-    line, status = said("--merge")
+    line, status = run_tool("--merge")
     assert status == 2 and "--out" in line
 
 
 @pytest.mark.long
-def test_fault_28_several_processes_are_one(few, said, tmp_path, digits):
+def test_fault_28_several_processes_are_one(few, run_tool, tmp_path, digits):
     """As torchrun starts them: one file, one line, and the same features as of one process."""
-    _, status = said(*few, "--out", tmp_path / "one")
+    _, status = run_tool(*few, "--out", tmp_path / "one")
     assert status == 0
 
-    def both(tool, *told):
+    def both(tool, *given):
         done = subprocess.run(
             [
                 *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-                *map(str, (TOP / tool, *told)),
+                *map(str, (TOP / tool, *given)),
             ],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,

@@ -31,8 +31,8 @@ FEW = Measure(("occlusion", "blur", "reverse"), top_k=5)
 
 def measure_invariance(options, checkpoints, videos, out, measure, splits=None):
     """As `vidssl analyze invariance` does."""
-    told = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
-    return measure_parsed(Namespace(**told, input=videos, out=out, splits=splits and [*splits]))
+    given = {**vars(options), "overrides": [*options.overrides], "checkpoint": checkpoints, **vars(measure)}
+    return measure_parsed(Namespace(**given, input=videos, out=out, splits=splits and [*splits]))
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def options():
 
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
-    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    return train(load_run(TOY, [*told, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return train(load_run(TOY, [*given, f"output={tmp_path_factory.mktemp('a')}/trained", "steps=2"]))
 
 
 def by_hand(options, videos):
@@ -79,11 +79,11 @@ def test_the_numbers_are_those_by_hand(options, digits, tmp_path):
         found = measure_invariance(options, ["random"], path, tmp_path / measure.variant / measure.population, measure)
         results = found["random"]
         for name, place in places.items():
-            told = {"top_k": 5, "population": measure.population}
+            given = {"top_k": 5, "population": measure.population}
             if measure.variant == "class":
-                wanted = class_invariance(features, versions[:, place], labels, **told)
+                wanted = class_invariance(features, versions[:, place], labels, **given)
             else:
-                wanted = firing_invariance(features, versions[:, place], **told)
+                wanted = firing_invariance(features, versions[:, place], **given)
             # Rounding may move a value across a threshold: one version in so many.
             assert results[f"invariance_{name}"] == pytest.approx(wanted.score, abs=0.02 * wanted.ceiling)
             details = results["details"][name]
@@ -149,12 +149,12 @@ def inputs():
 
 @pytest.mark.parametrize(("short_side", "precision"), [(None, None), (40, None), (None, "bfloat16")])
 def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, tmp_path, inputs, short_side, precision):
-    told = replace(options, short_side=short_side, precision=precision, batch_size=1)
+    given = replace(options, short_side=short_side, precision=precision, batch_size=1)
     path, few = digits / "motion/test.csv", replace(FEW, transformations=("blur",))
-    results = measure_invariance(told, ["random"], path, tmp_path / "out", few)["random"]
+    results = measure_invariance(given, ["random"], path, tmp_path / "out", few)["random"]
     assert results["protocol"]["short_side"] == short_side
     assert {half for _, half in inputs} == {precision == "bfloat16"}
-    clip = load_subject(replace(told, checkpoint="random")).test.clip
+    clip = load_subject(replace(given, checkpoint="random")).test.clip
     with open_video(read_list(path).records[0].path) as video:
         first = (video.meta.num_frames - clip.span(video.meta.fps)) // 2
         wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
@@ -242,9 +242,9 @@ def test_several_processes(run_world, options, digits, tmp_path):
 
 
 def test_seeds_give_mean_and_spread(options, digits, tmp_path):
-    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    given = replace(options, overrides=(*TOLD, "seed={split}"))
     path = digits / "motion/test.csv"
-    found = measure_invariance(told, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
+    found = measure_invariance(given, ["random"], path, tmp_path / "seeds", FEW, (3, 4))["random"]
     alone = [
         measure_invariance(replace(options, overrides=(*TOLD, f"seed={n}")), ["random"], path, tmp_path / str(n), FEW)[
             "random"
@@ -266,28 +266,28 @@ def test_seeds_give_mean_and_spread(options, digits, tmp_path):
 
 def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, digits, tmp_path):
     """The config and its seed are for the untrained one; the others bring their own."""
-    told = replace(options, overrides=(*TOLD, "seed={split}"))
+    given = replace(options, overrides=(*TOLD, "seed={split}"))
     path, names = digits / "motion/test.csv", [tmp_path / f"trained{n}.pt" for n in (3, 4)]
     for name in names:
         shutil.copy(checkpoint, name)
     several = [str(tmp_path / "trained{split}.pt"), "random"]
-    found = measure_invariance(told, several, path, tmp_path / "out", FEW, (3, 4))
+    found = measure_invariance(given, several, path, tmp_path / "out", FEW, (3, 4))
     trained, untrained = found.values()
     assert trained["spread"]["invariance_blur"] == 0 and untrained["spread"]["invariance_blur"] > 0
     alone = measure_invariance(replace(options, cfg=None, overrides=()), [str(checkpoint)], path, tmp_path / "1", FEW)
     for name, value in next(iter(alone.values())).items():
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match="all splits would be the same"):
-        measure_invariance(told, [str(checkpoint), "random"], path, tmp_path / "same", FEW, (3, 4))
+        measure_invariance(given, [str(checkpoint), "random"], path, tmp_path / "same", FEW, (3, 4))
     with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
-        measure_invariance(told, ["random"], path, tmp_path / "unsplit", FEW)
+        measure_invariance(given, ["random"], path, tmp_path / "unsplit", FEW)
 
 
 def test_there_is_no_mean_of_different_transformations():
     def results(**scores):
         numbers = {f"invariance_{name}": score for name, score in scores.items()}
-        told = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
-        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, **told}
+        given = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
+        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, **given}
 
     clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
     frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}

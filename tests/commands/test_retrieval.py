@@ -30,8 +30,8 @@ TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
 
 @pytest.fixture
 def options():
-    told = ("data.moving_digits=null", "data.train=none.csv")
-    return LoadOptions("random", TOY, told, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
+    given = ("data.moving_digits=null", "data.train=none.csv")
+    return LoadOptions("random", TOY, given, clips=1, crops=1, size=24, batch_size=4, workers=0, device="cpu")
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     (tmp_path / "other/classes.txt").write_text("a\nb\n")
     shutil.copy(gallery, tmp_path / "other/x.csv")
     (tmp_path / "other/x.csv").write_text("path,label\na.mp4,0\n")
-    monkeypatch.setattr(job, "load_subject", None)  # told before anything is loaded
+    monkeypatch.setattr(job, "load_subject", None)  # the error comes before anything is loaded
     message = one_line(DataError, retrieve, options, gallery, tmp_path / "other/x.csv", tmp_path / "out")
     assert "different classes.txt" in message
     missing = gallery.parent / "test/none.mp4"
@@ -308,8 +308,8 @@ def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line)
 def test_one_video_of_a_rarer_suffix(options, lists, tmp_path, write_video, suffix):
     gallery, _ = lists
     frames = generator(0).integers(0, 255, (24, 48, 48, 3), np.uint8)
-    told = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
-    video = write_video(tmp_path / f"q.{suffix}", frames, **told)
+    given = {"codec": "mpeg2video", "options": {}} if suffix == "vob" else {}
+    video = write_video(tmp_path / f"q.{suffix}", frames, **given)
     results = retrieve(options, gallery, video, tmp_path / "out", k=3)
     assert len(results["neighbours"]) == 3 and results["query"] == str(video)
 
@@ -327,10 +327,10 @@ def test_an_image_is_a_query(tmp_path, capsys):
     (tmp_path / "images/list.csv").write_text("\n".join(rows) + "\n")
     shutil.copy(tmp_path / "images/4.png", tmp_path / "new.png")
     still = "{name: random, frames: 1, sampling_rate: 1}"
-    told = ["data.moving_digits=null", "data.train=none.csv", f"data.sampler={still}", "backbone={name: resnet18}"]
+    given = ["data.moving_digits=null", "data.train=none.csv", f"data.sampler={still}", "backbone={name: resnet18}"]
     arguments = ["--checkpoint", "random", "--cfg", TOY, "--clips", 1, "--crops", 1, "--size", 24, "--workers", 0]
     arguments += ["--device", "cpu", "--gallery", tmp_path / "images/list.csv", "--query", tmp_path / "new.png"]
-    commands.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *told)])
+    commands.run("retrieval", [str(word) for word in (*arguments, "--out", tmp_path / "out", *given)])
     results = json.loads((tmp_path / "out/results.json").read_text())
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999

@@ -16,13 +16,13 @@ UNTRAINED = ("--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null", 
 
 
 @pytest.fixture
-def said(capsys):
+def run_tool(capsys):
     """Run the tool; give what it prints and its exit status."""
 
-    def run(*told):
+    def run(*given):
         capsys.readouterr()
         try:
-            commands.guarded(lambda: commands.run("retrieval", [str(word) for word in (*UNTRAINED, *told)]))
+            commands.guarded(lambda: commands.run("retrieval", [str(word) for word in (*UNTRAINED, *given)]))
         except SystemExit as end:
             message = capsys.readouterr().err
             return message[message.rindex("error: ") :].rstrip("\n"), end.code
@@ -31,14 +31,14 @@ def said(capsys):
     return run
 
 
-def test_an_index_is_made_once_and_then_enough(said, digits, tmp_path):
+def test_an_index_is_made_once_and_then_enough(run_tool, digits, tmp_path):
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
     index, rest = ("--index", tmp_path / "g"), ("--page-queries", "2", "--out", tmp_path / "out")
-    made, status = said(*lists, *index, *rest)
+    made, status = run_tool(*lists, *index, *rest)
     assert status == 0 and made.splitlines()[2].startswith("plain") and (tmp_path / "g").exists()
-    assert said(*lists[2:], *index, *rest) == said(*lists, *rest) == (made, 0)
+    assert run_tool(*lists[2:], *index, *rest) == run_tool(*lists, *rest) == (made, 0)
     video = digits / "videos/test/00000.mp4"
-    out, status = said("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
+    out, status = run_tool("--query", video, *index, "--k", "3", "--out", tmp_path / "one")
     lines = out.splitlines()
     assert status == 0 and len(lines) == 6 and lines[0].startswith(f"{video}: 40 in the gallery")
     assert lines[-1] == f"{tmp_path}/one/index.html"
@@ -46,23 +46,23 @@ def test_an_index_is_made_once_and_then_enough(said, digits, tmp_path):
     assert [line.split()[-1] for line in lines[2:5]] == [hit["path"] for hit in near]
 
 
-def test_mistakes(said, digits, tmp_path):
+def test_mistakes(run_tool, digits, tmp_path):
     video, out = digits / "videos/test/00000.mp4", ("--out", tmp_path / "out")
     lists = ("--gallery", digits / "motion/train.csv")
-    for told, named in (
+    for given, named in (
         (("--query", video), "give --gallery LIST, --index FOLDER or both"),
         (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
         (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
         (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
         (("--query", video, "--index", tmp_path / "none"), "extract it with --gallery"),
     ):
-        line, status = said(*told, *out)
+        line, status = run_tool(*given, *out)
         assert status == 2 and named in line and "\n" not in line
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
-def test_fault_28_several_processes_make_and_use_one_index(said, digits, tmp_path):
+def test_fault_28_several_processes_make_and_use_one_index(run_tool, digits, tmp_path):
     """As torchrun starts them: the same file, the same results, said once."""
     lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv")
     rest = (*lists, "--index", tmp_path / "g", "--page-queries", "2", "--out", tmp_path / "out")
@@ -81,5 +81,5 @@ def test_fault_28_several_processes_make_and_use_one_index(said, digits, tmp_pat
         assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
         assert done.stdout.count("plain") == 1 and done.stdout.endswith("out/index.html\n")
         results.append((tmp_path / "out/results.json").read_text())
-    assert said(*rest)[1] == 0
+    assert run_tool(*rest)[1] == 0
     assert results[0] == results[1] == (tmp_path / "out/results.json").read_text()

@@ -211,13 +211,13 @@ def test_lists_work_with_the_copies(tmp_path, digits):
     more = ["data.moving_digits=null", "steps=2", "data.workers=0"]
     toy = TOP / "configs/toy/supervised.yaml"
     assert train(load_run(toy, [*more, f"data.train={result.list}", f"output={tmp_path}/a"])).exists()
-    told = [
+    given = [
         "method.classes=10",
         f"data.train={digits}/digit/train.csv",
         f"data.root={tmp_path}/small",
         f"output={tmp_path}/b",
     ]
-    assert train(load_run(toy, [*more, *told])).exists()
+    assert train(load_run(toy, [*more, *given])).exists()
     assert shrink_list(listed.path, tmp_path / "small", settings).kept == 40
     with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
         shrink_list(digits / "digit/train.csv", tmp_path / "small", settings)
@@ -253,9 +253,9 @@ def test_1_2_broken_files_are_left_out(tmp_path, videos, shrunk, write_video, nu
     assert read_list(result.list).names == ("fine.mp4", "fine2.mp4")
     assert sorted(path.name for path in (tmp_path / "small").glob("*.mp4")) == ["fine.mp4", "fine2.mp4"]
     assert not leftovers(tmp_path / "small")
-    told = str(result)
-    assert "left out: garbled.mp4: cannot decode" in told and "left out: empty.mp4: the file is empty" in told
-    assert "6 files: 2 copied, 0 were there, 4 left out" in told
+    given = str(result)
+    assert "left out: garbled.mp4: cannot decode" in given and "left out: empty.mp4: the file is empty" in given
+    assert "6 files: 2 copied, 0 were there, 4 left out" in given
     # What is mended is copied by the next run, and only that.
     (videos / "half.mp4").write_bytes(fine)
     result = shrunk(names)
@@ -445,8 +445,8 @@ def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbe
     listed = write_list(tmp_path / "lists", [["a.mp4", 0], ["b.mp4", 1]])
 
     def status(*more):
-        told = [str(listed), "--root", str(videos), "--out", str(tmp_path / "small"), *more]
-        monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *told])
+        given = [str(listed), "--root", str(videos), "--out", str(tmp_path / "small"), *more]
+        monkeypatch.setattr(sys, "argv", ["vidssl", "shrink", *given])
         try:
             commands.main()
         except SystemExit as end:
@@ -461,9 +461,9 @@ def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbe
     assert status("--quality", "52") == 2
     (videos / "b.mp4").write_text("<html>")
     os.utime(videos / "b.mp4", (1, 1))
-    told = ["lists/all.csv", "--root", "videos", "--out", "small", "--short-side", "24"]
+    given = ["lists/all.csv", "--root", "videos", "--out", "small", "--short-side", "24"]
     done = subprocess.run(
-        [sys.executable, str(TOP / "tools/shrink_videos.py"), *told],
+        [sys.executable, str(TOP / "tools/shrink_videos.py"), *given],
         cwd=tmp_path,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -115,7 +115,7 @@ commands.run("train", sys.argv[2:])
 print(json.dumps([name for name in heavy if name in sys.modules]))
 """
     config = TOP / "configs" / "toy" / "supervised.yaml"
-    told = [
+    given = [
         f"data.train={digits}/motion/train.csv",
         "data.moving_digits=null",
         f"output={tmp_path}",
@@ -124,7 +124,7 @@ print(json.dumps([name for name in heavy if name in sys.modules]))
         "device=cpu",
     ]
     unused = json.dumps(["sklearn", "matplotlib", "scipy"])
-    assert python(code, unused, "--cfg", str(config), *told) == []
+    assert python(code, unused, "--cfg", str(config), *given) == []
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -19,8 +19,8 @@ TOY = TOP / "configs" / "toy" / "supervised.yaml"
 @pytest.fixture(scope="module")
 def checkpoint(digits, tmp_path_factory):
     output = tmp_path_factory.mktemp("run")
-    told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
-    return train(load_run(TOY, [*told, f"output={output}", "steps=2"]))
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return train(load_run(TOY, [*given, f"output={output}", "steps=2"]))
 
 
 def asked(monkeypatch, capsys, *words):
@@ -31,15 +31,15 @@ def asked(monkeypatch, capsys, *words):
         commands.guarded(lambda: commands.run("test", [str(word) for word in words]))
     except SystemExit as end:
         status = end.code
-    told = capsys.readouterr()
-    return told.out, told.err, status
+    given = capsys.readouterr()
+    return given.out, given.err, status
 
 
 def test_the_script(run_script, checkpoint, digits, tmp_path):
     arguments = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", "out"]
     more = ["--train-list", digits / "motion/train.csv", "--clips", "2", "--crops", "5", "--workers", "0"]
-    told = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
-    status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *told, cwd=tmp_path)
+    given = ["--protocol", "accuracy", "knn", "k=3", "temperature=0.5", "lowshot", "shots=[1, 2]"]
+    status, out, err = run_script(TOP / "tools/test_net.py", *arguments, *more, *given, cwd=tmp_path)
     assert status == 0, err
     assert "Traceback" not in err
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -72,31 +72,31 @@ def test_the_script(run_script, checkpoint, digits, tmp_path):
     ],
 )
 def test_mistakes(words, message, checkpoint, digits, tmp_path, monkeypatch, capsys):
-    told = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
-    out, error, status = asked(monkeypatch, capsys, *told)
+    given = ["--checkpoint", checkpoint, digits / "motion/test.csv", "--out", tmp_path / "out", *words]
+    out, error, status = asked(monkeypatch, capsys, *given)
     assert status == 2 and not out
     assert message in error and "Traceback" not in error
     assert not (tmp_path / "out/results.json").exists()
 
 
 def test_a_missing_list_and_a_checkpoint_that_is_none(checkpoint, digits, tmp_path, monkeypatch, capsys):
-    told = [digits / "motion/test.csv", "--out", tmp_path / "out"]
+    given = [digits / "motion/test.csv", "--out", tmp_path / "out"]
     (tmp_path / "text.pt").write_text("no weights")
     for path, message in (
         (tmp_path / "none.pt", "No such file"),
         (tmp_path / "text.pt", "is not a checkpoint; expected"),
     ):
-        _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *told)
+        _, error, status = asked(monkeypatch, capsys, "--checkpoint", path, *given)
         assert status == 2 and error.count("\n") == 1 and message in error
 
 
 def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     for split in (1, 2):
         shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
-    told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
+    given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
     monkeypatch.chdir(tmp_path)
-    commands.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *told, *where])
+    commands.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("16 videos, 16 videos; 1 clips x 1 crops") and lines[-1] == "out/results.json"
     results = json.loads((tmp_path / "out/results.json").read_text())
@@ -105,14 +105,14 @@ def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     assert results["splits"]["1"]["checkpoint"]["path"] == "out/split1/checkpoints/last.pt"
 
 
-def splits_in_a_world(folder, told):
+def splits_in_a_world(folder, given):
     import contextlib
     import io
     import os
 
     os.chdir(folder)
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        commands.run("train", told)
+        commands.run("train", given)
     return text.getvalue()
 
 
@@ -120,21 +120,21 @@ def splits_in_a_world(folder, told):
 def test_splits_of_a_training_by_several_processes(run_world, digits, tmp_path):
     for split in (1, 2):
         shutil.copytree(digits / "motion", tmp_path / f"lists{split}")
-    told = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
+    given = ["data.moving_digits=null", "data.workers=0", "device=cpu", "steps=2", "evaluate.clips=1"]
     where = ["data.train=lists{split}/train.csv", "evaluate.query=lists{split}/test.csv", "output=out"]
-    found = run_world(2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *told, *where])
+    found = run_world(2, splits_in_a_world, str(tmp_path), ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
     assert found[0].endswith("out/results.json\n") and found[1] == ""
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert set(results["splits"]) == {"1", "2"} and 0 <= results["mean"]["top1"] <= 1
 
 
 def test_settings_of_the_config_after_the_protocols(monkeypatch, capsys, digits, tmp_path):
-    """They are told from those of the protocols; what both have is the protocol's."""
+    """They are separated from those of the protocols; what both have is the protocol's."""
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
     where = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0"]
-    told = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
+    given = ["--protocol", "knn", "k=3", *where, "svm", "seed=5", "costs=[1.0]", "device=cpu"]
     chosen = ["--checkpoint", "random", "--cfg", TOY, "--clips", "1", "--crops", "1", *lists]
-    _, err, status = asked(monkeypatch, capsys, *chosen, "--out", tmp_path, *told)
+    _, err, status = asked(monkeypatch, capsys, *chosen, "--out", tmp_path, *given)
     assert status == 0, err
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["config"]["data"]["workers"] == 0 and results["config"]["device"] == "cpu"
@@ -154,7 +154,7 @@ def test_settings_of_a_protocol_of_a_plug_in_stay_with_it():
 
 def test_an_unknown_setting_of_a_protocol(monkeypatch, capsys, checkpoint, digits, tmp_path):
     lists = [digits / "motion/test.csv", "--train-list", digits / "motion/train.csv"]
-    told = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
-    assert "unknown key" in asked(monkeypatch, capsys, *told, "knn", "kk=3")[1]
-    message = asked(monkeypatch, capsys, *told, "k=3", "knn")[1]
+    given = ["--checkpoint", checkpoint, *lists, "--out", tmp_path, "--protocol"]
+    assert "unknown key" in asked(monkeypatch, capsys, *given, "knn", "kk=3")[1]
+    message = asked(monkeypatch, capsys, *given, "k=3", "knn")[1]
     assert "--protocol begins with the setting k=3" in message

@@ -37,9 +37,9 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 NUMBERS = ("top1", "top5", "mean_class", "ece")
 
 
-def run_of(name, digits, output, *told):
+def run_of(name, digits, output, *given):
     data = ["data.moving_digits=null", f"data.train={digits}/motion/train.csv", "data.workers=0", "device=cpu"]
-    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *told])
+    return load_run(CONFIGS / "toy" / f"{name}.yaml", [*data, f"output={output}", *given])
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +151,8 @@ def in_a_world(folder, options, lists):
 @pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_no_number_of_processes_changes_the_results(world, run_world, options, digits, tmp_path):
     lists = digits / "motion/test.csv", tmp_path / "several", digits / "motion/train.csv"
-    told = [{"name": n} for n in ("accuracy", "svm", "uniformity")]
-    alone = measure(options, lists[0], tmp_path / "alone", lists[2], told)
+    given = [{"name": n} for n in ("accuracy", "svm", "uniformity")]
+    alone = measure(options, lists[0], tmp_path / "alone", lists[2], given)
     found = run_world(world, in_a_world, str(tmp_path / "several"), options, lists)
     for results, files in found:
         assert results == found[0][0] and "results.json" in files
@@ -164,8 +164,8 @@ def test_no_number_of_processes_changes_the_results(world, run_world, options, d
 def test_protocols_see_the_features_that_are_extracted(options, digits, tmp_path):
     """With the classifier asked too, the features are the same."""
     lists = [digits / f"motion/{half}.csv" for half in ("test", "train")]
-    told = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
-    found = measure(options, lists[0], tmp_path / "a", lists[1], (told))
+    given = [{"name": "accuracy"}, {"name": "retrieval", "ks": [1, 5, 10, 20, 50]}, {"name": "knn", "k": 10}]
+    found = measure(options, lists[0], tmp_path / "a", lists[1], (given))
     other = retrieve(options, lists[1], lists[0], tmp_path / "b", page_queries=0)
     for name in ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance"):
         assert found[name] == pytest.approx(other[name], abs=1e-6), name
@@ -250,11 +250,11 @@ def test_results_name_the_classes_of_the_list(options, digits, copied, tmp_path)
 
 def test_originals_are_not_compared_with_copies(options, digits, copied, tmp_path):
     shrink(copied / "test.csv", tmp_path / "small", Settings(short_side=32))
-    told = [{"name": "knn"}]
+    given = [{"name": "knn"}]
     with pytest.raises(
         DataError, match=r"train\.csv contains original videos, \S+/small/test\.csv contains shrunk copies \("
     ):
-        measure(options, tmp_path / "small/test.csv", tmp_path / "out", copied / "train.csv", told)
+        measure(options, tmp_path / "small/test.csv", tmp_path / "out", copied / "train.csv", given)
     results = measure(options, tmp_path / "small/test.csv", tmp_path / "out")  # nothing is compared
     assert results["request"]["data"]["copies"]["short_side"] == 32
 
@@ -308,8 +308,8 @@ def test_lists_that_do_not_fit_the_classifier(options, digits, tmp_path):
     with pytest.raises(ConfigError, match=r"needs a classifier of 9 classes for .*, and this network has one of 8"):
         measure(options, listing(tmp_path / "high", digits, [], label=8), tmp_path / "o")
     with pytest.raises(DataError, match=r"protocol accuracy needs labels, and videos of .* have none"):
-        told = [{"name": "accuracy"}]
-        measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, told)
+        given = [{"name": "accuracy"}]
+        measure(options, listing(tmp_path / "none", digits, [], label=-1), tmp_path / "o", None, given)
 
 
 def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, monkeypatch):
@@ -364,14 +364,14 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     (tmp_path / "my_protocols.py").write_text(PLUG_IN)
     script = tmp_path / "command.py"
     script.write_text("import sys; from vidssl.commands import run; run(sys.argv[1], sys.argv[2:])")
-    told = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
-    told += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
+    given = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
+    given += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
     test = [f"{digits}/motion/test.csv", *["--out", "o", "--clips", "1", "--crops", "1", "--workers", "0"]]
     test += ["--protocol", "mean_of_features", "times=2.0"]
     checkpoint = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt"]
     # A protocol that the config does not name.
     untrained = ["--checkpoint", "random", "--cfg", str(CONFIGS / "toy/moco.yaml"), "--imports", "my_protocols"]
-    for words in (("train", *told), ("test", *test, *checkpoint), ("test", *test, *untrained)):  # in a process each
+    for words in (("train", *given), ("test", *test, *checkpoint), ("test", *test, *untrained)):  # in a process each
         status, _, err = run_script(script, *words, cwd=tmp_path)
         assert status == 0, err
     assert json.loads((tmp_path / "o/results.json").read_text())["mean_of_features"] > 0
@@ -382,9 +382,9 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
 
 def measure_splits(options, videos, out, splits, train=None, protocols=()):
     """As `vidssl test --splits` does."""
-    words = [f"{name}={value}" if name != "name" else value for told in protocols for name, value in told.items()]
-    told = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
-    return measure_parsed(Namespace(**told, input=videos, out=out, splits=[*splits], imports=[]))
+    words = [f"{name}={value}" if name != "name" else value for given in protocols for name, value in given.items()]
+    given = {**vars(options), "overrides": [*options.overrides], "protocol": words or None, "train_list": train}
+    return measure_parsed(Namespace(**given, input=videos, out=out, splits=[*splits], imports=[]))
 
 
 def test_mean_and_spread(tmp_path):
@@ -420,9 +420,9 @@ def splits(digits, tmp_path):
         shutil.copytree(digits / "motion", folder)
         for name, half in zip(("train", "test"), halves, strict=True):
             shutil.copy(digits / "motion" / f"{half}.csv", folder / f"{name}.csv")
-    told = [f"data.train={tmp_path}/lists{{split}}/train.csv", f"evaluate.query={tmp_path}/lists{{split}}/test.csv"]
+    given = [f"data.train={tmp_path}/lists{{split}}/train.csv", f"evaluate.query={tmp_path}/lists{{split}}/test.csv"]
     data = ["data.moving_digits=null", "data.workers=0", "device=cpu", "evaluate.clips=1"]
-    return [*told, *data, f"output={tmp_path}/out", "steps=2"]
+    return [*given, *data, f"output={tmp_path}/out", "steps=2"]
 
 
 def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
@@ -448,11 +448,11 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
 def test_a_split_that_is_done_is_tested_as_it_is_told_now(splits, tmp_path):
     toy = CONFIGS / "toy" / "supervised.yaml"
     train_splits(toy, [*splits, "evaluate.crops=1"], (1,))
-    told = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
+    given = ["evaluate.clips=2", "evaluate.crops=3", "evaluate.size=24", "evaluate.precision=bfloat16"]
     names = ("clips", "crops", "size", "short_side", "precision")
-    results, _ = train_splits(toy, [*splits, *told], (1,))
+    results, _ = train_splits(toy, [*splits, *given], (1,))
     assert [results["protocol"][name] for name in names] == [2, 3, 24, 24, "bfloat16"]
-    results, _ = train_splits(toy, [*splits, *told, "evaluate.short_side=32"], (1,))
+    results, _ = train_splits(toy, [*splits, *given, "evaluate.short_side=32"], (1,))
     assert [results["protocol"][name] for name in names] == [2, 3, 24, 32, "bfloat16"]
 
 
@@ -501,7 +501,7 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
 def test_splits_can_be_seeds(digits, tmp_path):
     lists = [f"{role}={digits}/motion/{half}.csv" for role, half in
              (("data.train", "train"), ("evaluate.gallery", "train"), ("evaluate.query", "test"))]  # fmt: skip
-    told = [
+    given = [
         *lists,
         f"data.moving_digits.out={digits}",
         f"output={tmp_path}/out",
@@ -510,11 +510,11 @@ def test_splits_can_be_seeds(digits, tmp_path):
         "steps=2",
         "seed={split}",
     ]
-    results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", told, (3, 4))
+    results, _ = train_splits(CONFIGS / "toy" / "moco.yaml", given, (3, 4))
     seeds = [load_run(tmp_path / f"out/split{n}/config.yaml").seed for n in (3, 4)]
     assert seeds == [3, 4] and results["spread"]["knn"] >= 0
     assert results["splits"]["3"]["uniformity_loss"] != results["splits"]["4"]["uniformity_loss"]
-    untrained = LoadOptions("random", CONFIGS / "toy" / "moco.yaml", [*told[:-1], "seed={split}"])
+    untrained = LoadOptions("random", CONFIGS / "toy" / "moco.yaml", [*given[:-1], "seed={split}"])
     tested = measure_splits(
         untrained, digits / "motion/test.csv", tmp_path / "random", (3, 4), digits / "motion/train.csv"
     )
@@ -594,9 +594,9 @@ def test_weights_of_another_project(digits, tmp_path):
     clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
     with pytest.raises(ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips"):
         load_subject(LoadOptions(str(tmp_path / "theirs.pyth"), **clips))
-    told = ("data.moving_digits=null", "data.train=none.csv")
-    theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, told, **clips)
-    ours = LoadOptions("random", cfg, (*told, "seed=7"), **clips)
+    given = ("data.moving_digits=null", "data.train=none.csv")
+    theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, given, **clips)
+    ours = LoadOptions("random", cfg, (*given, "seed=7"), **clips)
     assert load_subject(theirs).classify is None
     files = []
     for number, options in enumerate((theirs, ours)):
@@ -609,7 +609,7 @@ def test_weights_of_another_project(digits, tmp_path):
     keys = {"partial": True, "keys": {"model_state.blocks.4.": "nothing."}}
     partial = f"init={json.dumps({'file': str(tmp_path / 'theirs.pyth'), **keys})}"
     with pytest.raises(DataError, match=r"weights\.partial False stored, True requested; weights\.keys"):
-        extract_features(replace(theirs, overrides=(*told, partial)), digits / "motion/test.csv", tmp_path / "0")
+        extract_features(replace(theirs, overrides=(*given, partial)), digits / "motion/test.csv", tmp_path / "0")
 
 
 def test_a_test_renders_nothing(digits, tmp_path, monkeypatch):
@@ -668,14 +668,14 @@ def test_weights_that_do_not_fit_the_run(trained, digits, tmp_path):
         (-1, r"supervised needs labels, but .* videos of .*list.csv have none"),
     ):
         videos = listing(tmp_path / f"label{label}", digits, [], label, count=8)
-        told = f"data.train={videos}", "data.allow_external=true"
+        given = f"data.train={videos}", "data.allow_external=true"
         with pytest.raises(ConfigError, match=message):
-            train(run_of("supervised", digits, tmp_path / "c", *told))
+            train(run_of("supervised", digits, tmp_path / "c", *given))
 
 
 def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
     plain, found = (
-        load_subject(replace(options, **told)) for told in ({}, {"short_side": 40, "precision": "bfloat16"})
+        load_subject(replace(options, **given)) for given in ({}, {"short_side": 40, "precision": "bfloat16"})
     )
     assert (plain.test.short_side, plain.test.precision) == (None, "float32")
     assert (found.test.short_side, found.test.precision) == (40, "bfloat16")

@@ -15,11 +15,11 @@ TOY = TOP / "configs" / "toy" / "moco.yaml"
 def run(digits, tmp_path, capsys):
     """Run the tool on three videos, one of which may be missing; give what it prints and its exit status."""
 
-    def run(*told, broken=False):
+    def run(*given, broken=False):
         names = [*read_list(digits / "motion/test.csv").names[:2], "gone.mp4"][: 3 if broken else 2]
         (tmp_path / "few.csv").write_text("\n".join(["path", *names]) + "\n")
         words = [tmp_path / "few.csv", "--checkpoint", "random", "--cfg", TOY, "data.moving_digits=null"]
-        words += ["--root", digits, "--out", tmp_path / "out", "--workers", "1", *told]
+        words += ["--root", digits, "--out", tmp_path / "out", "--workers", "1", *given]
         words += ["--tracker", "search.short_side=72", "size=32", "min_gap=12"]
         capsys.readouterr()
         try:

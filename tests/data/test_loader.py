@@ -428,28 +428,28 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
     found = weights(last)
     assert len(found) > 20 and found.keys() == broken.keys()
     assert all(torch.equal(found[key], broken[key]) for key in found)
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    given = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     for name in names:
-        first, second = (text for text in told if name in text)  # once when it happens, once when replaced
+        first, second = (text for text in given if name in text)  # once when it happens, once when replaced
         assert f"{name}: {said}" in first
         assert "the next one takes its place" in second and f"{name}: {said}" in second
-    return told
+    return given
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "timed out after 0.5 s, twice (data.timeout, --timeout)"
     names = ["07.mp4", "22.mp4"]
-    told = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
-    assert len(told) == 4
+    given = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
+    assert len(given) == 4
 
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fault_11_killed_worker_is_survived_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
     said = "its worker was killed by signal 9: out of memory?"
     names = ["07.mp4", "22.mp4"]
-    told = train_beside_a_broken_one(spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}")
-    assert len(told) == 4
+    given = train_beside_a_broken_one(spell, spoiled, tmp_path, kill, names, said, caplog, f"data.workers={workers}")
+    assert len(given) == 4
 
 
 def test_fault_11_a_video_that_killed_a_worker_once_is_not_tried_again(spell, spoiled, tmp_path, caplog):

@@ -95,20 +95,20 @@ def test_an_error_on_one_process_is_raised_on_all(kind, here, elsewhere, run_wor
     assert run_world(3, failures, kind) == [elsewhere, here, elsewhere]
 
 
-def lost(told):
+def lost(given):
     try:
         with distributed.joined(CPU):
             if distributed.rank() == 1:
                 os._exit(9)
             distributed.gather(torch.zeros(2))
     except PeerError as error:
-        told.write_text(str(error))
+        given.write_text(str(error))
 
 
 def test_a_process_that_has_ended_is_reported_in_one_line(start_world, tmp_path):
-    world = start_world(2, lost, tmp_path / "told")
+    world = start_world(2, lost, tmp_path / "given")
     assert world.wait() == [0, 9]
-    message = (tmp_path / "told").read_text()
+    message = (tmp_path / "given").read_text()
     assert message.startswith("process 0 of 2 lost the others (") and "\n" not in message
 
 
@@ -133,9 +133,9 @@ def test_srun_needs_no_torchrun(nodes, first):
     }
     environment = dict(step)
     distributed.adopt_slurm(environment)
-    told = {name: value for name, value in environment.items() if name not in step}
-    assert 15000 <= int(told.pop("MASTER_PORT")) < 30000
-    assert told == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
+    given = {name: value for name, value in environment.items() if name not in step}
+    assert 15000 <= int(given.pop("MASTER_PORT")) < 30000
+    assert given == {"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": first}
     again = dict(step, MASTER_ADDR="head", MASTER_PORT="1234")
     distributed.adopt_slurm(again)
     assert (again["MASTER_ADDR"], again["MASTER_PORT"]) == ("head", "1234")
@@ -155,7 +155,7 @@ def test_where_slurm_variables_are_ignored(environment):
     assert environment == before
 
 
-def alone(told):
+def alone(given):
     if os.environ["RANK"] == "1":
         os._exit(9)
     with pytest.MonkeyPatch.context() as patch:
@@ -164,12 +164,12 @@ def alone(told):
             with distributed.joined(CPU):
                 pass
         except PeerError as error:
-            told.write_text(str(error))
+            given.write_text(str(error))
 
 
 def test_processes_that_never_start_are_reported(start_world, tmp_path):
-    assert start_world(2, alone, tmp_path / "told").wait(60) == [0, 9]
-    message = (tmp_path / "told").read_text()
+    assert start_world(2, alone, tmp_path / "given").wait(60) == [0, 9]
+    message = (tmp_path / "given").read_text()
     assert message.startswith("process 0 of 2 did not meet the others at 127.0.0.1:") and "\n" not in message
 
 

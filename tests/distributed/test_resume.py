@@ -149,9 +149,9 @@ def test_fault_23_not_a_number_on_one_process_stops_all(run_world, straight, toy
     for kind, message in ends:
         assert kind == "TrainingError"
         assert message.startswith("the loss of step 7 is ") and ", nan, or its gradients" in message
-    told = json.loads((tmp_path / "not-finite-step-00000007.json").read_text())
-    assert [part["process"] for part in told] == [0, 1] and told[1]["loss"] == "nan" != told[0]["loss"]
-    assert all(len(part["records"]) == 4 for part in told)
+    given = json.loads((tmp_path / "not-finite-step-00000007.json").read_text())
+    assert [part["process"] for part in given] == [0, 1] and given[1]["loss"] == "nan" != given[0]["loss"]
+    assert all(len(part["records"]) == 4 for part in given)
     assert saved_at(tmp_path) == 4
     run_world(2, outcome, "moco", toy_data, tmp_path, more)
     equal_runs(tmp_path, straight(2, "moco", *more), 2, 8)

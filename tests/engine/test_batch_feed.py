@@ -42,11 +42,11 @@ def raw(number, replaced=(), size=4):
 
 
 class Script:
-    """A loader that does what it is told: a batch is given, a function called, an error raised.
+    """A loader that follows a script: a batch is returned, a function called, an error raised.
 
     Attributes:
         drawn: How many of these were begun.
-        closed: Whether it was told to end its workers.
+        closed: Whether its workers were ended.
     """
 
     def __init__(self, *acts):
@@ -98,7 +98,7 @@ def breaks(rank, output):
 
 
 def fails(rank):
-    """One process's data cannot be used; where another is asked to stop, the error is told all the same."""
+    """One process's data cannot be used; where another is asked to stop, the error is raised all the same."""
     found = []
     for signalled in (False, True):
         request = StopRequest()

@@ -122,7 +122,7 @@ def gradients(exact):
 def drifts():
     """What is said where something differs on some processes."""
 
-    def said(change, step=7):
+    def run_tool(change, step=7):
         torch.manual_seed(0)
         method = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Flatten())
         method.register_buffer("seen", torch.tensor([True, False]))
@@ -160,7 +160,7 @@ def drifts():
         method[0].weight.grad += rank  # gradients are no state
 
     changes = (nothing, weight, statistic, flag, moment, extra, several)
-    return {change.__name__: said(change) for change in changes}
+    return {change.__name__: run_tool(change) for change in changes}
 
 
 def everything():

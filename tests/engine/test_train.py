@@ -173,10 +173,10 @@ def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, 
     ):
         train(toy_run("moco", "a"))
     assert stepped == [5 / 12]
-    (told,) = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
+    (given,) = json.loads((tmp_path / "a" / "not-finite-step-00000006.json").read_text())
     names = read_list(toy_run("moco", "a").data.train).names
-    assert len(told["records"]) == 8
-    assert all(names[int(index)] == name for index, name in told["records"].items())
+    assert len(given["records"]) == 8
+    assert all(names[int(index)] == name for index, name in given["records"].items())
     assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
 
 
@@ -245,11 +245,11 @@ def test_settings_of_where_and_how_fast_may_change(toy_run):
 def test_fault_26_another_folder_of_tracks_is_refused(straight, toy_run, tmp_path):
     """Other tracks make another run, and nothing else would tell."""
     folder, *_ = (straight("frame_invariance_tracks") / "tracks").glob("step-*")
-    told = "tracks.refresh=null"
-    train(toy_run("frame_invariance_tracks", "a", told, f"tracks.folder={folder}"), until=1)
+    given = "tracks.refresh=null"
+    train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={folder}"), until=1)
     other = shutil.copytree(folder, tmp_path / "other")
     with pytest.raises(CheckpointError, match=r"other settings: tracks\.folder .*, now .*other"):
-        train(toy_run("frame_invariance_tracks", "a", told, f"tracks.folder={other}"))
+        train(toy_run("frame_invariance_tracks", "a", given, f"tracks.folder={other}"))
 
 
 def test_fault_26_other_videos_are_refused(toy_run, toy_folder):
@@ -505,11 +505,11 @@ def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_pa
     folder = toy_folder / "data" / "motion"
     header, first, *rows = (folder / "train.csv").read_text().splitlines()
     (tmp_path / "mixed.csv").write_text("\n".join([header, first.split(",")[0] + ",-1", *rows]))
-    told = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
+    given = f"data.train={tmp_path}/mixed.csv", f"data.root={(folder / 'root.txt').read_text().strip()}"
     with pytest.raises(ConfigError, match=r"^supcon needs labels, but 1 of 40 videos of .*mixed\.csv have none"):
-        train(toy_run("supcon", "a", *told))
+        train(toy_run("supcon", "a", *given))
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
-    train(toy_run("simclr", "a", "steps=1", *told))
+    train(toy_run("simclr", "a", "steps=1", *given))
 
 
 def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):
@@ -564,8 +564,8 @@ LISTS = {"gallery": "train", "query": "test"}
 
 def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, metrics):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
-    told = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
-    train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", told, *lists))
+    given = "evaluate.protocols=[{name: accuracy}, {name: svm, costs: [1.0]}, {name: knn, k: 3}]"
+    train(toy_run("supervised", "a", "steps=3", "evaluate.every=3", given, *lists))
     names = {"step", "top1", "top5", "mean_class", "ece", "svm", "svm_mean_class", "knn", "knn_mean_class"}
     assert [set(line) for line in metrics("a", "top1")] == [names]
     # Without a gallery: what needs none.
@@ -576,7 +576,7 @@ def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, 
 
 
 @pytest.mark.parametrize(
-    ("method", "told", "message"),
+    ("method", "given", "message"),
     [
         ("sce", "[{name: accuracy}]", "protocol accuracy needs a classifier .* this network has none"),
         ("sce", "[{name: knn}, {name: knn, k: 1}]", "protocol knn is given twice"),
@@ -584,10 +584,10 @@ def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, 
         ("sce", "[]", "at least 1 item"),
     ],
 )
-def test_invalid_protocols_of_the_monitor_are_refused(method, told, message, toy_run, toy_folder, tmp_path):
+def test_invalid_protocols_of_the_monitor_are_refused(method, given, message, toy_run, toy_folder, tmp_path):
     lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
     with pytest.raises(ConfigError, match=message):
-        train(toy_run(method, "a", "evaluate.every=9", f"evaluate.protocols={told}", *lists))
+        train(toy_run(method, "a", "evaluate.every=9", f"evaluate.protocols={given}", *lists))
     assert not (tmp_path / "a" / "metrics.jsonl").exists()
 
 

@@ -196,8 +196,8 @@ def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_
     torch.testing.assert_close(found.x, whole.x[there], rtol=1e-5, atol=1e-6)
     assert [Path(path).name for path, _ in found.missing] == ["0.mp4", "3.mp4", "4.mp4", "5.mp4", "7.mp4"]
     assert "not a video" in found.missing[0][1] and "No such file" in found.missing[-1][1]
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"skipped: {reason}" for _, reason in found.missing]
+    given = [record.getMessage() for record in caplog.records]
+    assert given == [f"skipped: {reason}" for _, reason in found.missing]
     assert whole.missing == ()
     with pytest.raises(DataError, match=r"^\S+0\.mp4: not a video[^\n]*$"):
         extract(Pixels(), gaps, clips(**settings), CPU)
@@ -205,10 +205,10 @@ def test_fault_4_allow_missing_gives_features_of_the_others(gaps, digits, batch_
 
 def share_of(monkeypatch, rank, world, *arguments, **settings):
     """What this process would tell the others, if it were the rank-th of so many."""
-    told = []
+    given = []
 
     def end(work):
-        told.append(work())
+        given.append(work())
         raise InterruptedError
 
     with monkeypatch.context() as patch:
@@ -217,7 +217,7 @@ def share_of(monkeypatch, rank, world, *arguments, **settings):
         patch.setattr(distributed, "gather_outcomes", end)
         with pytest.raises(InterruptedError):
             extract(*arguments, **settings)
-    return told[0]
+    return given[0]
 
 
 @pytest.mark.parametrize("world", [2, 4, 9, 12])
@@ -268,8 +268,8 @@ def test_fault_28_parts_on_several_processes(digits, tmp_path, world, parts, num
     for part in range(parts):
         of_part = []
         for rank in range(world):
-            told = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, shard=(part, parts))
-            columns = told[0]  # none without videos
+            given = share_of(monkeypatch, rank, world, Pixels(), videos, settings, CPU, shard=(part, parts))
+            columns = given[0]  # none without videos
             of_part += columns[0].tolist() if columns else []
         assert all(index % parts == part for index in of_part)
         seen += of_part

@@ -46,7 +46,7 @@ def digits32(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(names, digits32, tmp_path_factory):
     """A decoder that was trained for seconds, on a frozen network that never was."""
-    told = [
+    overrides = [
         "data.moving_digits=null",
         f"data.train={digits32}/parts/train.csv",
         "data.views=[{name: center_crop, size: 32}]",
@@ -59,11 +59,11 @@ def run(names, digits32, tmp_path_factory):
         "checkpoint.every=100",
         f"output={tmp_path_factory.mktemp('run')}/run",
     ]
-    return train(load_run(EXAMPLE / "toy.yaml", told))
+    return train(load_run(EXAMPLE / "toy.yaml", overrides))
 
 
-def options(run, **told):
-    return LoadOptions(str(run), **{"workers": 0, "device": "cpu", **told})
+def options(run, **overrides):
+    return LoadOptions(str(run), **{"workers": 0, "device": "cpu", **overrides})
 
 
 def measured(run, crops, out):
@@ -183,8 +183,8 @@ def test_the_precision_is_that_asked_for(run, digits32, tmp_path, precision):
 
     handle = nn.modules.module.register_module_forward_pre_hook(note)
     try:
-        told = options(run, precision=precision)
-        results = segment_parts(told, digits32 / "parts/test.csv", tmp_path / "out")
+        overrides = options(run, precision=precision)
+        results = segment_parts(overrides, digits32 / "parts/test.csv", tmp_path / "out")
     finally:
         handle.remove()
     assert halves == {precision == "bfloat16"} and results["protocol"]["precision"] == precision

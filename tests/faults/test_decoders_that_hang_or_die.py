@@ -66,9 +66,9 @@ def records(digits):
 @pytest.fixture
 def run(digits, tmp_path):
     def go(name, *overrides, until=None):
-        told = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={tmp_path / name}"]
-        told += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
-        return torch.load(train(load_run(TOY, told), until), weights_only=True)
+        given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", f"output={tmp_path / name}"]
+        given += ["device=cpu", "steps=10", "data.timeout=1", *overrides]  # 80 samples of 40 videos
+        return torch.load(train(load_run(TOY, given), until), weights_only=True)
 
     return go
 
@@ -101,13 +101,13 @@ def goes_on(what, said, curse, run, records, caplog):
         a, b = flat(survived[part]), flat(broken[part])
         assert len(a) > 20 and a.keys() == b.keys()
         assert all(alike(a[key], b[key]) for key in a)
-    told = [record.getMessage() for record in caplog.records]
+    given = [record.getMessage() for record in caplog.records]
     for number in numbers:
         path = records[number].path
-        at_once, replaced = (text for text in told if path in text)
+        at_once, replaced = (text for text in given if path in text)
         assert said in at_once
         assert "the next one takes its place" in replaced and said in replaced
-    assert len(told) == 4
+    assert len(given) == 4
 
 
 def test_fault_10_a_decoder_that_hangs(curse, run, records, caplog):

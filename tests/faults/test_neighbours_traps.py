@@ -59,12 +59,12 @@ def test_keys_of_all_processes_enter_the_queue_and_a_wrap_drops_none(run_world):
     first, second = run_world(2, enqueued)
     assert first == second  # the queue of every process is the same
     ring, pointer = {}, 0
-    for step, (keys, told) in enumerate(first):
+    for step, (keys, given) in enumerate(first):
         for rank in (0, 1):  # the order of the global batch: all of a process, then all of the next
             for n in range(6):
                 ring[pointer] = 100 * step + 10 * rank + n
                 pointer = (pointer + 1) % 17
-        assert {place: keys[place] for place in ring} == ring and told == pointer
+        assert {place: keys[place] for place in ring} == ring and given == pointer
     assert len(ring) == 17
 
 
@@ -77,10 +77,10 @@ def test_a_queue_needs_no_batch_that_divides_it(digits, tmp_path, run_world):
     """Shorter than a step's 16 keys, and longer."""
     for queue in (7, 21):
         where = PLACES["placed"]("moco", digits, tmp_path / str(queue))
-        told = [*where, f"method.queue={queue}", "steps=2", "sync_bn=local"]
+        given = [*where, f"method.queue={queue}", "steps=2", "sync_bn=local"]
         # A step of more keys than there are places leaves the newest 7: the pointer comes round.
         expected = {7: (2 * 7) % 7, 21: (2 * 16) % 21}[queue]
-        assert run_world(2, train_with_a_small_queue, told) == [expected] * 2
+        assert run_world(2, train_with_a_small_queue, given) == [expected] * 2
 
 
 def test_queue_and_pointer_are_in_the_checkpoint_and_come_back(toy):
@@ -132,9 +132,9 @@ def test_the_momentum_right_after_a_resume_is_that_of_its_step(toy):
 @pytest.mark.parametrize("shape", ["linear", "cosine"])
 def test_a_schedule_stays_what_it_is_when_it_is_used_twice(shape):
     schedule = Schedule(start=0.4, end=0.1, shape=shape, warmup=0.25)
-    told = schedule.model_dump()
+    given = schedule.model_dump()
     first, second = ([schedule.at(n / 40) for n in range(41)] for _ in range(2))
-    assert first == second and schedule.model_dump() == told and max(first) == pytest.approx(0.4)
+    assert first == second and schedule.model_dump() == given and max(first) == pytest.approx(0.4)
 
 
 def test_one_config_trains_twice_with_the_same_rates_and_a_warm_up_of_one_step(toy):

@@ -23,8 +23,8 @@ HEAD = Head(layers=2, hidden=12, out=5, norm="hidden")
 
 def make(**settings):
     torch.manual_seed(0)
-    told = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
-    method = METHODS["byol"](METHODS["byol"].Config(**told), TinyNorm())
+    given = {"projector": HEAD, "predictor": HEAD, "momentum": constant(0.9), **settings}
+    method = METHODS["byol"](METHODS["byol"].Config(**given), TinyNorm())
     with torch.no_grad():  # a target that is not the online network, as in the middle of a run
         for p in method.target.parameters():
             p.add_(torch.randn_like(p), alpha=0.3)

@@ -100,7 +100,7 @@ def test_without_patches_it_is_moco():
 
 
 def test_a_region_that_is_the_whole_view_is_the_view():
-    """So a video without a visible track counts as a frame pair, and the share of the others is told."""
+    """So a video without a visible track counts as a frame pair, and the fraction of the others is logged."""
     data = batch()
     data.boxes[1:] = torch.tensor([0.0, 0.0, SIDE, SIDE])
     for batch_norm in (m := make(patch_weight=0.5)).modules():

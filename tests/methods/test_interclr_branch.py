@@ -359,11 +359,11 @@ def make(name, inter=(), records=40, **settings):
         "npid": {"negatives": 9, "bank_momentum": 0.5},
         "byol": {"predictor": HEAD},
     }[name]
-    told = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6}
+    given = {"clusters": 4, "negatives": 12, "iterations": 3, "intra_weight": 0.6}
     if name != "byol":
-        told["margin"] = -0.4
+        given["margin"] = -0.4
     shared = {} if name == "npid" else {"momentum": constant(0.9)}
-    branch = Inter(**{**told, **dict(inter)})
+    branch = Inter(**{**given, **dict(inter)})
     config = METHODS[name].Config(projector=HEAD, inter=branch, **shared, **defaults, **settings)
     method = METHODS[name](config, Tiny())
     method.allocate(records)

@@ -175,14 +175,14 @@ def test_draws_are_a_function_of_seed_step_record_and_view():
 
 def make(name, weight, jigsaw=True, **of_jigsaw):
     torch.manual_seed(0)
-    told = {
+    given = {
         "moco": {"queue": 11, "momentum": constant(0.9)},
         "sce": {"queue": 11, "momentum": constant(0.9), "predictor": None},
         "byol": {"predictor": HEAD, "momentum": constant(0.9)},
         "npid": {"negatives": 9},
     }[name]
     config = METHODS[name].Config(
-        projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight, **of_jigsaw) if jigsaw else None, **told
+        projector=HEAD, jigsaw=Jigsaw(grid=2, weight=weight, **of_jigsaw) if jigsaw else None, **given
     )
     method = METHODS[name](config, Tiny())
     method.allocate(RECORDS)

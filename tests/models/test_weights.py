@@ -216,12 +216,12 @@ def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, t
     path = altered(lambda c: c["method"].update(_extra_state={"mine": plug_in.Extra(7)}))
     test = str(digits / "motion/test.csv")
     lists = ["--gallery", test, "--query", test] if command == "retrieval" else [test]
-    told = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
-    told += ["--workers", "0", "--device", "cpu"]
+    given = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
+    given += ["--workers", "0", "--device", "cpu"]
     with pytest.raises(UntrustedError, match="--trust-checkpoint"):
-        commands.run(command, told)
+        commands.run(command, given)
     assert not (tmp_path / "out").exists()
-    commands.run(command, [*told, "--trust-checkpoint"])
+    commands.run(command, [*given, "--trust-checkpoint"])
     assert (tmp_path / "out").exists()
 
 

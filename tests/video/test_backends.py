@@ -94,7 +94,7 @@ def test_the_same_frames_or_a_refusal_of_decord(paths):
 
 @files
 def test_the_same_frames_or_a_refusal_of_torchcodec(paths, pyavs_ffmpeg):
-    """In a process of its own: torchcodec looks for FFmpeg's libraries where the process was told to at its start."""
+    """In a process of its own: torchcodec looks for FFmpeg's libraries where the environment of its start points."""
     pytest.importorskip("torchcodec", reason="torchcodec is not installed", exc_type=Exception)
     command = [sys.executable, __file__, *map(str, paths)]
     done = subprocess.run(command, env=pyavs_ffmpeg, capture_output=True, text=True, check=False)

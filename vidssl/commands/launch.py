@@ -68,8 +68,8 @@ class TrainingJob:
 
 def _is_running(job: str) -> bool:
     """Whether Slurm counts the job as running; otherwise it was cancelled, or Slurm has requeued it."""
-    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=False)
-    return "JobState=RUNNING" in shown.stdout
+    job_state = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, check=False)
+    return "JobState=RUNNING" in job_state.stdout
 
 
 def run(parsed: argparse.Namespace) -> None:

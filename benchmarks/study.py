@@ -20,7 +20,13 @@ from measure import table
 
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
-COLUMNS = {"R@1": ("R@1", 100), "kNN": ("knn", 100), "uniformity loss": ("uniformity_loss", 1)}
+COLUMNS = {
+    "R@1": ("R@1", 100),
+    "kNN": ("knn", 100),
+    "SVM": ("svm", 100),
+    "top-1": ("top1", 100),
+    "uniformity loss": ("uniformity_loss", 1),
+}
 
 
 def main() -> None:
@@ -68,7 +74,7 @@ def trained(config: Path, lists: str, out: Path, splits: list[str], overrides: l
 def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
     where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
-    asked = ["--protocol", "retrieval", "knn", "uniformity", "--splits", *splits]
+    asked = ["--protocol", "retrieval", "knn", "svm", "uniformity", "--splits", *splits]
     given = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *given, *asked]
 

@@ -1,7 +1,7 @@
 """Trivial features of clips, the floors that a trained network must exceed: backbones without weights.
 
-    PYTHONPATH=benchmarks vidssl test TEST.csv --train-list TRAIN.csv --imports floors --checkpoint random \
-        --cfg sce_small 'backbone={name: thumbnails}' --clips 1 --crops 1 --protocol retrieval knn svm --out output/floor
+    PYTHONPATH=benchmarks vidssl test TEST.csv --train-list TRAIN.csv --imports floors --checkpoint random --clips 1 \
+        --cfg sce_small 'backbone={name: thumbnails}' --crops 1 --protocol retrieval knn svm --out output/floor
 
 `thumbnails` sees one frame, colours and background only; `frame_differences` sees motion only.
 """

@@ -1,6 +1,6 @@
 r"""Compare results split by split: the difference of each result to the first, a Markdown table.
 
-    python benchmarks/paired.py output/studies/ucf101_6/untrained output/studies/ucf101_6/sce output/studies/ucf101_6/moco
+    python benchmarks/paired.py output/studies/ucf101_6/untrained output/studies/ucf101_6/sce
 
 Splits differ in difficulty, so the spread of a difference is smaller than that of the results. A difference is marked
 with * if it has the same sign in every split and its mean is at least twice its standard deviation. `OURS:THEIRS`
@@ -23,9 +23,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="Differences of results to the first one, split by split.")
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with a results.json of splits")
-    parser.add_argument(
-        "--numbers", nargs="+", metavar="NAME", help=f"default: those of {' '.join(USUAL)} that all have"
-    )
+    parser.add_argument("--numbers", nargs="+", metavar="NAME", help=f"default: {' '.join(USUAL)}")
     parsed = parser.parse_args()
     results = {str(folder): splits(folder) for folder in parsed.folders}
     base, *others = results

@@ -264,7 +264,12 @@ def _origin(content: dict[str, Any]) -> tuple[Kind, str | None, str | None]:
     if at(content, "checkpoint.matched") is not None:
         return "features", None, weights
     if method != "supervised":
-        return "features", method, at(content, "config.data.train")
+        train = at(content, "config.data.train")
+        return (
+            "features",
+            method,
+            "+".join(data_set_of(each["list"]) for each in train) if isinstance(train, list) else train,
+        )
     if at(content, "config.method.freeze"):
         return "linear probe", None, init
     return ("from scratch" if init is None else "finetuned"), None, init

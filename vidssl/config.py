@@ -136,7 +136,8 @@ def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:
     where: list[str] = []
     here: Any = tree
     for part in loc:
-        if isinstance(here, dict) and part not in here and part == here.get("name"):
+        absent = not isinstance(here, dict) or (part not in here and (kind != "missing" or part == here.get("name")))
+        if absent and isinstance(part, str):
             continue  # the tag of a choice is in the location, but not in the file
         where.append(str(part))
         try:
@@ -168,7 +169,8 @@ def _model_at(schema: Any, loc: Sequence[str | int]) -> Any:
         if isinstance(part, str):
             named = [model for model in models if "name" in model.model_fields]
             tagged = [model for model in named if part in get_args(model.model_fields["name"].annotation)]
-            models = tagged or _models(models[0].model_fields[part].annotation)
+            field = models[0].model_fields.get(part)  # None: the tag of a type that is not a model
+            models = tagged or (_models(field.annotation) if field else models)
     return models[0]
 
 

@@ -8,8 +8,9 @@ import numpy as np
 def generator(seed: int, *key: int) -> np.random.Generator:
     """Make the random generator of a seed and a key, all >= 0: equal ones make equal streams in every process.
 
-    A view of a sample has the key (epoch, index, view), the order of an epoch (epoch,). So results do not depend on the
-    number of workers, and a resumed run needs no saved data state.
+    A view of a sample has the key (epoch, index, view), the order of an epoch (epoch,), in the n-th of
+    several lists (epoch, n) from n = 1 on. So results do not depend on the number of workers, and a resumed run needs
+    no saved data state.
     """
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(entropy=seed, spawn_key=key)))
 

@@ -122,6 +122,14 @@ def test_a_row_says_what_was_measured(put, finetuned):
         ({"config.data.subset": {"fraction": None, "per_class": 4}}, "finetuned, 4 labels a class", "sce_r3d18_k400"),
         ({"checkpoint": {"path": "random", "seed": 0}}, "untrained", "–"),
         ({"config.method.name": "moco"}, "features, moco", "UCF101"),
+        (
+            {
+                "config.method.name": "moco",
+                "config.data.train": [{"list": "lists/ucf101/train1.csv"}, {"list": "lists/mine/train.csv"}],
+            },
+            "features, moco",
+            "ucf101+mine",
+        ),
         ({"checkpoint": {"path": "zoo/slow.pyth", "matched": "100 of 100"}}, "features, third-party weights", "slow"),
     ],
 )

@@ -8,6 +8,7 @@ import math
 import operator
 from abc import abstractmethod
 from array import array
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -71,7 +72,7 @@ class Records(Column[VideoRecord]):
     """The rows of a list. Items have full paths; the rows that are passed in have those of the file."""
 
     def __init__(self, root: Path, rows: Iterable[VideoRecord] = ()) -> None:
-        self.root = root
+        self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
         self.names, self._masks = Strings(), Strings()  # no masks, or one in each row
         self._labels = array("q")
         self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
@@ -83,8 +84,15 @@ class Records(Column[VideoRecord]):
         """(N,) label of each row."""
         return np.asarray(self._labels)
 
-    def append(self, row: VideoRecord) -> None:
-        """Add a row, with paths as in the list."""
+    def root_of(self, number: int) -> Path:
+        """Return the folder that the paths of a row are relative to."""
+        return self.roots[bisect(self._starts, number) - 1]
+
+    def append(self, row: VideoRecord, root: Path | None = None) -> None:
+        """Add a row, with paths as in the list, relative to `root`, or to the folder of the row before."""
+        if root is not None and root != self.roots[-1]:
+            self.roots.append(root)
+            self._starts.append(len(self))
         numbers = [math.nan if number is None else number for number in (row.start, row.end, row.fps)]
         if self._numbers or not all(map(math.isnan, numbers)):
             before = 3 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
@@ -99,7 +107,7 @@ class Records(Column[VideoRecord]):
 
     def item(self, number: int) -> VideoRecord:
         """Create a record, with full paths."""
-        return self._record(number, partial(full_path, self.root))
+        return self._record(number, partial(full_path, self.root_of(number)))
 
     def row(self, number: int) -> VideoRecord:
         """Create a record, with paths as in the list."""

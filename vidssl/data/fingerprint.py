@@ -45,9 +45,10 @@ def identify(videos: VideoList) -> Tree:
             total += sum(measured[2:] if measured[0] == _FOLDER else measured)
             folders.add(real_path(path).rpartition("/")[0])
     known: dict[str, str] = {}
+    roots = [os.path.realpath(root) for root in videos.records.roots]
     kinds = [json.loads(kind) for kind in sorted({_settings_of_copies(folder, known) for folder in folders})]
     return {
-        "root": os.path.realpath(videos.root),
+        "root": roots if len(roots) > 1 else roots[0],
         "files": len(seen),
         "missing": missing,
         "bytes": total,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,18 +25,31 @@ _COLUMNS = ("path", "label", "start", "end", "fps", "mask")
 _HEADER = "path[,label][,start][,end][,fps][,mask]"
 
 
+class Part(NamedTuple):
+    """A list that was joined with others."""
+
+    records: int
+    samples: int  # in an epoch
+
+
 @dataclass(frozen=True)
 class VideoList:
-    """The rows of a list and what lies beside it."""
+    """The rows of a list and what lies beside it; `join_lists` makes one of several lists."""
 
     path: Path
     records: Records  # with full paths
     classes: tuple[str, ...]  # name of class n; empty without classes.txt
+    joined: tuple[Part, ...] = ()  # the lists that it was made of
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Length of an epoch of training: the number of rows, of several lists each times its weight."""
+        return sum(part.samples for part in self.joined) or len(self.records)
 
     @property
     def root(self) -> Path:
-        """The folder that the names are relative to."""
-        return self.records.root
+        """The folder that the names are relative to; of several lists the first one's."""
+        return self.records.roots[0]
 
     @property
     def names(self) -> Sequence[str]:
@@ -50,15 +63,19 @@ class VideoList:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of names, labels, spans, frame rates and masks; `identify` describes the files themselves."""
+        """Hash of names, labels, spans, frame rates, masks and `joined`; `identify` describes the files themselves."""
         rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
         rows += [f"fps\t{n}\t{r.fps}" for n, r in enumerate(self.records) if r.fps is not None]
-        rows += [os.path.relpath(r.mask, self.root) for r in self.records if r.mask is not None]
+        rows += [os.path.relpath(r.mask, self.records.root_of(n)) for n, r in enumerate(self.records) if r.mask]
+        rows += [f"list\t{part.records}\t{part.samples}" for part in self.joined]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
 
     def rows(self, chosen: Iterable[int]) -> "VideoList":
         """Select rows of the list."""
-        return replace(self, records=Records(self.root, map(self.records.row, chosen)))
+        records = Records(self.root)
+        for n in chosen:
+            records.append(self.records.row(n), self.records.root_of(n))
+        return replace(self, records=records, joined=())
 
     def class_name(self, label: int) -> str:
         """Name of a class; its number without classes.txt, `?` for -1."""
@@ -98,6 +115,28 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         raise DataError(f"list {path} has no rows")
     _check_duplicates(path, lines, np.asarray(keys), records)
     return VideoList(path, records, classes)
+
+
+def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoList:
+    """Make one list of several, of which an epoch uses each row as often as the weight of its list, up to rounding.
+
+    Lists of different classes lose their labels. The `path` is for messages. A DataError names a list without masks,
+    if others have masks.
+    """
+    if len(lists) == 1 and weights[0] == 1:
+        return lists[0]
+    without = [videos.path for videos in lists if videos.records[0].mask is None]
+    if 0 < len(without) < len(lists):
+        raise DataError(f"{without[0]} has no masks, another list has: train on lists with masks, or on lists without")
+    same_classes = len({videos.classes for videos in lists}) == 1
+    records = Records(lists[0].root)
+    for videos in lists:
+        for row in map(videos.records.row, range(len(videos.records))):
+            records.append(row if same_classes else replace(row, label=-1), videos.root)
+    lengths = [len(videos.records) for videos in lists]
+    parts = (Part(n, max(1, round(weight * n))) for n, weight in zip(lengths, weights, strict=True))
+    path = Path(" and ".join(str(videos.path) for videos in lists))
+    return VideoList(path, records, lists[0].classes if same_classes else (), tuple(parts))
 
 
 def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
@@ -173,7 +212,7 @@ def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64],
     first: dict[tuple[Any, ...], int] = {}
     for row in np.flatnonzero(size[group] > 1).tolist():
         record = records[row]
-        earlier = first.setdefault(row_key(records.root, record), row)
+        earlier = first.setdefault(row_key(records.roots[0], record), row)
         if earlier != row:
             raise DataError(
                 f"{path}:{lines[row]}: {records.names[row]!r}, label {record.label}, is also in line {lines[earlier]}, "

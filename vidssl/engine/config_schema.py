@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import Field, create_model, model_validator
+from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
 
 from vidssl import distributed
 from vidssl.config import Settings, Tree, bind, choice, read
@@ -33,12 +33,36 @@ class RenderedDigits(MovingDigits):
     out: str
 
 
+class TrainList(Settings):
+    """One of several training lists."""
+
+    list: str  # CSV
+    root: str | None = None  # folder of its videos; None: `data.root`, else its root.txt
+    weight: float = Field(default=1.0, gt=0, le=10_000)  # an epoch uses each of its videos so many times
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_path(cls, value: Any) -> Any:
+        return {"list": value} if isinstance(value, str) else value
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> Tree:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+# The tags choose the type whose mistakes are reported.
+TrainLists = Annotated[
+    Annotated[str, Tag("path")] | Annotated[tuple[TrainList, ...], Field(min_length=1), Tag("lists")],
+    Discriminator(lambda value: "path" if isinstance(value, str) else "lists"),
+]
+
+
 class Data(DecodeSettings):
     """Which videos, clips and views a run trains on."""
 
-    train: str  # a list (CSV)
-    subset: Subset | None = None  # train on a class-balanced part of the list
-    root: str | None = None  # folder of the videos; overrides the list's root.txt
+    train: TrainLists  # a list (CSV), or several: paths, or `list` with `root` and `weight`
+    subset: Subset | None = None  # train on a class-balanced part of each list
+    root: str | None = None  # folder of the videos; overrides root.txt of the lists
     allow_external: bool = False  # accept paths outside of the root
     moving_digits: RenderedDigits | None = None  # synthetic videos, rendered if missing
     workers: int = Field(default=2, ge=0)
@@ -49,6 +73,11 @@ class Data(DecodeSettings):
     std: tuple[float, ...] = (0.225,)
     sampler: Any
     views: Any
+
+    @property
+    def lists(self) -> tuple[TrainList, ...]:
+        """The training lists, one or several."""
+        return (TrainList(list=self.train),) if isinstance(self.train, str) else self.train
 
 
 class Evaluate(Settings):
@@ -132,9 +161,9 @@ class Run(Settings):
         check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
-    def total_steps(self, num_records: int) -> int:
+    def total_steps(self, samples_per_epoch: int) -> int:
         """Length of the run in optimizer steps."""
-        return self.steps or max(1, round((self.epochs or 0) * num_records / self.batch_size))
+        return self.steps or max(1, round((self.epochs or 0) * samples_per_epoch / self.batch_size))
 
     @property
     def test_size(self) -> int:

@@ -2,6 +2,7 @@
 
 import logging
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.checkpoint import step_of
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
+from vidssl.errors import ConfigError
 from vidssl.methods.base import Method
 from vidssl.tracking import Tracker, no_tracks, track_list
 
@@ -28,10 +30,17 @@ class RunTracks:
         used = sampler == "tracked_pair" or getattr(run.method, "patch_weight", 0) > 0
         if config is not None and not used and distributed.is_main():
             _log.warning("sampler %s ignores the tracks: set tracks=null, unless the method uses boxes", sampler)
+        if config is not None and videos.joined:
+            name, count = Counter(map(tracks_name, videos.names, videos.records)).most_common(1)[0]
+            if count > 1:
+                raise ConfigError(
+                    f"{count} videos of {videos.path} have the name {name!r}, by which tracks are found: rename them, "
+                    "or set tracks=null"
+                )
         self._given = Path(config.folder) if config and config.folder else None
         self._every = None  # steps
         if config and config.refresh:
-            self._every = max(1, round(config.refresh * len(videos.records) / run.batch_size))
+            self._every = max(1, round(config.refresh * videos.samples_per_epoch / run.batch_size))
 
     def due(self, step: int) -> bool:
         """Whether the videos must be tracked before the next step, after `step` steps."""

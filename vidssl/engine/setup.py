@@ -3,6 +3,7 @@
 import logging
 import os
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from vidssl.data.samplers import SAMPLERS
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList, join_lists, read_list
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import Run, choose_device
@@ -27,7 +28,8 @@ from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
-from vidssl.errors import CheckpointError, ConfigError, PeerError
+from vidssl.errors import CheckpointError, ConfigError, DataError, PeerError
+from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import load_initial
@@ -52,7 +54,7 @@ class Training:
         torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
         self.videos = videos = training_list(run)
         self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
-        self.steps = run.total_steps(len(videos.records))
+        self.steps = run.total_steps(videos.samples_per_epoch)
         self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
         self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
         self.micro_batches = run.batch_size // distributed.world() // self._micro_batch_size
@@ -93,8 +95,8 @@ class Training:
         recipes = [build(RECIPES, view) for view in run.data.views]
         sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
         dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=self.tracks.folder(step))
-        processes = distributed.rank(), distributed.world()
-        keys = StepSampler(len(dataset), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *processes)
+        rest = distributed.rank(), distributed.world(), videos.joined
+        keys = StepSampler(len(dataset), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *rest)
         loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
         return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
 
@@ -129,14 +131,20 @@ class Training:
 
 
 def training_list(run: Run) -> VideoList:
-    """Read the list that a run trains on, rendering moving digits first if they are configured and missing."""
+    """Read the lists that a run trains on, rendering moving digits first if they are configured and missing."""
     digits = run.data.moving_digits
     if digits is not None:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
-    videos = read_list(run.data.train, run.data.root, run.data.allow_external)
+    lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
+    if run.data.subset is not None:
+        lists = [choose(videos, run.data.subset) for videos in lists]
     kind = METHODS[run.method.name]
+    needs_labels = kind.needs_labels or kind.classifies
+    if len(lists) > 1:
+        _check_several(lists, needs_labels)
+    videos = join_lists(lists, [each.weight for each in run.data.lists])
     unlabelled = int((videos.labels < 0).sum())
-    if unlabelled and (kind.needs_labels or kind.classifies):
+    if unlabelled and needs_labels:
         raise ConfigError(
             f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
@@ -148,7 +156,26 @@ def training_list(run: Run) -> VideoList:
                 f"method.classes is {run.method.classes}, and {videos.path} has {found} classes: set "
                 f"method.classes={found}"
             )
-    return videos if run.data.subset is None else choose(videos, run.data.subset)
+    return videos
+
+
+def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
+    """Raise a DataError if lists cannot be trained on together."""
+    for one, other in combinations(lists, 2):
+        if needs_labels:
+            check_classes(one, other)
+        if len(pairs := own_rows(one, other)):
+            raise DataError(
+                f"{len(set(pairs[:, 0].tolist()))} videos of {other.path} are in {one.path} too, the first "
+                f"{other.names[int(pairs[0, 0])]!r}: keep each in one list; the weight of a list uses its videos more "
+                "often"
+            )
+    for videos in lists:  # `max_broken` may allow that a short one is missing
+        if not any(os.path.exists(record.path) for record in videos.records):  # noqa: PTH110 - strings
+            raise DataError(
+                f"none of the videos of {videos.path} are in {videos.root}: set the folder of this list, data.train="
+                "[{list: …, root: FOLDER}, …]"
+            )
 
 
 def _initial_backbone(run: Run) -> Backbone:

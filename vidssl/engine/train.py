@@ -68,7 +68,7 @@ def train(run: Run, until: int | None = None) -> Path:
                 if distributed.is_main():
                     t.log.advance()
                     if method.watched:
-                        epoch = state.step * run.batch_size / len(t.videos.records)
+                        epoch = state.step * run.batch_size / t.videos.samples_per_epoch
                         numbers = {name: value.item() for name, value in means.items()}
                         t.log.scalars(state.step, {"epoch": epoch, **numbers, "lr": lr})
                 if run.verify_every and state.step % run.verify_every == 0:

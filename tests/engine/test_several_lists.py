@@ -1,0 +1,168 @@
+"""Runs on several lists: interrupted and straight ones are equal, and lists that do not fit are refused."""
+
+import json
+import runpy
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from vidssl.commands.schema import run as print_schema
+from vidssl.data.video_list import Part, read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.refresh_tracks import RunTracks
+from vidssl.engine.setup import training_list
+from vidssl.engine.train import train
+from vidssl.errors import CheckpointError, ConfigError, DataError
+
+EQUAL = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))
+
+
+@pytest.fixture
+def two(toy_folder, tmp_path):
+    """Setting of two lists: 40 videos, and 16 whose root is a copy; `two("weight: 2")` adds to the second."""
+    copies = tmp_path / "copies"
+    shutil.copytree(toy_folder / "data/videos/test", copies / "videos/test")
+
+    def make(more="weight: 1.5", kind="motion", root=copies):
+        first = f"{toy_folder}/data/motion/train.csv"
+        return f"data.train=[{first}, {{list: {toy_folder}/data/{kind}/test.csv, root: {root}, {more}}}]"
+
+    return make
+
+
+def saved(folder):
+    return torch.load(folder / "checkpoints" / "last.pt", weights_only=True)
+
+
+@pytest.mark.parametrize("name", ["npid", "sce"])
+def test_an_interrupted_run_on_two_lists_is_a_straight_one(name, toy_run, two, tmp_path, toy_folder):
+    train(toy_run(name, "straight", two(), "epochs=1.5", "steps=null"))
+    for until in (3, 9, None):  # 64 samples are an epoch, 8 steps
+        train(toy_run(name, "parts", two(), "epochs=1.5", "steps=null"), until)
+    straight, parts = saved(tmp_path / "straight"), saved(tmp_path / "parts")
+    for content in (straight, parts):
+        del content["config"]
+    EQUAL["same"](parts, straight)
+    lines = EQUAL["logged"](tmp_path / "parts")
+    assert lines == EQUAL["logged"](tmp_path / "straight")
+    assert (straight["step"], len(lines)) == (12, 12) and [line["epoch"] for line in lines][7::4] == [1.0, 1.5]
+    assert straight["data"]["root"] == [str(toy_folder / "data"), str(tmp_path / "copies")]
+    assert straight["data"]["files"] == 56
+    if name == "npid":
+        assert straight["method"]["bank.rows"].shape[0] == 56 and straight["method"]["bank.seen"].sum() > 40
+
+
+def test_the_same_lists_elsewhere_go_on_and_others_are_refused(toy_run, two, tmp_path, caplog, toy_folder):
+    train(toy_run("supervised", "a", two(), "steps=3"), until=1)
+    shutil.copytree(tmp_path / "copies", tmp_path / "moved")
+    train(toy_run("supervised", "a", two(root=tmp_path / "moved"), "steps=3"), until=2)
+    assert "was trained on other files: data.root" in caplog.text and "exact only if" in caplog.text
+    message = r"other settings: other videos than .*train\.csv and .*test\.csv lists, or the lists have other weights;"
+    with pytest.raises(CheckpointError, match=message):
+        train(toy_run("supervised", "a", two("weight: 2"), "steps=3"))
+    with pytest.raises(CheckpointError, match=r"other settings: other videos than .*train\.csv lists;"):
+        train(toy_run("supervised", "a", f"data.train={toy_folder}/data/motion/train.csv", "steps=3"))
+
+
+def test_a_list_of_one_path_is_that_path(toy_run, toy_folder, tmp_path):
+    path = f"{toy_folder}/data/motion/train.csv"
+    train(toy_run("supervised", "a", f"data.train={path}", "steps=4"), until=2)
+    train(toy_run("supervised", "a", f"data.train=[{path}]", "steps=4"))
+    train(toy_run("supervised", "b", f"data.train={path}", "steps=4"))
+    EQUAL["same"](saved(tmp_path / "a")["method"], saved(tmp_path / "b")["method"])
+
+
+def test_labels_count_only_if_the_classes_are_equal(toy_run, two):
+    assert (training_list(toy_run("supcon", "a", two())).labels >= 0).all()
+    other = two(kind="digit")
+    videos = training_list(toy_run("sce", "a", other))
+    assert (videos.labels == -1).all() and videos.classes == ()
+    for name in ("supcon", "supervised"):
+        with pytest.raises(
+            DataError, match=r"train\.csv and .*test\.csv have different classes\.txt \(8 and \d+ class"
+        ):
+            training_list(toy_run(name, "a", other))
+
+
+def test_a_subset_is_drawn_from_each_list(toy_run, two, toy_folder):
+    videos = training_list(toy_run("sce", "a", two("weight: 2", kind="digit"), "data.subset={per_class: 1}"))
+    digits = len(read_list(toy_folder / "data/digit/test.csv").classes)
+    assert videos.joined == (Part(8, 8), Part(digits, 2 * digits))
+
+
+def test_a_video_in_two_lists_is_refused(toy_run, toy_folder, two):
+    lists = [f"{toy_folder}/data/{kind}/train.csv" for kind in ("motion", "digit")]
+    message = (
+        r"^40 videos of .*digit/train\.csv are in .*motion/train\.csv too, the first 'videos/train/\d+\.mp4': keep"
+    )
+    with pytest.raises(DataError, match=message):
+        training_list(toy_run("sce", "a", f"data.train=[{', '.join(lists)}]"))
+    with pytest.raises(DataError, match=r"^40 videos of .* are in .* too"):
+        training_list(toy_run("sce", "a", f"data.train=[{lists[0]}, {lists[0]}]"))
+
+
+def test_data_root_is_for_the_lists_without_one(toy_run, two, toy_folder, tmp_path):
+    root = toy_folder / "data"
+    shutil.copytree(root / "videos/train", tmp_path / "small/videos/train")
+    videos = training_list(toy_run("sce", "a", two(), f"data.root={tmp_path}/small"))
+    assert videos.records.roots == [tmp_path / "small", tmp_path / "copies"]
+    message = rf"^none of the videos of .*motion/test\.csv are in {tmp_path}/small: set the folder of this list"
+    with pytest.raises(DataError, match=message):
+        training_list(toy_run("sce", "a", two(root="null"), f"data.root={tmp_path}/small"))
+
+
+def test_tracks_need_names_that_differ(toy_run, two, toy_folder, tmp_path):
+    videos = training_list(toy_run("frame_invariance_tracks", "a", two()))
+    assert RunTracks(toy_run("frame_invariance_tracks", "a", two()), videos).due(0)
+    shutil.copytree(toy_folder / "data/videos/train", tmp_path / "again/videos/train")
+    path = f"{toy_folder}/data/motion/train.csv"
+    given = f"data.train=[{path}, {{list: {path}, root: {tmp_path}/again}}]"
+    videos = training_list(toy_run("sce", "a", given))
+    RunTracks(toy_run("sce", "a", given), videos)  # without tracks names may be equal
+    with pytest.raises(ConfigError, match=r"^2 videos of .* have the name 'videos/train/\d+\.mp4', by which"):
+        RunTracks(toy_run("frame_invariance_tracks", "a", given), videos)
+
+
+def test_tracks_are_renewed_after_so_many_epochs_of_all_lists(toy_run, two):
+    run = toy_run("frame_invariance_tracks", "a", two("weight: 2.5"), "tracks.refresh=1")
+    tracks = RunTracks(run, training_list(run))  # 40 + 40 samples are 10 steps
+    assert [step for step in range(31) if tracks.due(step)] == [0, 10, 20, 30]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("[a.csv, {list: b.csv, wieght: 2}]", r"data\.train\.1\.wieght: unknown key \(did you mean 'weight'\?\)"),
+        (
+            "[a.csv, {weight: 0}]",
+            r"data\.train\.1\.list: is required\n  data\.train\.1\.weight: .* greater than 0, got 0",
+        ),
+        ("[{list: a.csv, weight: .inf}]", r"data\.train\.0\.weight: .* less than or equal to 10000"),
+        ("[]", r"data\.train: .* at least 1 item"),
+        ("[3]", r"data\.train\.0: Input should be .*, got 3"),
+        ("{list: a.csv}", r"data\.train: Input should be a valid array$"),
+    ],
+)
+def test_mistakes_are_named(given, message, toy_run):
+    with pytest.raises(ConfigError, match=message):
+        toy_run("sce", "a", f"data.train={given}")
+
+
+def test_settings_are_written_and_read_again(toy_run, tmp_path):
+    run = toy_run("sce", "a", "data.train=[a.csv, {list: b.csv, root: /b, weight: 2}]", "data.train.1.weight=3")
+    (tmp_path / "run.yaml").write_text(json.dumps(run.model_dump(mode="json")))
+    again = load_run(tmp_path / "run.yaml")
+    assert again.model_dump() == run.model_dump() and [
+        (each.list, each.root, each.weight) for each in run.data.lists
+    ] == [("a.csv", None, 1.0), ("b.csv", "/b", 3.0)]
+
+
+def test_the_schema_has_both_forms(capsys):
+    print_schema(None)
+    schema = json.loads(capsys.readouterr().out)["$defs"]
+    path, lists = schema["Data"]["properties"]["train"]["oneOf"]
+    assert path == {"type": "string"} and lists["items"] == {"$ref": "#/$defs/TrainList"}
+    text, mapping = schema["TrainList"]["anyOf"]
+    assert text == {"type": "string"} and [*mapping["properties"]] == ["list", "root", "weight"]

@@ -21,3 +21,4 @@ class RngStream(IntEnum):
     JIGSAW = 2
     NPID = 3
     CLUSTERS = 4
+    DIRECTIONS = 5

@@ -28,7 +28,7 @@ class LeJEPA(InBatchMethod):
     config: Config
 
     def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
-        """Eq. (6)-(7), Algorithm 2; `embedding_std`, over the videos, is near 1, and 0 where they have collapsed."""
+        """Algorithms 1 and 2; `embedding_std`, over the videos, is near 1, and 0 where they have collapsed."""
         views, first = embedding.shape[1], self.config.global_views
         if first is not None and first > views:
             raise ConfigError(f"method.global_views {first} exceeds the {views} views of data.views")

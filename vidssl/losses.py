@@ -1,4 +1,4 @@
-"""The objectives as pure functions of unit vectors.
+"""The objectives as pure functions of unit vectors; those of VICReg and LeJEPA are of vectors of any length.
 
 Shapes, as in the papers:
 
@@ -8,7 +8,7 @@ Shapes, as in the papers:
 
 All are float32 or float64: half precision is too coarse for temperatures of 0.05.
 
-Every loss here is a cross-entropy -Σ_k w_k log p_k of targets w that sum to 1 with p_k = softmax(q·z_k / τ), so
+Losses of unit vectors are cross-entropies -Σ_k w_k log p_k, of targets w that sum to 1, with p_k = softmax(q·z_k / τ):
 
     loss = log Σ_k exp(q·z_k / τ) - q·c / τ    with the centre    c = Σ_k w_k z_k.
 
@@ -124,6 +124,42 @@ def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice
     # Each process divides by its part of all anchors, so that the mean over processes is that over anchors.
     total = (positives > 0).sum().clamp(min=1) * (len(count) / len(group))
     return (loss * (count > 0)).sum() / total
+
+
+def vicreg(embedding: Tensor) -> dict[str, Tensor]:
+    """Invariance, variance and covariance of embeddings (N, V, d), N and V >= 2 (Bardes et al., 2022, Eq. 1-5).
+
+    As in their code the squared distance of two views is a mean over dimensions, and the variance term one over views.
+    With more than two views each term is the mean over all pairs of views.
+    """
+    n, _, d = embedding.shape
+    std = (embedding.var(dim=0) + 1e-4).sqrt()  # (V, d)
+    centred = (embedding - embedding.mean(dim=0)).transpose(0, 1)  # (V, N, d)
+    covariance = centred.mT @ centred / (n - 1)  # (V, d, d)
+    off_diagonal = covariance - torch.diag_embed(covariance.diagonal(dim1=1, dim2=2))
+    return {
+        "invariance": 2 * embedding.var(dim=1).mean(),  # = the mean of (z - z')² over pairs of views
+        "variance": functional.relu(1 - std).mean(),
+        "covariance": 2 * off_diagonal.square().sum(dim=(1, 2)).mean() / d,  # the sum over both views of a pair
+    }
+
+
+def sigreg(embedding: Tensor, directions: Tensor) -> Tensor:
+    """Mean Epps-Pulley statistic of embeddings (N, V, d), for each view and direction (d, M) (Balestriero & LeCun)."""
+    return epps_pulley(embedding @ functional.normalize(directions, dim=0)).mean()
+
+
+def epps_pulley(samples: Tensor) -> Tensor:
+    """Distance of N samples (N, …) from N(0, 1): N ∫ |φ_N(t) - φ(t)|² φ(t) dt, φ(t) = exp(-t²/2), for each column (…).
+
+    φ_N(t) = mean exp(itx) is the empirical characteristic function (Epps & Pulley, 1983). Of samples of N(0, 1) the
+    expected value is √2π (1 - 1/√3) = 1.06, whatever N; of equal samples at 0 it is 0.41 N.
+    """
+    t = torch.linspace(0, 5, 17, dtype=samples.dtype, device=samples.device)  # the integrand is even
+    phi = torch.exp(-t.square() / 2)
+    angle = samples.unsqueeze(-1) * t
+    error = (angle.cos().mean(dim=0) - phi).square() + angle.sin().mean(dim=0).square()
+    return 2 * len(samples) * torch.trapezoid(error * phi, t, dim=-1)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

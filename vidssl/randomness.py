@@ -22,3 +22,4 @@ class RngStream(IntEnum):
     JIGSAW = 2
     NPID = 3
     CLUSTERS = 4
+    DIRECTIONS = 5

@@ -20,7 +20,14 @@ from vidssl.types import Batch
 Tiny = runpy.run_path(str(Path(__file__).parents[1] / "methods" / "tiny.py"))["Tiny"]
 
 CPU = torch.device("cpu")
-NAMES = ("simclr", "supcon")
+SETTINGS = {
+    "simclr": {"temperature": 0.2},
+    "supcon": {"temperature": 0.2},
+    "vicreg": {"invariance": 1.0, "variance": 1.0, "covariance": 1.0},  # so that rounding is that of the others
+    "lejepa": {"directions": 16},
+}
+FREE = {("vicreg", "projector.2.bias")}  # VICReg's loss is the same for embeddings that are all shifted
+NAMES = tuple(SETTINGS)
 
 
 class Noisy(Backbone):
@@ -43,7 +50,7 @@ class Noisy(Backbone):
 def make(name, backbone, dtype=torch.float64):
     torch.manual_seed(0)
     head = Head(layers=2, hidden=16, out=5, norm="none")
-    method = METHODS[name](METHODS[name].Config(projector=head, temperature=0.2), backbone())
+    method = METHODS[name](METHODS[name].Config(projector=head, **SETTINGS[name]), backbone())
     return method.to(dtype).train()
 
 
@@ -79,7 +86,7 @@ def test_micro_batches_are_one_batch(name, sizes, dtype):
     found, cached = step(make(name, Tiny, dtype), cut(batch(dtype), sizes))
     torch.testing.assert_close(found, scalars, **close)  # all of them, those that are watched too
     torch.testing.assert_close(cached, gradients, **close)
-    assert all(gradient.abs().max() > 1e-4 for gradient in gradients.values())
+    assert all(gradient.abs().max() > 1e-4 for key, gradient in gradients.items() if (name, key) not in FREE)
 
 
 def of_a_world(name, exact):

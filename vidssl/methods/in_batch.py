@@ -1,4 +1,4 @@
-"""Methods whose negatives are the other clips of the batch: SimCLR and SupCon."""
+"""Methods whose loss compares the clips of a step with one another."""
 
 import torch
 from torch import Tensor
@@ -6,7 +6,7 @@ from torch import Tensor
 from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.losses import full_precision, unit
+from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import Method
 from vidssl.methods.statistics import group_statistics
 from vidssl.models.backbones import Backbone
@@ -16,17 +16,16 @@ from vidssl.types import Batch
 
 
 class InBatchMethod(Method):
-    """One network, no queue. A method adds `group`.
+    """One network, no queue. A method adds `objective`, and `group` if its positives are not those of the same video.
 
-    The negatives are those of the whole step, whatever the number of processes and micro-batches: with several
-    micro-batches the loop calls `embed` and `contrast` separately, see `vidssl.engine.accumulate`.
+    The loss is that of the whole step, whatever the number of processes and micro-batches: with several micro-batches
+    the loop calls `embed` and `contrast` separately, see `vidssl.engine.accumulate`.
     """
 
     class Config(Settings):
-        """Settings; defaults are those of the large-scale study on video, with the batch norms of SimCLR's code."""
+        """Settings."""
 
-        projector: Head = Head(layers=3, hidden=2048, out=128, norm="all")
-        temperature: Temperature = constant(0.1)  # tau
+        projector: Head
 
     fewest_views = 2  # with fewer there are no positives
 
@@ -36,31 +35,60 @@ class InBatchMethod(Method):
         self.projector = mlp(backbone.dim, config.projector)
 
     def group(self, batch: Batch) -> Tensor:
-        """Group the samples (B,): clips of equal number are positives of each other."""
-        raise NotImplementedError
+        """Group the samples (B,): clips of equal number are positives of each other, here those of a video."""
+        return batch.index
 
     def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
-        """Contrast all views of all samples; with the step's `gradient` of the embeddings only backpropagate that."""
+        """Compare all views of all samples; with the step's `gradient` of the embeddings only backpropagate that."""
         embedding = self.embed(batch)
         if gradient is not None:
             return {"loss": (embedding * gradient).sum()}
         return self.contrast(embedding, self.group(batch))
 
     def embed(self, batch: Batch) -> Tensor:
-        """Compute the embeddings (B, views, d) of all views, unit rows."""
+        """Compute the embeddings (B, views, d) of all views, float32, of any length."""
         if len(batch.views) < self.fewest_views:
             raise ConfigError(f"{len(batch.views)} view has no positives: data.views needs {self.fewest_views} recipes")
         check_batch_norm(len(batch.index), self.projector)
-        return unit(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
+        return full(torch.stack([self.projector(self.backbone(view)) for view in batch.views], dim=1))
 
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """Compute the scalars of a step from all its embeddings (B, views, d) on this process and their groups (B,)."""
-        group = group.repeat_interleave(embedding.shape[1])
         with full_precision(group.device):
-            every, every_group = distributed.gather_with_grad(embedding.flatten(0, 1)), distributed.gather(group)
-            own = slice(distributed.rank() * len(group), (distributed.rank() + 1) * len(group))
-            loss = losses.nt_xent(every, every_group, self.config.temperature.at(self.progress), own)
-            scalars = {"loss": loss}
+            every, every_group = distributed.gather_with_grad(embedding), distributed.gather(group)
+            scalars = self.objective(every, every_group)
             if self.watched:
-                scalars |= group_statistics(every.detach(), every_group)
+                every_group = every_group.repeat_interleave(every.shape[1])
+                scalars |= group_statistics(unit(every.detach()).flatten(0, 1), every_group)
         return scalars
+
+    def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+        """Compute `loss`, and other scalars, of the embeddings (N, views, d) of all processes and their groups (N,).
+
+        The loss is averaged over processes: it is either that of all rows, or that of this process's part of them.
+        """
+        raise NotImplementedError
+
+
+class ContrastiveMethod(InBatchMethod):
+    """The negatives of a clip are the other clips of the step: SimCLR and SupCon."""
+
+    class Config(InBatchMethod.Config):
+        """Settings; defaults are those of the large-scale study on video, with the batch norms of SimCLR's code."""
+
+        projector: Head = Head(layers=3, hidden=2048, out=128, norm="all")
+        temperature: Temperature = constant(0.1)  # tau
+
+    config: Config
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Compute the embeddings (B, views, d) of all views, unit rows."""
+        return unit(super().embed(batch))
+
+    def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+        """NT-Xent, or L_out, of this process's rows against all."""
+        rows, views = embedding.flatten(0, 1), embedding.shape[1]
+        own = len(rows) // distributed.world()
+        anchors = slice(distributed.rank() * own, (distributed.rank() + 1) * own)
+        tau = self.config.temperature.at(self.progress)
+        return {"loss": losses.nt_xent(rows, group.repeat_interleave(views), tau, anchors)}

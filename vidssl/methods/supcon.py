@@ -3,16 +3,16 @@
 from torch import Tensor
 
 from vidssl.methods.base import METHODS
-from vidssl.methods.in_batch import InBatchMethod
+from vidssl.methods.in_batch import ContrastiveMethod
 from vidssl.models.heads import Head
 from vidssl.types import Batch
 
 
 @METHODS.register("supcon")
-class SupCon(InBatchMethod):
+class SupCon(ContrastiveMethod):
     """Contrast classes within the batch: all clips of the class are positives, those of others negatives (Eq. 2)."""
 
-    class Config(InBatchMethod.Config):
+    class Config(ContrastiveMethod.Config):
         """Settings; the head is that of the paper's released code."""
 
         projector: Head = Head(layers=2, hidden=2048, out=128, norm="none")

@@ -47,7 +47,7 @@ VARIANTS: dict[str, tuple[str, bool, bool, bool]] = {  # sum or best, centred, w
     "best path, limited steps": ("best", False, True, False),
     "best path, both": ("best", True, True, False),
     "best path, anchored": ("best", False, False, True),
-    "best path, both and anchored (the default)": ("best", True, True, True),
+    "best path, both and anchored": ("best", True, True, True),
 }
 
 

@@ -90,5 +90,5 @@ def test_one_table_of_several_sequences(otb, monkeypatch, capsys):
         assert row["mean_iou"] == pytest.approx(np.mean(stays)) and row["held"] == float(stays[3] >= 0.5)
         assert row["success"] == pytest.approx(np.mean(np.array(stays) >= 0.5)) and 0 < row["success"] < 1
         assert by_name[name, "the best of the proposals"]["success"] == 1
-        tracked = by_name[name, "best path, both and anchored (the default)"]
+        tracked = by_name[name, "best path, both and anchored"]
         assert tracked["network"] == "random" and tracked["success"] > row["success"]

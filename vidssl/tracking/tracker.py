@@ -38,7 +38,7 @@ class TrackerSettings(Settings):
     variant: Literal["sum", "best"] = "sum"  # over all paths, as published, or the best path
     center: bool = True  # subtract the mean of all regions of the chunk before the cosine
     max_step: float | None = Field(default=0.1, gt=0)  # of an edge to the next used frame, fraction of the diagonal
-    anchor: bool = True  # best paths: compare each region with the first one too, which keeps a path from drifting
+    anchor: bool = False  # best paths: compare each region with the first one too, which keeps a path from drifting
     threshold: float = Field(default=0.5, ge=0, le=1)  # minimum score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
     overlap: float | None = Field(default=0.5, gt=0, lt=1)  # IoU of duplicates, of which the best is kept; None: all

@@ -3,12 +3,13 @@ r"""Measure the accuracy of the region tracker: its variants, several networks, 
     python datasets/make_moving_digits.py --out data/digits
     python benchmarks/tracking.py data/digits --cfg configs/toy/frame_invariance.yaml --checkpoint random CKPT \
         --out output/tracking --tracker size=128 search.short_side=96
-    python benchmarks/tracking.py /data/OTB/Crossing --cfg … --checkpoint random CKPT --out output/crossing
+    python benchmarks/tracking.py /data/OTB/Crossing /data/OTB/Human3 --cfg … --checkpoint random CKPT --out output/otb
 
 Each video is tracked from the true box of its first frame. The results are the fraction of videos with an IoU of at
-least 0.5 with the true box `--gap` frames later, and the mean IoU over all later frames. The videos are the moving
-digits (`boxes.csv`), or one sequence of OTB: `img/`, and `groundtruth_rect.txt` with x y w h, counted from 1. Proposals
-are cached in OUT/proposals.
+least 0.5 with the true box `--gap` frames later, the fraction of later frames with such an IoU ("success"), and the
+mean IoU over all later frames. The videos are the moving digits (`boxes.csv`), or sequences of OTB: `img/`, and
+`groundtruth_rect.txt` with x y w h, counted from 1. Without `--checkpoint` only the baselines are measured. Proposals
+are cached in OUT/<folder>/proposals.
 """
 
 import argparse
@@ -30,21 +31,23 @@ from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals
-from vidssl.tracking.region_paths import affinities, best_paths
+from vidssl.tracking.region_paths import affinities, anchors, best_paths
 from vidssl.tracking.tracker import Tracker, TrackerSettings
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
 from vidssl.video import open_video
 
-VARIANTS: dict[str, tuple[str, bool, bool]] = {  # sum or best, centred, with the limit of steps
-    "sum, plain cosine (the paper's)": ("sum", False, False),
-    "sum, centred": ("sum", True, False),
-    "sum, limited steps": ("sum", False, True),
-    "sum, both (the default)": ("sum", True, True),
-    "best path, plain cosine": ("best", False, False),
-    "best path, centred": ("best", True, False),
-    "best path, limited steps": ("best", False, True),
-    "best path, both": ("best", True, True),
+VARIANTS: dict[str, tuple[str, bool, bool, bool]] = {  # sum or best, centred, with the limit of steps, anchored
+    "sum, plain cosine (the paper's)": ("sum", False, False, False),
+    "sum, centred": ("sum", True, False, False),
+    "sum, limited steps": ("sum", False, True, False),
+    "sum, both (the default)": ("sum", True, True, False),
+    "best path, plain cosine": ("best", False, False, False),
+    "best path, centred": ("best", True, False, False),
+    "best path, limited steps": ("best", False, True, False),
+    "best path, both": ("best", True, True, False),
+    "best path, anchored": ("best", False, False, True),
+    "best path, both and anchored": ("best", True, True, True),
 }
 
 
@@ -60,8 +63,8 @@ def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSe
     """Read the videos, and read or search their proposals."""
     truths: dict[str, list[list[float]]] = {}
     if (folder / "groundtruth_rect.txt").exists():
-        lines = (folder / "groundtruth_rect.txt").read_text().split("\n")
-        rects = [[float(value) for value in re.split(r"[\s,]+", line.strip())] for line in lines if line]
+        lines = (folder / "groundtruth_rect.txt").read_text().splitlines()
+        rects = [[float(value) for value in re.split(r"[\s,]+", line.strip())] for line in lines if line.strip()]
         truths["img"] = [[x - 1, y - 1, x - 1 + w, y - 1 + h] for x, y, w, h in rects]
     else:
         with open(folder / "boxes.csv", newline="") as file:
@@ -70,7 +73,7 @@ def sequences(folder: Path, split: str, count: int, out: Path, config: TrackerSe
                     box = [float(row[name]) for name in ("x1", "y1", "x2", "y2")]
                     truths.setdefault(row["path"], []).append(box)
     for name, truth in list(truths.items())[:count]:
-        path = proposals_file(out, name, VideoRecord(name))
+        path = proposals_file(out / folder.resolve().name, name, VideoRecord(name))
         with open_video(folder / name, fps=25) as video:
             numbers = np.arange(min(video.meta.num_frames, len(truth)))
             frames = video.frames(numbers)
@@ -116,9 +119,14 @@ def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> di
     placed = [torch.from_numpy(each) for each in boxes]
     step = (config.max_step or 1.0) * float(np.hypot(*size))
     found = {}
-    for name, (variant, center, limited) in VARIANTS.items():
+    start = torch.tensor([len(boxes[0]) - 1])
+    for name, (variant, center, limited, anchored) in VARIANTS.items():
         affinity = affinities(features, placed, center, step if limited else None)
-        ends = _ends_of_sums(affinity) if variant == "sum" else _path(affinity, len(boxes[0]) - 1)
+        if variant == "sum":
+            ends = _ends_of_sums(affinity)
+        else:
+            path, _ = best_paths(affinity, start, anchors(features, start, center) if anchored else None)
+            ends = path[0, 1:].tolist()
         found[name] = np.array(
             [
                 0.0 if end < 0 else iou(there[end][None], true[None])[0]
@@ -126,11 +134,6 @@ def tracked(sequence: Sequence, subject: Subject, config: TrackerSettings) -> di
             ]
         )
     return found
-
-
-def _path(affinity: list[torch.Tensor], start: int) -> list[int]:
-    path, _ = best_paths(affinity, torch.tensor([start]))
-    return path[0, 1:].tolist()  # type: ignore[no-any-return]
 
 
 def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
@@ -147,14 +150,15 @@ def _ends_of_sums(affinity: list[torch.Tensor]) -> list[int]:
 def main() -> None:
     """Print the table, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder of moving digits, or a sequence of OTB")
-    parser.add_argument("--checkpoint", nargs="+", required=True, help="checkpoints, or random, with --cfg")
+    parser.add_argument("folder", type=Path, nargs="+", help="folder of moving digits, or a sequence of OTB")
+    parser.add_argument("--checkpoint", nargs="+", default=[], help="checkpoints, or random, with --cfg")
     parser.add_argument("--cfg", type=Path, help="config of the random network")
     parser.add_argument("--out", type=Path, required=True, help="folder for the proposals")
     parser.add_argument("--split", choices=("train", "test"), default="test")
     parser.add_argument("--videos", type=int, default=160, help="number of videos (default 160)")
     parser.add_argument("--gap", type=int, default=40, help="frames (default 40)")
     parser.add_argument("--tracker", nargs="+", default=[], metavar="KEY=VALUE", help="settings")
+    parser.add_argument("--oracle", action="store_true", help="add the true box to the proposals of each frame")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args()
     one_thread()
@@ -164,21 +168,28 @@ def main() -> None:
         name: load_subject(LoadOptions(name, cfg=arguments.cfg if name == "random" else None, device="cpu"))
         for name in arguments.checkpoint
     }
-    measured: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
-    found = sequences(arguments.folder, arguments.split, arguments.videos, arguments.out, config)
-    for number, sequence in enumerate(progress(found, title="track", unit="video")):
-        results = {("", name): values for name, values in baselines(sequence, number).items()}
-        for network, subject in subjects.items():
-            results |= {(network, name): values for name, values in tracked(sequence, subject, config).items()}
-        for key, values in results.items():
-            measured.setdefault(key, []).append(values)
-    rows, figures = [], {}
-    for (network, name), videos in measured.items():
-        held = float(np.mean([values[arguments.gap - 1] >= 0.5 for values in videos]))
-        mean = float(np.mean([values.mean() for values in videos]))
-        rows.append([network, name, f"{held:.0%}", f"{mean:.2f}"])
-        figures[f"{network}, {name}"] = {"held": held, "mean_iou": mean, "videos": len(videos)}
-    print(table(["network", "tracker", f"IoU >= 0.5 after {arguments.gap} frames", "mean IoU"], rows))
+    measured: dict[tuple[str, str, str], list[NDArray[np.float64]]] = {}
+    for folder in arguments.folder:
+        found = sequences(folder, arguments.split, arguments.videos, arguments.out, config)
+        for number, sequence in enumerate(progress(found, title=folder.name, unit="video")):
+            if arguments.oracle:
+                pairs = zip(sequence.boxes, sequence.truth[:, None], strict=True)
+                sequence = sequence._replace(boxes=[np.concatenate(pair) for pair in pairs])
+            results = {("", name): values for name, values in baselines(sequence, number).items()}
+            for network, subject in subjects.items():
+                results |= {(network, name): values for name, values in tracked(sequence, subject, config).items()}
+            for key, values in results.items():
+                measured.setdefault((folder.resolve().name, *key), []).append(values)
+    rows, figures = [], []
+    for (videos, network, name), parts in measured.items():
+        held = float(np.mean([values[arguments.gap - 1] >= 0.5 for values in parts]))
+        success = float(np.mean(np.concatenate(parts) >= 0.5))
+        mean = float(np.mean([values.mean() for values in parts]))
+        rows.append([videos, network, name, f"{held:.0%}", f"{success:.0%}", f"{mean:.2f}"])
+        row = {"videos": videos, "network": network, "tracker": name, "count": len(parts)}
+        figures.append({**row, "held": held, "success": success, "mean_iou": mean})
+    header = ["videos", "network", "tracker", f"IoU >= 0.5 after {arguments.gap} frames", "success", "mean IoU"]
+    print(table(header, rows))
     finish({"tracker": config.model_dump(mode="json"), "tracking": figures}, arguments.json)
 
 

@@ -76,7 +76,7 @@ def test_the_tracker_of_the_papers_config_is_the_papers():
     assert tracker.variant == "sum" and not tracker.center
     assert tracker.max_step is None and tracker.overlap is None
     search = tracker.search
-    assert (search.limit, search.keep) == (300, "first")
+    assert (search.limit, search.keep, search.adapt) == (300, "first", False)
     assert (search.smallest, search.largest, search.ratio) == (0, 1, None)
 
 

@@ -108,6 +108,35 @@ def test_the_limit_keeps_boxes_of_all_sizes():
     assert (np.abs(np.diff(areas) + 59 / 6) < 1).all()
 
 
+@pytest.mark.parametrize("mode", ["fast", "quality"])
+def test_without_adapt_the_boxes_are_those_of_opencv(mode):
+    image = draw_image(192, 256, seed=2)
+    small = cv2.cvtColor(cv2.resize(image, (128, 96), interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2BGR)
+    engine = cv2.ximgproc.segmentation.createSelectiveSearchSegmentation()
+    engine.setBaseImage(small)
+    getattr(engine, f"switchToSelectiveSearch{mode.title()}")(base_k=120)
+    expected = engine.process().astype(np.float32)
+    expected[:, 2:] += expected[:, :2]
+    every = {"limit": 100_000, "smallest": 0.0, "largest": 1.0, "ratio": None}
+    found = propose(image, Search(short_side=96, mode=mode, scale=120, adapt=False, **every))
+    assert {tuple(box) for box in found.tolist()} == {tuple(box) for box in (2 * expected).tolist()}
+    assert len(propose(image, Search(short_side=96, mode=mode, scale=120, **every))) > 1.3 * len(found)
+
+
+def test_adapt_finds_small_objects_of_large_frames():
+    """Seven by thirteen of the searched pixels are below the 100 pixels of OpenCV's segments."""
+    image = draw_image(480, 640, seed=4)
+    image[300:348, 400:426] = (20, 200, 230)
+    truth = np.array([400, 300, 426, 348])
+
+    def error(**changed):
+        return np.abs(propose(image, Search(**changed)) - truth).max(axis=1).min()
+
+    assert error() <= 8 < error(adapt=False)
+    searched = cv2.resize(image, (170, 128), interpolation=cv2.INTER_AREA)  # no smaller than it is searched
+    np.testing.assert_array_equal(propose(searched, Search()), propose(searched, Search(adapt=False)))
+
+
 def test_keep_first_is_the_papers_choice():
     """The paper keeps the top 300 proposals and drops none for its size or shape."""
     image, every = draw_image(seed=5), {"smallest": 0.0, "largest": 1.0, "ratio": None}

@@ -12,7 +12,7 @@ from vidssl.models import build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import generator
 from vidssl.tracking import Tracker, TrackerSettings
-from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
+from vidssl.tracking.region_paths import affinities, anchors, best_paths, scaled_sums
 
 CPU = torch.device("cpu")
 
@@ -105,6 +105,37 @@ def test_a_best_path_ends_where_no_affinity_is_left():
     assert score.tolist() == [0]
 
 
+def test_anchored_best_paths_equal_exhaustive_search():
+    affinity = draw_affinities([3, 4, 2, 3], seed=4)
+    rng = generator(5)
+    anchor = [torch.from_numpy(rng.uniform(size=(2, n)).astype(np.float32)) for n in (4, 2, 3)]
+    path, score = best_paths(affinity, torch.tensor([1, 2]), anchor)
+    for row, start in enumerate([1, 2]):
+        value = {
+            way: math.prod(
+                float(a[way[t], way[t + 1]]) * float(anchor[t][row, way[t + 1]]) for t, a in enumerate(affinity)
+            )
+            for way in itertools.product([start], range(4), range(2), range(3))
+        }
+        best = max(value, key=value.__getitem__)
+        assert path[row].tolist() == list(best)
+        assert float(score[row]) == pytest.approx(value[best] ** (1 / 6), rel=1e-5)
+    assert path.tolist() != best_paths(affinity, torch.tensor([1, 2]))[0].tolist()
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_anchors_compare_with_the_start(center):
+    rng = generator(6)
+    features = [rng.normal(size=(n, 5)).astype(np.float32) for n in (3, 4, 2)]
+    found = anchors([torch.from_numpy(each) for each in features], torch.tensor([2, 0]), center)
+    mean = center * np.concatenate(features).mean(axis=0)
+    assert [each.shape for each in found] == [(2, 4), (2, 2)]
+    for t, row, k in [(1, 0, 3), (1, 1, 0), (2, 0, 1), (2, 1, 0)]:
+        a, b = features[0][[2, 0][row]] - mean, features[t][k] - mean
+        cosine = float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+        assert float(found[t - 1][row, k]) == pytest.approx((1 + cosine) / 2, abs=1e-6)
+
+
 def test_affinities_are_clipped_cosines():
     rng = generator(3)
     features = [torch.from_numpy(rng.normal(size=(n, 5)).astype(np.float32)) for n in (3, 4)]
@@ -185,6 +216,19 @@ def test_a_given_box_need_not_be_a_proposal(things):
     tracks = track(Colours(), frames, boxes, config(variant="best"), start.astype(np.float32))
     np.testing.assert_array_equal(tracks.boxes[0], start[0])
     assert np.abs(tracks.boxes - truth["red"]).max() <= 8  # it lies as it was given: not quite on the thing
+
+
+def test_an_anchored_path_does_not_drift():
+    """From 0 over 40 degrees to 75, which is nearer to 40 than the start is, or back to 0."""
+    frames = np.zeros((3, 3, 64, 64), np.uint8)
+    for t, left, angle in ((0, 0, 0), (0, 32, 0), (1, 0, 40), (1, 32, 40), (2, 0, 75), (2, 32, 0)):
+        direction = np.array([math.cos(math.radians(angle)), math.sin(math.radians(angle)), 0])
+        pixel = 255 * (0.45 + 0.225 * direction)  # of which normalised features are the direction
+        frames[t, :, :, left : left + 32] = pixel.round()[:, None, None]
+    sides = np.array([[0, 0, 32, 64], [32, 0, 64, 64]], np.float32)
+    for anchor, end in ((False, sides[0]), (True, sides[1])):
+        chosen = config(variant="best", min_gap=2, max_step=None, anchor=anchor)
+        np.testing.assert_array_equal(track(Colours(), frames, [sides] * 3, chosen, sides[:1]).boxes[-1], end)
 
 
 @pytest.mark.parametrize("overlap", [None, 0.5])

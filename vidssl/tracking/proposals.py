@@ -23,6 +23,8 @@ from vidssl.types import VideoMeta, VideoRecord
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
 
 FORMAT = 1  # of the files; raise it when a change of this module changes boxes
+_SIGMA, _STEP, _SEGMENT = 0.8, 150, 100  # OpenCV's: smoothing, steps of `scale`, and pixels of the smallest segments
+_FINEST = 1 / 3  # of these and of `scale`
 _MAX_RATIO = 4  # of the longer to the shorter side of the searched image
 
 _log = logging.getLogger(__name__)
@@ -34,6 +36,7 @@ class Search(Settings):
     mode: Literal["fast", "quality"] = "fast"
     short_side: int = Field(default=128, ge=8)  # of the searched image, pixels
     scale: int = Field(default=150, ge=1)  # k of the first segmentation: lower values find smaller regions
+    adapt: bool = True  # lower `scale` and the minimum segment as the searched image is smaller than the frame, to 1/3
     limit: int = Field(default=300, ge=1)  # regions per frame
     keep: Literal["spread", "first"] = "spread"  # above the limit: evenly spaced by size, or OpenCV's first
     smallest: float = Field(default=0.04, ge=0, lt=1)  # shorter side of a region, fraction of the frame's
@@ -58,7 +61,12 @@ def propose(image: NDArray[np.uint8], search: Search) -> Boxes:
     try:
         engine.setBaseImage(small)
         switch = engine.switchToSelectiveSearchFast if search.mode == "fast" else engine.switchToSelectiveSearchQuality
-        switch(base_k=search.scale)
+        switch()
+        engine.clearGraphSegmentations()  # the switch always drops segments below 100 pixels
+        fine = max(_FINEST, min(1.0, factor**2)) if search.adapt else 1.0
+        for level in range(3 if search.mode == "fast" else 5):
+            scale, smallest = search.scale * fine + level * _STEP, round(_SEGMENT * fine)
+            engine.addGraphSegmentation(segmentation.createGraphSegmentation(_SIGMA, scale, smallest))
         if search.keep == "first":
             ctypes.CDLL(None).srand(1)  # OpenCV ranks with C's rand()
         found = np.asarray(engine.process(), np.float64).reshape(-1, 4)  # left, top, width, height

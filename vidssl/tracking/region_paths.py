@@ -23,8 +23,7 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
     mean of all features is subtracted first: without it the cosine of any two regions is near 1. The affinity of
     regions of which an edge moves more than `step` pixels is 0.
     """
-    middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
-    unit = [F.normalize(each - middle, dim=1) for each in features]
+    unit = _unit(features, center)
     found = []
     for (here, there), (before, after) in zip(pairwise(unit), pairwise(boxes), strict=True):
         affinity = (here @ there.T).clamp(0, 1)
@@ -32,6 +31,20 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
             affinity.masked_fill_(torch.cdist(before, after, p=math.inf) > step, 0)
         found.append(affinity)
     return found
+
+
+def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Tensor]:
+    """Compare regions (S,) of the first frame with those of each later frame: T - 1 tensors (S, R).
+
+    The similarity is (1 + cosine) / 2, which is never 0 for an object that changes its appearance.
+    """
+    unit = _unit(features, center)
+    return [(1 + unit[0][starts] @ each.T).clamp(0, 2) / 2 for each in unit[1:]]
+
+
+def _unit(features: Sequence[Tensor], center: bool) -> list[Tensor]:
+    middle = torch.cat(list(features)).mean(dim=0) if center else torch.zeros_like(features[0][0])
+    return [F.normalize(each - middle, dim=1) for each in features]
 
 
 class Sums(NamedTuple):
@@ -82,19 +95,23 @@ def _rescale(rows: Tensor, log_scale: Tensor) -> None:
     rows.div_(largest.where(largest > 0, 1.0)[:, None])
 
 
-def best_paths(affinity: Sequence[Tensor], starts: Tensor) -> tuple[Tensor, Tensor]:
+def best_paths(
+    affinity: Sequence[Tensor], starts: Tensor, anchor: Sequence[Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
     """Find the path with the largest product from each start region (Viterbi): Eq. (4) with a maximum for the sum.
 
     From T - 1 affinities (R_t, R_(t+1)) and regions (S,) of the first frame to the region of each path in each frame,
     (S, T) int64, -1 after its end, where all affinities are 0; and the geometric mean of its affinities, (S,), 0 for a
-    path that ends in the first frame.
+    path that ends in the first frame. With `anchors`, each region's similarity to the start is one more factor.
     """
     rows = torch.arange(len(starts), device=starts.device)
     value = affinity[0].new_full((len(starts), len(affinity[0])), -math.inf)
     value[rows, starts] = 0
     values, origins = [value], []
-    for step in affinity:
+    for t, step in enumerate(affinity):
         value, origin = (value[:, :, None] + step.log()).max(dim=1)  # (S, R_(t+1))
+        if anchor is not None:
+            value = value + anchor[t].log()
         values.append(value)
         origins.append(origin)
     reached = torch.stack([value.amax(dim=1) for value in values], dim=1)  # (S, T)
@@ -105,5 +122,6 @@ def best_paths(affinity: Sequence[Tensor], starts: Tensor) -> tuple[Tensor, Tens
         if t < len(origins):
             here = torch.where(last > t, origins[t][rows, path[:, t + 1].clamp(min=0)], here)
         path[:, t] = torch.where(last >= t, here, -1)
-    score = (reached[rows, last] / last.clamp(min=1)).exp().where(last > 0, 0.0)
+    factors = last.clamp(min=1) * (1 if anchor is None else 2)
+    score = (reached[rows, last] / factors).exp().where(last > 0, 0.0)
     return path, score

@@ -19,7 +19,7 @@ from vidssl.data.to_device import normalised
 from vidssl.models.backbones import Backbone
 from vidssl.models.regions import region_means
 from vidssl.tracking.proposals import Boxes, Search
-from vidssl.tracking.region_paths import affinities, best_paths, scaled_sums
+from vidssl.tracking.region_paths import affinities, anchors, best_paths, scaled_sums
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, Tracks
 
@@ -38,6 +38,7 @@ class TrackerSettings(Settings):
     variant: Literal["sum", "best"] = "sum"  # over all paths, as published, or the best path
     center: bool = True  # subtract the mean of all regions of the chunk before the cosine
     max_step: float | None = Field(default=0.1, gt=0)  # of an edge to the next used frame, fraction of the diagonal
+    anchor: bool = False  # best paths: compare each region with the first one too, which keeps a path from drifting
     threshold: float = Field(default=0.5, ge=0, le=1)  # minimum score of a track
     top: int = Field(default=10, ge=1)  # tracks of a chunk (best), or of a pair of frames (sum)
     overlap: float | None = Field(default=0.5, gt=0, lt=1)  # IoU of duplicates, of which the best is kept; None: all
@@ -86,11 +87,14 @@ class Tracker:
         numbers = np.arange(len(boxes), dtype=np.int64) * config.stride
         if starts is not None:
             chosen = torch.arange(len(boxes[0]) - len(starts), len(boxes[0]), device=self.device)
-            return _paths_as_tracks(*best_paths(affinity, chosen), placed, numbers)
-        if config.variant == "sum":
+        elif config.variant == "sum":
             return pairs_of_sums(affinity, placed, numbers, config)
-        path, score = best_paths(affinity, _choose_starts(placed[0], config))
-        return _paths_as_tracks(*_select(path, score, placed, numbers, config), placed, numbers)
+        else:
+            chosen = _choose_starts(placed[0], config)
+        path, score = best_paths(affinity, chosen, anchors(features, chosen, config.center) if config.anchor else None)
+        if starts is None:
+            path, score = _select(path, score, placed, numbers, config)
+        return _paths_as_tracks(path, score, placed, numbers)
 
     @torch.no_grad()
     def features(self, frames: Frames, boxes: Sequence[Boxes], size: tuple[int, int]) -> list[Tensor]:

@@ -59,11 +59,18 @@ def test_the_same_lists_elsewhere_go_on_and_others_are_refused(toy_run, two, tmp
     shutil.copytree(tmp_path / "copies", tmp_path / "moved")
     train(toy_run("supervised", "a", two(root=tmp_path / "moved"), "steps=3"), until=2)
     assert "was trained on other files: data.root" in caplog.text and "exact only if" in caplog.text
-    message = r"other settings: other videos than .*train\.csv and .*test\.csv lists, or the lists have other weights;"
+    message = r"other settings: other videos than .*train\.csv and .*test\.csv lists, or other weights of lists;"
     with pytest.raises(CheckpointError, match=message):
         train(toy_run("supervised", "a", two("weight: 2"), "steps=3"))
-    with pytest.raises(CheckpointError, match=r"other settings: other videos than .*train\.csv lists;"):
+    with pytest.raises(CheckpointError, match=r"other settings: other videos than .*train\.csv lists, or"):
         train(toy_run("supervised", "a", f"data.train={toy_folder}/data/motion/train.csv", "steps=3"))
+
+
+def test_a_weight_that_was_removed_is_named(toy_run, toy_folder):
+    path = f"{toy_folder}/data/motion/train.csv"
+    train(toy_run("supervised", "a", f"data.train=[{{list: {path}, weight: 2}}]", "steps=2"), until=1)
+    with pytest.raises(CheckpointError, match=r"train\.csv lists, or other weights of lists; choose another output"):
+        train(toy_run("supervised", "a", f"data.train={path}", "steps=2"))
 
 
 def test_a_list_of_one_path_is_that_path(toy_run, toy_folder, tmp_path):
@@ -143,6 +150,7 @@ def test_tracks_are_renewed_after_so_many_epochs_of_all_lists(toy_run, two):
         ("[]", r"data\.train: .* at least 1 item"),
         ("[3]", r"data\.train\.0: Input should be .*, got 3"),
         ("{list: a.csv}", r"data\.train: Input should be a valid array$"),
+        ("null", r"data\.train: Input should be a valid string, got null"),
     ],
 )
 def test_mistakes_are_named(given, message, toy_run):

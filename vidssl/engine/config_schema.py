@@ -53,7 +53,7 @@ class TrainList(Settings):
 # The tags choose the type whose mistakes are reported.
 TrainLists = Annotated[
     Annotated[str, Tag("path")] | Annotated[tuple[TrainList, ...], Field(min_length=1), Tag("lists")],
-    Discriminator(lambda value: "path" if isinstance(value, str) else "lists"),
+    Discriminator(lambda value: "lists" if isinstance(value, list | tuple | dict) else "path"),
 ]
 
 

@@ -145,8 +145,7 @@ def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
     before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
     changes = _changes(before, run)
     if content["fingerprint"] != videos.fingerprint:
-        weights = ", or the lists have other weights" if videos.joined else ""
-        changes.append(f"other videos than {videos.path} lists{weights}")
+        changes.append(f"other videos than {videos.path} lists, or other weights of lists")
     if changes:
         raise CheckpointError(
             f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "

@@ -265,11 +265,9 @@ def _origin(content: dict[str, Any]) -> tuple[Kind, str | None, str | None]:
         return "features", None, weights
     if method != "supervised":
         train = at(content, "config.data.train")
-        return (
-            "features",
-            method,
-            "+".join(data_set_of(each["list"]) for each in train) if isinstance(train, list) else train,
-        )
+        if isinstance(train, list):
+            train = "+".join(data_set_of(each["list"]) for each in train)
+        return "features", method, train
     if at(content, "config.method.freeze"):
         return "linear probe", None, init
     return ("from scratch" if init is None else "finetuned"), None, init

@@ -75,8 +75,8 @@ def test_keys_of_a_step_depend_on_nothing_but_the_step(mix):
     records = sum(part.records for part in mix)
     long = list(StepSampler(records, 4, 4, 0, 50, 5, joined=mix))
     assert list(StepSampler(records, 4, 4, 17, 23, 5, joined=mix)) == long[17:23]
-    halves = [list(StepSampler(records, 4, 2, 17, 23, 5, rank, 2, mix)) for rank in (0, 1)]
-    assert [one + other for one, other in zip(*halves, strict=True)] == long[17:23]
+    slices = [list(StepSampler(records, 4, 2, 17, 23, 5, rank, 2, mix)) for rank in (0, 1)]
+    assert [one + other for one, other in zip(*slices, strict=True)] == long[17:23]
 
 
 def test_a_batch_with_more_of_a_list_than_it_has_is_refused():

@@ -24,7 +24,7 @@ Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges e
 
 FORMAT = 1  # of the files; raise it when a change of this module changes boxes
 _SIGMA, _STEP, _SEGMENT = 0.8, 150, 100  # OpenCV's: smoothing, steps of `scale`, and pixels of the smallest segments
-_FINEST = 1 / 3  # of these and of `scale`
+_FINEST = 1 / 3  # the least factor of `scale` and of _SEGMENT
 _MAX_RATIO = 4  # of the longer to the shorter side of the searched image
 
 _log = logging.getLogger(__name__)

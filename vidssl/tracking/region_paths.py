@@ -36,7 +36,7 @@ def affinities(features: Sequence[Tensor], boxes: Sequence[Tensor], center: bool
 def anchors(features: Sequence[Tensor], starts: Tensor, center: bool) -> list[Tensor]:
     """Compare regions (S,) of the first frame with those of each later frame: T - 1 tensors (S, R).
 
-    The similarity is (1 + cosine) / 2, which is never 0 for an object that changes its appearance.
+    The similarity is (1 + cosine) / 2, which is 0 at a cosine of -1 only: an object may change its appearance.
     """
     unit = _unit(features, center)
     return [(1 + unit[0][starts] @ each.T).clamp(0, 2) / 2 for each in unit[1:]]

@@ -107,10 +107,10 @@ def main() -> None:
     four = [boxes[0].numpy()] * 4
     costs = paired(
         {
-            "search, fast, short side 96": lambda _: propose(image, Search(short_side=96)),
-            "search, fast, short side 128": lambda _: propose(image, Search()),
-            "search, fast, short side 240": lambda _: propose(image, Search(short_side=240)),
-            "search, quality, short side 128": lambda _: propose(image, Search(mode="quality")),
+            "search, fast, short side 96": lambda _: propose(image, Search(short_side=96, adapt=False)),
+            "search, fast, short side 128": lambda _: propose(image, Search(adapt=False)),
+            "search, fast, short side 240": lambda _: propose(image, Search(short_side=240, adapt=False)),
+            "search, quality, short side 128": lambda _: propose(image, Search(mode="quality", adapt=False)),
             "ResNet-18 and region means, 240 pixels, four frames": lambda _: tracker.features(pixels, four, (240, 320)),
         },
         arguments.rounds,

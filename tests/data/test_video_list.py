@@ -143,6 +143,7 @@ def test_lists_of_other_projects_name_the_converter(write, content):
 def test_14_files_that_are_not_lists(write, tmp_path):
     assert "cannot read list" in refusal(tmp_path / "none.csv")
     assert "cannot read list" in refusal(tmp_path)
+    assert "cannot read list" in refusal("")  # an empty variable of a shell
     assert "no rows" in refusal(write("path,label\n"))
     assert "NUL" in refusal(write(b"path,label\na\0.mp4,0\n"))
     assert "UTF-8" in refusal(write(b"path,label\n\xff\xfe.mp4,0\n"))

@@ -141,7 +141,7 @@ def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoLis
 
 def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
     """Lines of a file beside a list; none without the file."""
-    file = path.with_name(name)
+    file = path.parent / name
     if not file.exists():
         return ()
     text = read_text(file, "delete it").rstrip("\r\n")

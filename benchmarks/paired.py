@@ -3,9 +3,9 @@ r"""Compare results split by split: the difference of each result to the first, 
     python benchmarks/paired.py output/studies/ucf101_6/untrained output/studies/ucf101_6/sce
 
 Splits differ in difficulty, so the spread of a difference is smaller than that of the results. A difference is marked
-with * if it has the same sign in every split and its mean is at least twice its standard deviation. `OURS:THEIRS`
-compares different numbers: `--numbers svm:top1` subtracts the top-1 accuracy of the first result from the SVMs of the
-others.
+with * if it has the same sign in every split and its mean is at least twice its standard deviation; with two splits
+this says little. `OURS:THEIRS` compares different numbers: `--numbers svm:top1` subtracts the top-1 accuracy of the
+first result from the SVMs of the others.
 """
 
 import argparse

@@ -29,11 +29,6 @@ class VICReg(InBatchMethod):
         if len(embedding) < 2:
             raise ConfigError("the variance over videos needs at least 2 of them in a step, got 1: raise batch_size")
         terms = losses.vicreg(embedding)
-        config = self.config
-        loss = (
-            config.invariance * terms["invariance"]
-            + config.variance * terms["variance"]
-            + config.covariance * terms["covariance"]
-        )
+        loss = sum((getattr(self.config, name) * term for name, term in terms.items()), embedding.new_zeros(()))
         scalars = {name: term.detach() for name, term in terms.items()}
         return {"loss": loss, **scalars, "embedding_std": embedding.detach().std(dim=0).mean()}

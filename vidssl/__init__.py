@@ -10,13 +10,15 @@ if sys.platform == "win32":  # workers are forked, and files locked with fcntl
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from vidssl.models import build_backbone, load_backbone
+    from vidssl.models import build_backbone, load_backbone, save_backbone
     from vidssl.video import open_video
 
-__all__ = ["build_backbone", "load_backbone", "open_video"]
+__all__ = ["build_backbone", "load_backbone", "open_video", "save_backbone"]
 
 # Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
-_HOMES = {"build_backbone": "vidssl.models", "load_backbone": "vidssl.models", "open_video": "vidssl.video"}
+_HOMES = {"open_video": "vidssl.video"} | dict.fromkeys(
+    ("build_backbone", "load_backbone", "save_backbone"), "vidssl.models"
+)
 
 
 def __getattr__(name: str) -> Any:

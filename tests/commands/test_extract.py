@@ -25,6 +25,7 @@ from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation import feature_folder
 from vidssl.evaluation import features as evaluation
+from vidssl.models import save_backbone
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video
 
@@ -487,3 +488,12 @@ def test_parts_are_merged_by_blocks(options, digits, tmp_path, monkeypatch):
     assert [(row["path"], row["label"]) for row in read(tmp_path / "x")[1]] == [
         (name, str(n % 2)) for n, name in enumerate(names)
     ]
+
+
+def test_a_saved_backbone_gives_the_features_of_its_checkpoint(checkpoint, digits, tmp_path):
+    save_backbone(checkpoint, tmp_path / "own.safetensors")
+    for name, file in (("run", checkpoint), ("own", tmp_path / "own.safetensors")):
+        options = LoadOptions(str(file), clips=1, crops=1, batch_size=3, workers=0, device="cpu")
+        extract_features(options, write_list(tmp_path / "videos", digits, 3), tmp_path / name)
+    a, b = (np.load(tmp_path / name / "features.npy") for name in ("run", "own"))
+    assert np.array_equal(a, b)

@@ -20,7 +20,7 @@ from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.methods import METHODS
-from vidssl.models import build_backbone, load_backbone
+from vidssl.models import build_backbone, load_backbone, save_backbone, weights
 from vidssl.models.weights import FORMAT, InitialWeights, load_initial, load_state, read_anything, read_checkpoint
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
@@ -339,6 +339,34 @@ def test_a_checkpoint_of_another_format_is_named(altered):
     path = altered(lambda c: c.update(format="vidssl-checkpoint-1"))
     for read in (read_checkpoint, read_anything, load_backbone):
         assert one_line(read, path).startswith(f"{path} has format vidssl-checkpoint-1, this vidssl reads {FORMAT}: ")
+
+
+# A backbone alone -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_saved_backbone_is_that_of_the_checkpoint(half, trained, tmp_path, monkeypatch):
+    save_backbone(trained[1], tmp_path / "own.safetensors", half=half)
+    monkeypatch.setattr(weights, "_OWN", tmp_path)
+    expected = load_backbone(trained[1]).state_dict()
+    for name in (tmp_path / "own.safetensors", "own"):  # a file, and the name of a network that comes with vidssl
+        found = load_backbone(name).state_dict()
+        assert found.keys() == expected.keys()
+        for key, weight in expected.items():
+            rounded = weight.half().float() if half and weight.is_floating_point() else weight
+            assert found[key].dtype == weight.dtype and torch.equal(found[key], rounded), key
+    (tmp_path / "own").write_text("not a network")
+    monkeypatch.chdir(tmp_path)
+    assert "own is not a checkpoint" in one_line(load_backbone, "own")  # a file of that name goes first
+
+
+def test_a_saved_backbone_keeps_its_config_and_step(trained, tmp_path):
+    save_backbone(trained[1], tmp_path / "own.safetensors")
+    before, after = read_checkpoint(trained[1]), read_checkpoint(tmp_path / "own.safetensors")
+    assert {name: after[name] for name in ("format", "config", "step")} == {
+        name: json.loads(json.dumps(before[name])) for name in ("format", "config", "step")
+    }
+    assert {name.split(".")[0] for name in after["method"]} == {"backbone"}
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from vidssl.models.weights import (
     load_initial,
     load_state,
     read_anything,
+    weights_file,
 )
 from vidssl.transforms.recipes import check_short_side
 
@@ -103,7 +104,7 @@ class Subject:
 def load_subject(options: LoadOptions) -> Subject:
     """Load the network and the settings of its clips."""
     device = choose_device(options.device)
-    path = Path(options.checkpoint)
+    path = weights_file(options.checkpoint)
     content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
         return _load_by_config(options, device)
@@ -114,7 +115,8 @@ def load_subject(options: LoadOptions) -> Subject:
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
     classify, classes = None, 0
-    if METHODS[run.method.name].classifies:
+    whole = any(not name.startswith("backbone.") for name in content["method"])  # not a backbone that was saved alone
+    if whole and METHODS[run.method.name].classifies:
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
     origin = {"path": str(path), "sha256": digest, "step": content["step"]}

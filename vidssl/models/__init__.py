@@ -2,6 +2,16 @@
 
 from vidssl.models.backbones import BACKBONES, build_backbone
 from vidssl.models.heads import Head, mlp
-from vidssl.models.weights import Initial, InitialWeights, load_backbone, load_initial
+from vidssl.models.weights import Initial, InitialWeights, load_backbone, load_initial, save_backbone
 
-__all__ = ["BACKBONES", "Head", "Initial", "InitialWeights", "build_backbone", "load_backbone", "load_initial", "mlp"]
+__all__ = [
+    "BACKBONES",
+    "Head",
+    "Initial",
+    "InitialWeights",
+    "build_backbone",
+    "load_backbone",
+    "load_initial",
+    "mlp",
+    "save_backbone",
+]

@@ -1,5 +1,6 @@
 """Read checkpoint files safely: nothing in a file can run code unless it is trusted."""
 
+import json
 import pickle
 import re
 from collections import OrderedDict
@@ -8,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from vidssl.atomic import write_whole
 from vidssl.errors import CheckpointError, UntrustedError
 
 _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch 1.6, of a pickle
 _SAFETENSORS = b'{"'  # from byte 8 on
+_METADATA = "vidssl"  # key of the metadata of a safetensors file
 
 
 def read_file(path: Path, trust: bool) -> Any:
@@ -25,9 +29,7 @@ def read_file(path: Path, trust: bool) -> Any:
             head = file.read(512)
             file.seek(0)
             if head.startswith(_SAFETENSORS, 8):
-                from safetensors.torch import load  # here: few files need it
-
-                return load(file.read())
+                return _parse_safetensors(file.read())
             if head.startswith(_TORCH):
                 # The open file, not the path: torch.load treats some suffixes specially.
                 return torch.load(file, map_location="cpu", weights_only=not trust)
@@ -48,6 +50,22 @@ def read_file(path: Path, trust: bool) -> Any:
     raise CheckpointError(
         f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
     )
+
+
+def _parse_safetensors(content: bytes) -> dict[str, Any]:
+    from safetensors.torch import load  # here: few files need it
+
+    weights = load(content)
+    length = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return {**json.loads(metadata[_METADATA]), "method": weights} if _METADATA in metadata else weights
+
+
+def write_safetensors(path: Path, weights: dict[str, Tensor], content: dict[str, Any]) -> None:
+    """Write weights, with the other content of a checkpoint of vidssl as JSON in the metadata."""
+    from safetensors.torch import save
+
+    write_whole(path, save(weights, metadata={_METADATA: json.dumps(content)}))
 
 
 def _kind(head: bytes) -> str:

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import CheckpointError, UntrustedError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
-from vidssl.models.checkpoint_files import read_file, read_without_objects
+from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
 
+_OWN = Path(__file__).parents[1] / "weights"
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 
 
@@ -36,7 +37,7 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         CheckpointError: The file is missing, damaged, of another kind, or of a vidssl with another format.
         UntrustedError: It holds objects that cannot be left out, and `trust` is False.
     """
-    path = Path(path)
+    path = weights_file(path)
     try:
         content = read_file(path, trust)
     except UntrustedError:
@@ -60,6 +61,27 @@ def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
     """Return the weights of a checkpoint's online backbone, the one that is evaluated."""
     weights = checkpoint["method"]
     return {key.removeprefix("backbone."): weights[key] for key in weights if key.startswith("backbone.")}
+
+
+def weights_file(name: str | Path) -> Path:
+    """Return the file of a network that comes with vidssl, such as `vidssl-small`; any other path as it is."""
+    own = _OWN / f"{name}.safetensors"
+    return own if own.is_file() and not Path(name).exists() else Path(name)
+
+
+def save_backbone(checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False) -> None:
+    """Write the online backbone of a checkpoint of vidssl, and its config, to a safetensors file.
+
+    `load_backbone`, `init` and `--checkpoint` take the file like the checkpoint. `half` rounds the weights to float16.
+
+    Raises:
+        CheckpointError: The file is missing, damaged or not a checkpoint of vidssl.
+    """
+    content = read_checkpoint(checkpoint, trust)
+    weights = {f"backbone.{name}": weight.contiguous() for name, weight in backbone_weights(content).items()}
+    if half:
+        weights = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
+    write_safetensors(Path(path), weights, {name: content[name] for name in ("format", "config", "step")})
 
 
 class InitialWeights(Settings):
@@ -92,7 +114,7 @@ def load_backbone(
     """Load the trained backbone of a checkpoint of vidssl or of another project, on the CPU and in eval mode.
 
     Args:
-        path: The file; docs/weights.md lists the known formats.
+        path: The file, or the name of a network that comes with vidssl; docs/weights.md lists both.
         arch: Name of the backbone; default: from the checkpoint's config, else from names and shapes of the weights.
         partial: Load only the weights that fit, and initialise the others; other projects' files need `arch` then.
         keys: Prefixes of names in the file, and their replacements; the longest counts, `""` removes one.

@@ -175,11 +175,11 @@ def column_order(name: str) -> tuple[int, int] | None:
 
 
 def data_set_of(path: str) -> str:
-    """Data set of a list by its folder: x for x/test1.csv, x/split1/test.csv and x-1/test.csv."""
+    """Data set of a list by its folder: x for x/test1.csv and x-1/test.csv, x_6 for x_6/split1/test.csv."""
     split = r"(split[-_]?)?\d{1,2}|(split[-_]?)?\{split\}"
-    for folder in reversed(Path(path).parent.parts):
+    for depth, folder in enumerate(reversed(Path(path).parent.parts)):
         if not re.fullmatch(split, folder):
-            return re.sub(rf"([-_]|(?=\{{))({split})$", "", folder)
+            return folder if depth else re.sub(rf"([-_]|(?=\{{))({split})$", "", folder)
     return Path(path).stem
 
 

@@ -158,6 +158,7 @@ def test_a_narrow_backbone_is_told(put, finetuned):
         ("lists/weizmann/split{split}/test.csv", "weizmann"),
         ("lists/weizmann/split3/test.csv", "weizmann"),
         ("lists/weizmann/2/test.csv", "weizmann"),
+        ("lists/ucf101_6/split1/test.csv", "ucf101_6"),
         ("lists/mine{split}/test.csv", "mine"),
         ("lists/kinetics-400/test.csv", "kinetics-400"),
         ("lists/something-v2/test.csv", "something-v2"),

@@ -7,11 +7,13 @@ import re
 import shutil
 import sys
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from vidssl import commands
 from vidssl.commands.load import LoadOptions, load_subject
@@ -347,7 +349,7 @@ def test_a_checkpoint_of_another_format_is_named(altered):
 @pytest.mark.parametrize("half", [False, True])
 def test_a_saved_backbone_is_that_of_the_checkpoint(half, trained, tmp_path, monkeypatch):
     save_backbone(trained[1], tmp_path / "own.safetensors", half=half)
-    monkeypatch.setattr(weights, "_OWN", tmp_path)
+    monkeypatch.setattr(weights, "_OWN", {"own": tmp_path / "own.safetensors"})
     expected = load_backbone(trained[1]).state_dict()
     for name in (tmp_path / "own.safetensors", "own"):  # a file, and the name of a network that comes with vidssl
         found = load_backbone(name).state_dict()
@@ -355,8 +357,11 @@ def test_a_saved_backbone_is_that_of_the_checkpoint(half, trained, tmp_path, mon
         for key, weight in expected.items():
             rounded = weight.half().float() if half and weight.is_floating_point() else weight
             assert found[key].dtype == weight.dtype and torch.equal(found[key], rounded), key
-    (tmp_path / "own").write_text("not a network")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    assert load_backbone("own").dim == load_backbone(trained[1]).dim
+    (tmp_path / "own").rmdir()
+    (tmp_path / "own").write_text("not a network")
     assert "own is not a checkpoint" in one_line(load_backbone, "own")  # a file of that name goes first
 
 
@@ -367,6 +372,43 @@ def test_a_saved_backbone_keeps_its_config_and_step(trained, tmp_path):
         name: json.loads(json.dumps(before[name])) for name in ("format", "config", "step")
     }
     assert {name.split(".")[0] for name in after["method"]} == {"backbone"}
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda method: method.update({"backbone.running_var": torch.tensor([1e6])}), "running_var exceeds 65504"),
+        (lambda method: method.update({"backbone._extra_state": {"a": 1}}), "_extra_state is not a dense tensor"),
+        (lambda method: [method.pop(name) for name in [*method] if name.startswith("backbone.")], "nothing to save"),
+    ],
+)
+def test_weights_that_cannot_be_saved(change, text, altered, tmp_path):
+    path = altered(lambda content: change(content["method"]))
+    assert text in one_line(partial(save_backbone, half=True), path, tmp_path / "own.safetensors")
+    assert not (tmp_path / "own.safetensors").exists()
+
+
+def test_weights_that_share_memory_are_saved(altered, tmp_path):
+    shared = torch.arange(4.0)
+    path = altered(lambda c: c["method"].update({"backbone.a": shared, "backbone.b": shared}))
+    save_backbone(path, tmp_path / "own.safetensors")
+    method = read_checkpoint(tmp_path / "own.safetensors")["method"]
+    assert torch.equal(method["backbone.a"], shared) and torch.equal(method["backbone.b"], shared)
+
+
+@pytest.mark.parametrize("metadata", ["[]", "{}", '{"config": [], "step": 1}', "[" * 9000, '{"config": {}}'])
+def test_damaged_metadata_are_errors_of_one_line(metadata, tmp_path):
+    save_file({"backbone.a": torch.ones(1)}, tmp_path / "own.safetensors", metadata={"vidssl": metadata})
+    assert "cannot load checkpoint" in one_line(load_backbone, tmp_path / "own.safetensors")
+
+
+def test_the_network_that_comes_with_vidssl():
+    file = weights.weights_file("vidssl-small")
+    assert file.stat().st_size <= 6e6 and (file.parent / "LICENSE").exists()
+    config = read_checkpoint("vidssl-small")["config"]
+    assert not re.search(r"(?<![\w.])/\w", json.dumps(config)), "no paths of the machine that trained it"
+    features = load_backbone("vidssl-small")(torch.zeros(1, 3, 4, 64, 64))
+    assert features.shape == (1, 128) and features.isfinite().all()
 
 
 # Whole methods ----------------------------------------------------------------------------------------------

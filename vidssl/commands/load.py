@@ -115,8 +115,7 @@ def load_subject(options: LoadOptions) -> Subject:
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
     classify, classes = None, 0
-    whole = any(not name.startswith("backbone.") for name in content["method"])  # not a backbone that was saved alone
-    if whole and METHODS[run.method.name].classifies:
+    if METHODS[run.method.name].classifies and not content.get("backbone_only"):
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
     origin = {"path": str(path), "sha256": digest, "step": content["step"]}

@@ -58,7 +58,12 @@ def _parse_safetensors(content: bytes) -> dict[str, Any]:
     weights = load(content)
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return {**json.loads(metadata[_METADATA]), "method": weights} if _METADATA in metadata else weights
+    if _METADATA not in metadata:
+        return weights
+    others = json.loads(metadata[_METADATA])
+    if not isinstance(others["config"], dict) or not isinstance(others["step"], int):
+        raise ValueError("the metadata holds no config and step")
+    return {**others, "method": weights}
 
 
 def write_safetensors(path: Path, weights: dict[str, Tensor], content: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
+import torch
 from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from vidssl.models.checkpoint_files import read_file, read_without_objects, writ
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
 
-_OWN = Path(__file__).parents[1] / "weights"
+_OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 
 
@@ -22,7 +23,7 @@ def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
     """Load a checkpoint of vidssl onto the CPU; arguments and errors are those of `read_anything`."""
     content = read_anything(path, trust)
     if not is_checkpoint(content):
-        raise CheckpointError(f"{path} is not a vidssl checkpoint (format {FORMAT}): use a .pt file that vidssl wrote")
+        raise CheckpointError(f"{path} is not a vidssl checkpoint (format {FORMAT}): use a file that vidssl wrote")
     return content
 
 
@@ -65,8 +66,8 @@ def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
 
 def weights_file(name: str | Path) -> Path:
     """Return the file of a network that comes with vidssl, such as `vidssl-small`; any other path as it is."""
-    own = _OWN / f"{name}.safetensors"
-    return own if own.is_file() and not Path(name).exists() else Path(name)
+    own = _OWN.get(str(name))
+    return Path(name) if own is None or Path(name).is_file() else own
 
 
 def save_backbone(checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False) -> None:
@@ -75,13 +76,21 @@ def save_backbone(checkpoint: str | Path, path: str | Path, *, half: bool = Fals
     `load_backbone`, `init` and `--checkpoint` take the file like the checkpoint. `half` rounds the weights to float16.
 
     Raises:
-        CheckpointError: The file is missing, damaged or not a checkpoint of vidssl.
+        CheckpointError: The file is missing, damaged or not a checkpoint of vidssl, or a weight cannot be written.
     """
     content = read_checkpoint(checkpoint, trust)
-    weights = {f"backbone.{name}": weight.contiguous() for name, weight in backbone_weights(content).items()}
-    if half:
-        weights = {name: weight.half() if weight.is_floating_point() else weight for name, weight in weights.items()}
-    write_safetensors(Path(path), weights, {name: content[name] for name in ("format", "config", "step")})
+    weights: dict[str, Tensor] = {}
+    for name, weight in backbone_weights(content).items():
+        if not isinstance(weight, Tensor) or weight.layout != torch.strided:
+            raise CheckpointError(f"{checkpoint}: {name} is not a dense tensor, and cannot be saved as safetensors")
+        rounded = weight.half() if half and weight.is_floating_point() else weight
+        if not torch.equal(rounded.isfinite(), weight.isfinite()):
+            raise CheckpointError(f"{checkpoint}: {name} exceeds 65504, the largest float16: save it without half")
+        weights[f"backbone.{name}"] = rounded.contiguous().clone()  # safetensors refuses memory that two tensors share
+    if not weights:
+        raise CheckpointError(f"{checkpoint} has no weights named backbone.*: nothing to save")
+    kept = {name: content[name] for name in ("format", "config", "step")}
+    write_safetensors(Path(path), weights, {**kept, "backbone_only": True})
 
 
 class InitialWeights(Settings):

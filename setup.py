@@ -21,7 +21,7 @@ setup(
     packages=[*find_packages(include=["vidssl", "vidssl.*"]), "vidssl.configs"],
     package_dir={"vidssl.configs": "configs"},  # found by name: vidssl train --cfg sce_small
     package_data={
-        "vidssl": ["py.typed"],
+        "vidssl": ["py.typed", "weights/*"],
         "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
         "vidssl.viz": ["templates/*.html"],
     },

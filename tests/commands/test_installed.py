@@ -45,7 +45,9 @@ def bin_folder(tmp_path_factory):
     (wheel,) = folder.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     configs = [path.relative_to(TOP).as_posix() for path in (TOP / "configs").rglob("*.yaml")]
-    assert {f"vidssl/{name}" for name in configs} <= {*names} and not [n for n in names if n.startswith("tests")]
+    weights = [f"weights/{path.name}" for path in (TOP / "vidssl/weights").iterdir()]
+    assert {f"vidssl/{name}" for name in (*configs, *weights)} <= {*names}
+    assert not [name for name in names if name.startswith("tests")]
     shutil.rmtree(source)
     venv.create(folder / "env", with_pip=False)
     (site,) = (folder / "env/lib").glob("python*/site-packages")
@@ -57,7 +59,7 @@ def bin_folder(tmp_path_factory):
 
 @pytest.mark.long
 def test_the_steps_of_the_readme(bin_folder, digits, tmp_path):
-    code = "import vidssl; print(vidssl.__file__)"
+    code = "import vidssl; print(vidssl.__file__, vidssl.load_backbone('vidssl-small').dim)"
     assert str(bin_folder.parent) in run(bin_folder / "python", "-c", code, cwd=tmp_path)
     for line in (digits / "motion/train.csv").read_text().splitlines()[1:25]:
         path, label = line.split(",")[:2]

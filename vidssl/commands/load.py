@@ -118,7 +118,8 @@ def load_subject(options: LoadOptions) -> Subject:
     if METHODS[run.method.name].classifies and not content.get("backbone_only"):
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
-    origin = {"path": str(path), "sha256": digest, "step": content["step"]}
+    # As it was given: where a network that comes with vidssl is installed is of no interest.
+    origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too
     network = backbone.to(device).eval(), run, _clips(options, run), device, origin, weights
     return Subject(*network, classify, classes, class_names=tuple(content.get("classes", ())))

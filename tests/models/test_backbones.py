@@ -225,3 +225,33 @@ def test_pooling_frame_by_frame_is_pooling(memory):
     for output in outputs:
         output.square().sum().backward()
     assert torch.equal(inputs[0].grad, inputs[1].grad)
+
+
+@pytest.fixture
+def networks():
+    """The same weights, for frames and for their differences."""
+    torch.manual_seed(0)
+    frames = build_backbone("resnet3d18", width=4, zero_init=False).eval()
+    differences = build_backbone("resnet3d18", width=4, zero_init=False, frame_differences=True).eval()
+    differences.load_state_dict(frames.state_dict())
+    return frames, differences
+
+
+def test_frame_differences_are_those_of_consecutive_frames(networks):
+    frames, differences = networks
+    clips = torch.randn(2, 3, 5, 32, 32)
+    expected = frames(clips[:, :, 1:] - clips[:, :, :-1])
+    assert torch.equal(differences(clips), expected)
+    assert differences.layer3(clips).shape[2] == 4
+    assert not torch.allclose(frames(clips), expected)
+
+
+def test_frame_differences_ignore_a_background(networks):
+    _, differences = networks
+    clips, background = torch.randn(2, 3, 5, 32, 32), torch.randn(2, 3, 1, 32, 32)
+    torch.testing.assert_close(differences(clips + background), differences(clips), rtol=1e-4, atol=1e-5)
+
+
+def test_frame_differences_of_one_frame_are_an_error(networks):
+    with pytest.raises(ConfigError, match="frame_differences needs clips of at least 2 frames, got 1"):
+        networks[1](torch.randn(1, 3, 1, 32, 32))

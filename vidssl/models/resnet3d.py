@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl.config import Settings
+from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
 
 _Kernel = tuple[int, int, int]
@@ -24,6 +25,9 @@ class ResNet3D(Backbone):
         # Initialise the last batch norm of each residual block with gamma 0 (the authors' code; not in the paper).
         # Short runs learn faster without it: untrained blocks then already respond to motion.
         zero_init: bool = True
+        # Encode the T - 1 differences of consecutive frames instead of the frames: motion without appearance (Wang et
+        # al., TSN, 2016: RGB difference).
+        frame_differences: bool = False
 
     depths: tuple[int, int, int, int]  # blocks of each stage
     kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel]  # first convolution of a block, for each stage
@@ -37,6 +41,7 @@ class ResNet3D(Backbone):
             from pytorchvideo.models.stem import create_res_basic_stem
 
         super().__init__()
+        self.frame_differences = config.frame_differences
         width, expansion = config.width, 1 if self.basic else 4  # output channels of a block, in inner ones
         stem = create_res_basic_stem(
             in_channels=3, out_channels=width, conv_kernel_size=(1, 7, 7), conv_padding=(0, 3, 3), pool=_FramePool
@@ -69,7 +74,14 @@ class ResNet3D(Backbone):
         return self.layer4(self.layer3(x))
 
     def layer3(self, x: Tensor) -> Tensor:
-        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""
+        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W).
+
+        With `frame_differences` it has T - 1 frames; clips of one frame are a ConfigError.
+        """
+        if self.frame_differences:
+            if x.shape[2] < 2:
+                raise ConfigError(f"frame_differences needs clips of at least 2 frames, got {x.shape[2]}: raise frames")
+            x = x.diff(dim=2)
         for block in self.net.blocks[:-1]:
             x = block(x)
         return x

@@ -77,9 +77,11 @@ class Result:
 
     @property
     def backbone(self) -> str | None:
-        """Name of the backbone, with its width unless that is 64."""
+        """Name of the backbone, with its width unless that is 64, and what it encodes unless these are frames."""
         name, width = at(self.content, "config.backbone.name"), at(self.content, "config.backbone.width")
-        return name if name is None or width in (None, _USUAL_WIDTH) else f"{name}, width {width}"
+        parts = [] if width in (None, _USUAL_WIDTH) else [f"width {width}"]
+        parts += ["differences"] if at(self.content, "config.backbone.frame_differences") else []
+        return name if name is None else ", ".join([name, *parts])
 
     @property
     def frames(self) -> int | None:

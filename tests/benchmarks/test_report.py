@@ -145,8 +145,10 @@ def test_little_is_enough(put):
     assert [row[name] for name in ("what", "backbone", "frames x size", "top-1")] == ["features", "–", "–", "100.0"]
 
 
-def test_a_narrow_backbone_is_told(put, finetuned):
+def test_backbone_of_another_width_or_input_is_named(put, finetuned):
     assert own(put("a", changed(finetuned, "config.backbone.width", 16)))[0]["backbone"] == "resnet3d18, width 16"
+    differences = changed(finetuned, "config.backbone.frame_differences", True)
+    assert own(put("a", differences))[0]["backbone"] == "resnet3d18, differences"
 
 
 @pytest.mark.parametrize(
@@ -329,6 +331,7 @@ def test_a_published_row_stands_below_the_last_result_of_its_config(put, finetun
     ("path", "value"),
     [
         ("config.backbone.width", 32),
+        ("config.backbone.frame_differences", True),
         ("protocol.clip.frames", 16),
         ("config.data.views.0.size", 112),
         ("config.init", "output/other/checkpoints/last.pt"),

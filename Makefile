@@ -24,7 +24,7 @@ export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
 demo: .venv/.installed
 	$(BIN)/vidssl train --cfg configs/demo/sce.yaml output=$(OUT)/run
-	for labels in motion digit; do \
+	for labels in motion colour; do \
 	  $(BIN)/vidssl retrieval --checkpoint random --cfg configs/demo/sce.yaml \
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/random/$$labels && \
 	  $(BIN)/vidssl retrieval --checkpoint $(OUT)/run/checkpoints/last.pt \

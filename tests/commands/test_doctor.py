@@ -39,3 +39,10 @@ def test_31_what_is_missing_says_what_to_do_and_all_else_works(monkeypatch, modu
     assert {other: part for other, part in after.items() if other != name} == {
         other: part for other, part in before.items() if other != name
     }
+
+
+@pytest.mark.parametrize(("capability", "works"), [("AVX2", False), ("AVX512", True)])
+def test_emulated_bfloat16_is_named(monkeypatch, capability, works):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: capability)
+    part = doctor.examine()["bfloat16 on the CPU"]
+    assert part["works"] == works and ("precision=float32" in part["detail"]) != works

@@ -305,8 +305,10 @@ def test_a_coefficient_on_a_schedule(toy_run, metrics):
     assert abs(one[3] - zero[3]) > 0.01
 
 
-def test_a_run_in_bfloat16(toy_run, metrics):
+def test_a_run_in_bfloat16(toy_run, metrics, monkeypatch, caplog):
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
     half = train(toy_run("sce", "half", "steps=3", "precision=bfloat16"))
+    assert "emulated on this CPU" in caplog.text and "set precision=float32" in caplog.text
     train(toy_run("sce", "full", "steps=3"))
     weights = torch.load(half, weights_only=True)["method"]
     assert all(value.dtype != torch.bfloat16 for value in weights.values() if isinstance(value, torch.Tensor))

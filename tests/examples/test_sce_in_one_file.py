@@ -17,7 +17,7 @@ STEPS = 20  # the queue of 50 keys is full after 7
 
 
 def test_losses_are_those_of_vidssl_train(digits, tmp_path):
-    """The toy config of SCE at a low rate: training amplifies differences in rounding, and changes losses by 0.5 %."""
+    """The toy config of SCE at a low rate, where differences in rounding change losses by 1e-5 and not by 0.5 %."""
     run = load_run(
         TOP / "configs/toy/sce.yaml",
         [
@@ -66,7 +66,7 @@ def test_losses_are_those_of_vidssl_train(digits, tmp_path):
     )
     torch.manual_seed(run.seed)
     losses = names["train"](names["SCE"](settings))
-    assert len(expected) == STEPS and losses == pytest.approx(expected, rel=1e-5)
+    assert len(expected) == STEPS and losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_script(tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ import cv2
 import torch
 
 from vidssl.commands.arguments import print_results
+from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.backends import backend_version
@@ -40,6 +41,13 @@ def _gpu() -> str:
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
+def _bfloat16() -> str:
+    capability = torch.backends.cpu.get_cpu_capability()
+    if bfloat16_is_emulated(torch.device("cpu")):
+        raise ConfigError(f"{capability}: emulated, about 20 times as slow as float32; train with precision=float32")
+    return capability
+
+
 def _selective_search() -> str:
     selective_search()
     return f"opencv {cv2.__version__} with ximgproc"
@@ -47,6 +55,7 @@ def _selective_search() -> str:
 
 _VERSIONS = {
     "training on a GPU": _gpu,
+    "bfloat16 on the CPU": _bfloat16,
     "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {backend_version('decord')}",
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",

@@ -239,3 +239,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cpu")
     # srun may make only its own GPU visible to each process.
     return torch.device("cuda", distributed.local_rank() % torch.cuda.device_count())
+
+
+def bfloat16_is_emulated(device: torch.device) -> bool:
+    """Whether the device is a CPU without AVX-512, where a step in bfloat16 takes about 20 times as long."""
+    return device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"

@@ -20,7 +20,7 @@ from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, join_lists, read_list
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
-from vidssl.engine.config_schema import Run, choose_device
+from vidssl.engine.config_schema import Run, bfloat16_is_emulated, choose_device
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
@@ -121,6 +121,10 @@ class Training:
 
     def _log_banner(self) -> None:
         run, world = self.run, distributed.world()
+        if run.precision == "bfloat16" and bfloat16_is_emulated(self.device):
+            _log.warning(
+                "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
+            )
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
         _log.info(

@@ -126,6 +126,7 @@ class Features:
     label: Tensor  # (N,) int64
     index: Tensor  # (N,) int64, of the record in its list
     missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be decoded
+    cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
 
     def __post_init__(self) -> None:
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):

@@ -682,5 +682,18 @@ def test_short_side_and_precision_are_options_and_part_of_the_protocol(options):
     one, other = (subject.request()["protocol"] for subject in (plain, found))
     assert {key for key in one if one[key] != other[key]} == {"short_side", "precision"}
     size = plain.test.size
-    with pytest.raises(ConfigError, match=rf"^--size, --short-side: short_side {size - 1} is less than size {size}"):
+    with pytest.raises(
+        ConfigError, match=rf"^the options of the clips do not fit: short_side {size - 1} is less than size {size}"
+    ):
         load_subject(replace(options, short_side=size - 1))
+
+
+def test_a_layer_is_an_option_and_part_of_the_protocol(options):
+    plain, found = (load_subject(replace(options, **given)) for given in ({}, {"layer": "layer2", "grid": 2}))
+    assert plain.encoder is plain.backbone and found.encoder.dim == 4 * found.backbone.dim // 4
+    one, other = (subject.request()["protocol"] for subject in (plain, found))
+    assert {key for key in one if one[key] != other[key]} == {"layer", "grid"}
+    with pytest.raises(ConfigError, match="grid 2 x 1 frames divides the maps of a layer: set layer too"):
+        load_subject(replace(options, grid=2))
+    with pytest.raises(ConfigError, match="has no layer 'layer9'"):
+        load_subject(replace(options, layer="layer9"))

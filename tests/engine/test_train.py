@@ -577,6 +577,19 @@ def test_the_monitor_runs_its_protocols_and_the_classifier(toy_run, toy_folder, 
     assert same[0] == same[1]
 
 
+def test_the_probe_of_a_layer_is_evaluated_on_its_layer(toy_run, toy_folder, metrics, tmp_path):
+    lists = [f"evaluate.{role}={toy_folder}/data/motion/{half}.csv" for role, half in LISTS.items()]
+    probe = ["method.freeze=true", "method.layer=layer2", "method.grid=2", "steps=3", "evaluate.every=3", *lists]
+    train(toy_run("supervised", "a", *probe))
+    assert {"top1", "knn"} <= {*metrics("a", "top1")[0]}
+    # Features of another layer do not fit the classifier.
+    train(toy_run("supervised", "b", *probe, "evaluate.layer=layer1"))
+    assert not metrics("b", "top1") and metrics("b", "knn")
+    with pytest.raises(ConfigError, match="ResNet3D18 has no layer 'layer9'"):
+        train(toy_run("sce", "c", "evaluate.every=9", "evaluate.layer=layer9", *lists))
+    assert not (tmp_path / "c" / "metrics.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("method", "given", "message"),
     [

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
 from vidssl.methods.supervised import Supervised
@@ -119,3 +120,20 @@ def test_head_starts_small_and_the_loss_at_chance():
     method = make(classes=100)
     assert method.head.weight.std().item() == pytest.approx(0.01, rel=0.1) and not method.head.bias.any()
     assert method(batch())["loss"].item() == pytest.approx(torch.tensor(100.0).log().item(), rel=0.05)
+
+
+def test_the_probe_of_a_layer():
+    method, data = make(freeze=True, layer="layer2", grid=2, grid_frames=2), batch()
+    (maps,) = method.backbone.features(data.views[0], ("layer2",))
+    cells = functional.adaptive_avg_pool3d(maps, (2, 2, 2)).flatten(1)
+    loss = method(data)["loss"]
+    torch.testing.assert_close(loss, cross_entropy(method.head(cells), data.label))
+    assert method.head.in_features == 8 * 8
+    torch.testing.assert_close(method.classify(cells), torch.softmax(method.head(cells), dim=1))
+
+
+def test_a_layer_is_for_the_probe():
+    with pytest.raises(ValueError, match="layer2 is for the linear probe: set freeze: true"):
+        make(layer="layer2")
+    with pytest.raises(ValueError, match="set layer too"):
+        make(freeze=True, grid=2)

@@ -77,7 +77,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")
     boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
     subject = load_subject(options)
-    test, units = subject.test, subject.backbone.dim
+    test, units = subject.test, subject.encoder.dim
     if measure.top_k > units:
         raise ConfigError(f"--top-k {measure.top_k} is more than the {units} units of {options.checkpoint}")
     names, left_out = choose_transformations(measure.transformations, test.clip.frames, boxes is not None)
@@ -98,7 +98,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         encode, title = trajectories.encode, options.checkpoint
         # A video has as many versions of each clip as there are transformations.
         fewer = test.model_copy(update={"batch_size": max(1, test.batch_size // test.clips)})
-        columns, missing = encode_videos(subject.backbone, dataset, fewer, subject.device, encode, title)
+        columns, missing = encode_videos(subject.encoder, dataset, fewer, subject.device, encode, title)
         features = trajectories.features(*columns)
         scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
         numbers, details, without = scores

@@ -126,8 +126,11 @@ def add_network_options(
             "size": "side of the crops in pixels",
             "short-side": "short side of the video before it is cropped, in pixels",
             "batch-size": "videos per batch",
+            "grid": "average the maps of --layer over grid x grid cells",
+            "grid-frames": "and over so many parts of the clip",
         }.items():
             option(f"--{name}", type=at_least(1), help=f"{text} (default: the run's evaluate.{name.replace('-', '_')})")
+        option("--layer", help="layer whose maps are the features, such as layer3 (default: the run's evaluate.layer)")
         text = "precision of the forward pass (default: the run's evaluate.precision)"
         option("--precision", choices=("float32", "bfloat16"), help=text)
     workers = "the run's data.workers" if clips else "one per usable CPU"

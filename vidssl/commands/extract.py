@@ -81,7 +81,7 @@ def extract_to(
         raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
-        features = extract(subject.backbone, videos, subject.test, subject.device, title, part)
+        features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
         rows = features.index.tolist()
         names = [videos.names[n] for n in rows]
         spans = [(videos.records[n].start, videos.records[n].end) for n in rows]

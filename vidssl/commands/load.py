@@ -15,11 +15,12 @@ from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, bind_run, choose_device
-from vidssl.engine.periodic_evaluation import evaluation_clips
+from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import (
     InitialWeights,
     backbone_weights,
@@ -31,7 +32,18 @@ from vidssl.models.weights import (
 )
 from vidssl.transforms.recipes import check_short_side
 
-_CLIP_OPTIONS = ("clips", "crops", "size", "short_side", "batch_size", "precision", "workers")
+_CLIP_OPTIONS = (
+    "clips",
+    "crops",
+    "size",
+    "short_side",
+    "batch_size",
+    "precision",
+    "workers",
+    "layer",
+    "grid",
+    "grid_frames",
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,9 @@ class LoadOptions:
     batch_size: int | None = None
     precision: Literal["float32", "bfloat16"] | None = None
     workers: int | None = None
+    layer: str | None = None
+    grid: int | None = None
+    grid_frames: int | None = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     root: Path | None = None
     allow_external: bool = False
@@ -84,6 +99,15 @@ class Subject:
     classes: int = 0  # of the classifier
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
 
+    def __post_init__(self) -> None:
+        if self.test.layer is not None:
+            self.backbone.check_layers((self.test.layer,))
+
+    @property
+    def encoder(self) -> Backbone:
+        """The network whose features are measured: the backbone, or one of its layers."""
+        return self.test.encoder(self.backbone)
+
     def request(self, **parts: Any) -> Tree:
         """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
         protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
@@ -115,13 +139,14 @@ def load_subject(options: LoadOptions) -> Subject:
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
     classify, classes = None, 0
-    if METHODS[run.method.name].classifies and not content.get("backbone_only"):
+    test = _clips(options, run)
+    if classes_of(run, test) and not content.get("backbone_only"):
         classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
         classes = run.method.classes
     # As it was given: where a network that comes with vidssl is installed is of no interest.
     origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too
-    network = backbone.to(device).eval(), run, _clips(options, run), device, origin, weights
+    network = backbone.to(device).eval(), run, test, device, origin, weights
     return Subject(*network, classify, classes, class_names=tuple(content.get("classes", ())))
 
 
@@ -158,8 +183,10 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
 def _clips(options: LoadOptions, run: Run) -> TestClips:
     given = {name: value for name in _CLIP_OPTIONS if (value := getattr(options, name)) is not None}
     settings = {**dict(evaluation_clips(run)), "allow_missing": options.allow_missing, **given}
+    test = TestClips(**settings)
     try:
-        check_short_side(settings["size"], settings["short_side"])
+        check_short_side(test.size, test.short_side)
+        check_grid(test)
     except ValueError as error:
-        raise ConfigError(f"--size, --short-side: {error}") from None
-    return TestClips(**settings)
+        raise ConfigError(f"the options of the clips do not fit: {error}") from None
+    return test

@@ -77,7 +77,7 @@ def retrieve(
         subject = load_subject(options)
         data = distributed.on_main(lambda: identify(queries))
         found = _load_gallery(subject, listed, index, options.root, query, data)
-        q = extract(subject.backbone, queries, subject.test, subject.device, "queries")
+        q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
 
         def search() -> Results:
             g, own = found[0], queries.rows(q.index.tolist())
@@ -133,7 +133,7 @@ def _load_gallery(
         check_copies(listed.path, data, query, query_data)
     if index is None:
         assert listed is not None
-        features = extract(subject.backbone, listed, subject.test, subject.device, "gallery")
+        features = extract(subject.encoder, listed, subject.test, subject.device, "gallery")
         return [_Gallery(features, lambda rows: listed.rows(features.index[list(rows)].tolist()))]
     if listed is not None:
         extract_to(subject, listed, data, index, title="gallery")

@@ -18,6 +18,7 @@ from vidssl.errors import ConfigError, TrainingError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
+from vidssl.models.layer_features import check_grid
 from vidssl.models.weights import Initial
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
@@ -90,6 +91,11 @@ class Evaluate(Settings):
     short_side: int | None = Field(default=None, ge=1)
     batch_size: int = Field(default=8, ge=1)  # videos at a time
     precision: Literal["float32", "bfloat16"] = "float32"  # independent of the run's: published results are in float32
+    # The layer whose feature maps, averaged over grid x grid x grid_frames cells, are the features. None: that of the
+    # classifier, if it has one, else the features of the backbone.
+    layer: str | None = None
+    grid: int = Field(default=1, ge=1)
+    grid_frames: int = Field(default=1, ge=1)
     every: int | None = Field(default=None, ge=1)  # steps
     gallery: str | None = None  # list of the training videos that protocols compare with or fit on
     query: str | None = None  # list of the videos that are evaluated
@@ -99,6 +105,7 @@ class Evaluate(Settings):
     def _has_list(self) -> "Evaluate":
         if self.every is not None and self.query is None:
             raise ValueError("every needs the list query, and most protocols a gallery")
+        check_grid(self)
         return self
 
 

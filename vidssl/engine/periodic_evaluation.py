@@ -3,6 +3,7 @@
 import torch
 
 from vidssl import distributed
+from vidssl.config import Tree
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
@@ -12,6 +13,7 @@ from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.methods.base import METHODS, Method
+from vidssl.models.backbones import BACKBONES
 from vidssl.video.reader import DecodeSettings
 
 
@@ -28,7 +30,10 @@ class Monitor:
         self.gallery = gallery = None if where.gallery is None else read_list(where.gallery, *rule)
         if gallery is not None:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
-        self.classes = run.method.classes if METHODS[run.method.name].classifies else 0
+        test = evaluation_clips(run)
+        if test.layer is not None:
+            BACKBONES[run.backbone.name].check_layers((test.layer,))
+        self.classes = classes_of(run, test)
         self.protocols = chosen_protocols(where.protocols, self.classes > 0, gallery, query)
         check_measurable(self.protocols, gallery, query, self.classes)
         if any(protocol.probabilities for protocol in self.protocols.values()):
@@ -43,18 +48,30 @@ class Monitor:
             self.query,
             evaluation_clips(run),
             device,
-            method.classify if method.classifies else None,
+            method.classify if self.classes else None,
             self.classes,
             request.check,
         ).numbers
 
 
+_NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}
+
+
+def classes_of(run: Run, test: TestClips) -> int:
+    """Number of classes of the run's classifier; 0 if it has none, or one for other features than `test` computes."""
+    fits = all(getattr(run.method, name, default) == getattr(test, name) for name, default in _NO_LAYER.items())
+    return run.method.classes if METHODS[run.method.name].classifies and fits else 0
+
+
 def evaluation_clips(run: Run) -> TestClips:
-    """Return the clips, crops and decoding settings with which a run evaluates its backbone."""
+    """Return the clips, crops, layer and decoding settings with which a run evaluates its backbone."""
+    of = run.evaluate if run.evaluate.layer is not None else run.method
+    layer: Tree = {name: getattr(of, name, default) for name, default in _NO_LAYER.items()}
     decoding = {*DecodeSettings.model_fields, "mean", "std", "workers", "prefetch", "timeout"}
     return TestClips(
         clip=ClipSettings(**run.data.sampler.model_dump(include=set(ClipSettings.model_fields))),
         size=run.test_size,
         **run.data.model_dump(include=decoding),
         **run.evaluate.model_dump(include={"clips", "crops", "short_side", "batch_size", "precision"}),
+        **layer,
     )

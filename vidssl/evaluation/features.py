@@ -16,6 +16,7 @@ from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
+from vidssl.models.layer_features import LayerFeatures
 from vidssl.progress import progress
 from vidssl.transforms.recipes import UniformCrops
 from vidssl.types import Batch, Features
@@ -42,7 +43,19 @@ class TestClips(DecodeSettings):
     prefetch: int = 2  # batches per worker, loaded in advance
     timeout: float = 120.0  # seconds per video
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
+    layer: str | None = None  # whose pooled maps are the features; None: those of the backbone
+    grid: int = 1  # the maps are averaged over grid x grid cells
+    grid_frames: int = 1  # and over so many parts of the clip
     allow_missing: bool = False  # skip videos that cannot be read; otherwise they are an error
+
+    @property
+    def cells(self) -> int:
+        """Positions of the maps that the features consist of; 1 without a layer."""
+        return 1 if self.layer is None else self.grid_frames * self.grid**2
+
+    def encoder(self, backbone: Backbone) -> Backbone:
+        """Return the network whose features are measured: the backbone, or one of its layers."""
+        return backbone if self.layer is None else LayerFeatures(backbone, self.layer, self.grid, self.grid_frames)
 
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are all views of a video."""
@@ -52,7 +65,7 @@ class TestClips(DecodeSettings):
 
 
 def extract(
-    backbone: Backbone,
+    encoder: Backbone,
     videos: VideoList,
     test: TestClips,
     device: torch.device,
@@ -61,7 +74,7 @@ def extract(
     check: Callable[[], None] = lambda: None,
     classify: Classifier | None = None,
 ) -> Features:
-    """Average the features of all views of each video, as of `encode_videos`.
+    """Average the features of all views of each video, as of `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
     appended to the features of each view.
@@ -71,14 +84,14 @@ def extract(
         rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
         return (sum(rows, torch.zeros(())) / len(batch.views),)
 
-    columns, missing = encode_videos(backbone, test.dataset(videos), test, device, average, title, shard, check)
-    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, backbone.dim))  # an empty part of the list
-    return Features(x, torch.from_numpy(videos.labels)[index], index, missing)
+    columns, missing = encode_videos(encoder, test.dataset(videos), test, device, average, title, shard, check)
+    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, encoder.dim))  # an empty part of the list
+    return Features(x, torch.from_numpy(videos.labels)[index], index, missing, cells=test.cells)
 
 
 @torch.no_grad()
 def encode_videos(
-    backbone: Backbone,
+    encoder: Backbone,
     dataset: ClipDataset,
     test: TestClips,
     device: torch.device,
@@ -105,8 +118,8 @@ def encode_videos(
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
         rows: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
-        training = backbone.training
-        backbone.eval()
+        training = encoder.training
+        encoder.eval()
         try:
             with closing(on_device(loader, device)) as batches:
                 quiet = not distributed.is_main()
@@ -116,11 +129,11 @@ def encode_videos(
                     check()
                     missing += batch.replaced
                     if len(batch.index):
-                        features = (backbone(normalised(view, test.mean, test.std)).float() for view in batch.views)
+                        features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
                         with autocast:
                             rows.append([column.cpu() for column in (batch.index, *encode(batch, features))])
         finally:
-            backbone.train(training)
+            encoder.train(training)
         return _joined(rows), missing
 
     found = distributed.gather_outcomes(work)

@@ -74,13 +74,14 @@ def measure(
     process computes the numbers, and all return them. Errors are those of `check_measurable` and `extract`.
     """
     check_measurable(protocols, gallery, query, classes)
+    encoder = test.encoder(backbone)
     asking = any(protocol.probabilities for protocol in protocols.values())
     g, galleries = None, None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
-        g = extract(backbone, gallery, test, device, "gallery", check=check)
+        g = extract(encoder, gallery, test, device, "gallery", check=check)
         galleries = gallery.rows(g.index.tolist())
-    both = extract(backbone, query, test, device, "queries", check=check, classify=classify if asking else None)
-    q, probabilities = (replace(both, x=x) for x in (both.x[:, : backbone.dim], both.x[:, backbone.dim :]))
+    both = extract(encoder, query, test, device, "queries", check=check, classify=classify if asking else None)
+    q, probabilities = (replace(both, x=x) for x in (both.x[:, : encoder.dim], both.x[:, encoder.dim :]))
     queries = query.rows(q.index.tolist())
 
     def compute() -> dict[str, Measured]:

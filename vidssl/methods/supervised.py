@@ -1,7 +1,7 @@
 """Supervised training: from scratch, finetuning, and the linear probe."""
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -9,6 +9,7 @@ from vidssl.config import Settings
 from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
+from vidssl.models.layer_features import check_grid, count_channels, pooled_maps
 from vidssl.types import Batch
 
 
@@ -22,6 +23,17 @@ class Supervised(Method):
         classes: int = Field(ge=2)
         dropout: float = Field(default=0.0, ge=0, lt=1)
         freeze: bool = False  # the linear probe: the backbone is not trained, and stays in eval mode
+        # Of the linear probe; its maps are averaged over grid x grid x grid_frames cells. None: the backbone's output.
+        layer: str | None = None
+        grid: int = Field(default=1, ge=1)
+        grid_frames: int = Field(default=1, ge=1)
+
+        @model_validator(mode="after")
+        def _probes(self) -> "Supervised.Config":
+            if self.layer is not None and not self.freeze:
+                raise ValueError(f"layer: {self.layer} is for the linear probe: set freeze: true, or leave layer out")
+            check_grid(self)
+            return self
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
@@ -29,7 +41,11 @@ class Supervised(Method):
         if config.freeze:
             backbone.requires_grad_(False)
         self.dropout = nn.Dropout(config.dropout)
-        self.head = nn.Linear(backbone.dim, config.classes)
+        dim = backbone.dim
+        if config.layer is not None:
+            backbone.check_layers((config.layer,))
+            dim = count_channels(backbone, config.layer) * config.grid_frames * config.grid**2
+        self.head = nn.Linear(dim, config.classes)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.zeros_(self.head.bias)
 
@@ -43,13 +59,18 @@ class Supervised(Method):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute cross-entropy and accuracy over all views; the loop has checked that labels are in [0, classes)."""
         label = batch.label.repeat(len(batch.views))
-        features = torch.cat([self.backbone(view) for view in batch.views])
+        features = torch.cat([self._encode(view) for view in batch.views])
         with full_precision(label.device):
             logits = self.head(self.dropout(full(features)))
             loss = functional.cross_entropy(logits, label)
         return {"loss": loss, "accuracy": (logits.argmax(dim=1) == label).float().mean()}
 
+    def _encode(self, view: Tensor) -> Tensor:
+        if self.config.layer is None:
+            return self.backbone(view)  # type: ignore[no-any-return]
+        return pooled_maps(self.backbone, view, self.config.layer, self.config.grid, self.config.grid_frames)
+
     def classify(self, features: Tensor) -> Tensor:
-        """Compute class probabilities (B, classes) of backbone outputs (B, dim)."""
+        """Compute class probabilities (B, classes) of backbone outputs (B, dim), or of the pooled maps of `layer`."""
         with full_precision(features.device):
             return torch.softmax(self.head(full(features)), dim=1)

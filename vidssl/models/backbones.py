@@ -3,7 +3,7 @@
 Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ class Backbone(nn.Module):
     """
 
     dim: int
+    layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
@@ -38,11 +39,36 @@ class Backbone(nn.Module):
         """Compute features (B, dim) from the output of the third stage (B, C, T', H', W')."""
         raise NotImplementedError
 
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T', H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
+        self.check_layers(out)
+        raise NotImplementedError
+
+    @classmethod
+    def check_layers(cls, names: Sequence[str]) -> None:
+        """Raise a ConfigError if the backbone has no layer of one of the names."""
+        for name in names:
+            if name not in cls.layers:
+                has = f"it has {', '.join(cls.layers)}" if cls.layers else f"use {_RESNETS}"
+                raise ConfigError(f"{cls.__name__} has no layer '{name}' with feature maps: {has}")
+
     @classmethod
     def check_regions(cls) -> None:
         """Raise a ConfigError if the backbone has no third stage; call it before long work with regions."""
         if cls.layer3 is Backbone.layer3:
             raise ConfigError(f"{cls.__name__} has no layer 3, which regions need: use {_RESNETS}")
+
+
+def run_stages(x: Tensor, stages: Mapping[str, Callable[[Tensor], Tensor]], out: Sequence[str]) -> list[Tensor]:
+    """Apply named stages one after the other, up to the last that `out` names, and return the outputs it names."""
+    found: dict[str, Tensor] = {}
+    for name, stage in stages.items():
+        x = stage(x)
+        if name in out:
+            found[name] = x
+        if len(found) == len({*out}):
+            break
+    return [found[name] for name in out]
 
 
 def compile_backbone(backbone: Backbone, backend: str | Callable[..., Any] = "inductor") -> None:

@@ -3,19 +3,22 @@
 Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
 
 from vidssl.config import Settings
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 
 class ResNet2D(Backbone):
-    """torchvision's ResNet without its classifier; the features of a clip are the mean over its frames.
+    """torchvision's ResNet or ResNeXt without its classifier; the features of a clip are the mean over its frames.
 
     It cannot see motion. A clip of one frame is an image.
     """
+
+    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
 
     class Config(Settings):
         name: str
@@ -26,10 +29,14 @@ class ResNet2D(Backbone):
         stem: Literal["imagenet", "cifar"] = "imagenet"
 
     def __init__(self, config: Config) -> None:
-        from torchvision.models import get_model  # slow import
+        from torchvision.models import get_model, resnet  # slow import
 
         super().__init__()
-        self.net = get_model(config.name, weights=None, zero_init_residual=config.zero_init)
+        if config.name == "resnext152_32x8d":  # torchvision has no builder for it
+            wide = {"groups": 32, "width_per_group": 8}
+            self.net = resnet.ResNet(resnet.Bottleneck, [3, 8, 36, 3], zero_init_residual=config.zero_init, **wide)
+        else:
+            self.net = get_model(config.name, weights=None, zero_init_residual=config.zero_init)
         self.dim = self.net.fc.in_features
         self.net.fc = nn.Identity()
         if config.stem == "cifar":
@@ -41,12 +48,18 @@ class ResNet2D(Backbone):
         """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         return self.layer4(self.layer3(x))
 
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T, H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
+        self.check_layers(out)
+        net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
+        stages: dict[str, Callable[[Tensor], Tensor]] = {name: getattr(net, name) for name in self.layers[1:]}
+        stem = {"stem": lambda x: net.maxpool(net.relu(net.bn1(net.conv1(x))))}
+        found = run_stages(frames.flatten(0, 1), {**stem, **stages}, out)
+        return [maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2) for maps in found]
+
     def layer3(self, x: Tensor) -> Tensor:
         """Compute the output of the third stage (B, C, T, H / 16, W / 16); with the cifar stem H / 4, W / 4."""
-        net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
-        maps: Tensor = net.maxpool(net.relu(net.bn1(net.conv1(frames.flatten(0, 1)))))
-        maps = net.layer3(net.layer2(net.layer1(maps)))
-        return maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2)
+        return self.features(x, ("layer3",))[0]
 
     def layer4(self, maps: Tensor) -> Tensor:
         """Compute features (B, dim), the mean over frames, from the output of the third stage."""
@@ -55,5 +68,6 @@ class ResNet2D(Backbone):
         return features.view(*frames.shape[:2], self.dim).mean(dim=1)
 
 
-for _name in ("resnet18", "resnet50"):
+NETWORKS = ("resnet18", "resnet50", "resnet101", "resnet152", "resnext50_32x4d", "resnext101_32x8d", "resnext152_32x8d")
+for _name in NETWORKS:
     BACKBONES.register(_name)(ResNet2D)

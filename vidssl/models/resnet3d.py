@@ -4,7 +4,7 @@ Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim featur
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 _Kernel = tuple[int, int, int]
 
@@ -29,6 +29,7 @@ class ResNet3D(Backbone):
         # al., TSN, 2016: RGB difference).
         frame_differences: bool = False
 
+    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
     depths: tuple[int, int, int, int]  # blocks of each stage
     kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel]  # first convolution of a block, for each stage
     basic: bool  # basic blocks, else bottlenecks
@@ -73,18 +74,21 @@ class ResNet3D(Backbone):
         """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         return self.layer4(self.layer3(x))
 
-    def layer3(self, x: Tensor) -> Tensor:
-        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W).
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T, H', W') of the layers named in `out` for clips (B, 3, T, H, W).
 
-        With `frame_differences` it has T - 1 frames; clips of one frame are a ConfigError.
+        With `frame_differences` they have T - 1 frames; clips of one frame are a ConfigError.
         """
+        self.check_layers(out)
         if self.frame_differences:
             if x.shape[2] < 2:
                 raise ConfigError(f"frame_differences needs clips of at least 2 frames, got {x.shape[2]}: raise frames")
             x = x.diff(dim=2)
-        for block in self.net.blocks[:-1]:
-            x = block(x)
-        return x
+        return run_stages(x, dict(zip(self.layers, self.net.blocks, strict=True)), out)
+
+    def layer3(self, x: Tensor) -> Tensor:
+        """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""
+        return self.features(x, ("layer3",))[0]
 
     def layer4(self, maps: Tensor) -> Tensor:
         """Compute features (B, dim) from the output of res4."""

@@ -3,13 +3,16 @@
 Shapes: B clips, T frames, H x W pixels; dim features of a clip.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from vidssl.config import Settings
-from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.backbones import BACKBONES, Backbone, run_stages
 
 # torchvision.models.list_models(module=torchvision.models.video), without the slow import.
-NETWORKS = ("mc3_18", "mvit_v1_b", "mvit_v2_s", "r2plus1d_18", "r3d_18", "s3d", "swin3d_b", "swin3d_s", "swin3d_t")
+NETWORKS = ("mvit_v1_b", "mvit_v2_s", "s3d", "swin3d_b", "swin3d_s", "swin3d_t")
+RESNETS = ("mc3_18", "r2plus1d_18", "r3d_18")
 
 
 class TorchvisionVideo(Backbone):
@@ -37,5 +40,18 @@ class TorchvisionVideo(Backbone):
         return features
 
 
+class TorchvisionResNet(TorchvisionVideo):
+    """A torchvision video ResNet, whose layers have feature maps."""
+
+    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
+
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T', H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
+        self.check_layers(out)
+        return run_stages(x, {name: getattr(self.net, name) for name in self.layers}, out)
+
+
+for _name in RESNETS:
+    BACKBONES.register(_name)(TorchvisionResNet)
 for _name in NETWORKS:
     BACKBONES.register(_name)(TorchvisionVideo)

@@ -21,6 +21,7 @@ class VideoRecord:
     end: float | None = None  # seconds; None: the end of the video
     fps: float | None = None  # frame rate of a folder of images
     mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
+    label_set: str | None = None  # several labels, as in the column `labels`; None: the list has `label`, or none
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -126,6 +127,7 @@ class Features:
     label: Tensor  # (N,) int64
     index: Tensor  # (N,) int64, of the record in its list
     missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be decoded
+    targets: Tensor | None = None  # (N, classes) int8 of a list with several labels a row: 1, 0, -1 not counted
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
-from vidssl.data.video_list import write_lists
+from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.progress import progress
 from vidssl.randomness import generator

@@ -14,7 +14,8 @@ import torch
 
 import vidssl
 from vidssl import commands
-from vidssl.data.video_list import read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from vidssl.data.video_list import write_lists
+from vidssl.data.write_lists import write_lists
 
 TOP = Path(__file__).parents[2]
 

@@ -20,7 +20,8 @@ from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.samplers import Random, Uniform
 from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.to_device import to_device
-from vidssl.data.video_list import read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError

@@ -14,7 +14,8 @@ from vidssl.data.samplers import Random, TrackedPair
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.track_files import SMALLEST, read_tracks, sample_track, tracks_file, write_tracks
-from vidssl.data.video_list import read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Window

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from vidssl.data.video_list import check_beside, copy_list, read_list, write_lists
+from vidssl.data.video_list import join_lists, read_list
+from vidssl.data.write_lists import check_beside, copy_list, write_lists
 from vidssl.errors import DataError
 from vidssl.evaluation.list_checks import own_rows
 
@@ -97,6 +98,9 @@ def test_start_and_end(write):
         ("path,label,camera\na,0,b\n", 1, "is not path"),
         ("path label\na.mp4 0\n", 1, "is not path"),
         ("", 1, "is not path"),
+        ("path,label,labels\na.mp4,0,0\n", 1, "header 'path,label,labels' is not path[,label or labels]"),
+        ("path,labels\na.mp4,0 x\n", 2, "labels are whole numbers"),
+        ("path,labels\na.mp4,0 0?\n", 2, "0 is negative or given twice"),
         ("path,label\na.mp4,0\nb.mp4\n", 3, "1 fields, the header has 2"),
         ("path,label\na, b.mp4,0\n", 2, "3 fields, the header has 2; quote names with commas"),
         ("path,label\n,0\n", 2, "the path is empty"),
@@ -381,3 +385,31 @@ def test_classes_and_root_may_have_a_byte_order_mark(tmp_path):
     (tmp_path / "classes.txt").write_bytes(b"d\xe9j\xe0\n")
     with pytest.raises(DataError, match="not UTF-8"):
         check_beside(tmp_path, tmp_path, ["no"])
+
+
+def test_several_labels_a_row(write):
+    videos = read_list(write("path,labels\na.jpg,2 0\nb.jpg,\nc.jpg,1 2?\n", classes="x\ny\nz\n"))
+    assert videos.targets.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, -1]]
+    assert videos.rows([2]).targets.tolist() == [[0, 1, -1]] and videos.labels.tolist() == [-1, -1, -1]
+    assert read_list(write("path,labels\na.jpg,2 0\nb.jpg,1\nc.jpg,1 2?\n")).targets.shape == (3, 3)
+
+
+def test_one_label_a_row_has_no_targets(write):
+    assert read_list(write("path,label\na.jpg,1\n")).targets is None
+
+
+def test_sets_of_labels_are_part_of_the_fingerprint(write):
+    texts = [f"path,labels\na.jpg,{labels}\nb.jpg,0\n" for labels in ("0", "1", "1?")]
+    assert len({read_list(write(text)).fingerprint for text in texts}) == 3
+
+
+def test_sets_of_labels_are_written_and_joined(write, tmp_path):
+    videos = read_list(write("path,labels\na.jpg,2 0\nc.jpg,1 2?\n", classes="x\ny\nz\n"))
+    rows = [videos.records.row(n) for n in range(2)]
+    write_lists(tmp_path / "out", tmp_path, {"again": rows}, videos.classes)
+    again = read_list(tmp_path / "out/again.csv")
+    assert again.targets.tolist() == videos.targets.tolist()
+    assert join_lists([videos, again], [1, 1]).targets.tolist() == 2 * videos.targets.tolist()
+    single = read_list(write("path,label\na.jpg,2\n", classes="x\ny\nz\n"))
+    joined = join_lists([videos, single], [1, 1])
+    assert joined.targets is None and joined.labels.tolist() == [-1, -1, -1]

@@ -15,7 +15,8 @@ from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.samplers import Center, Random
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import to_device
-from vidssl.data.video_list import copy_list, read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import copy_list, write_lists
 from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES

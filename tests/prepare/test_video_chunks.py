@@ -11,7 +11,8 @@ import pytest
 
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.video_list import read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.video_chunks import prepare_chunks
 from vidssl.types import VideoMeta

@@ -11,7 +11,8 @@ from pathlib import Path
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import write_csv
 from vidssl.data.dataset import resolve_span
-from vidssl.data.video_list import copy_list, place_of_copy, read_list, row_key
+from vidssl.data.video_list import read_list, row_key
+from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord

@@ -17,7 +17,8 @@ from vidssl.atomic import state_of, write_json
 from vidssl.commands.arguments import print_results
 from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
-from vidssl.data.video_list import VideoList, copy_list, place_of_copy, read_list
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.progress import progress

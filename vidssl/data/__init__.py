@@ -5,7 +5,8 @@ from vidssl.data.loader import Loader, eval_loader
 from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import to_device
-from vidssl.data.video_list import VideoList, read_list, write_lists
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.write_lists import write_lists
 
 __all__ = [
     "SAMPLERS",

@@ -73,7 +73,7 @@ class Records(Column[VideoRecord]):
 
     def __init__(self, root: Path, rows: Iterable[VideoRecord] = ()) -> None:
         self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
-        self.names, self._masks = Strings(), Strings()  # no masks, or one in each row
+        self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
         self._labels = array("q")
         self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
         for row in rows:
@@ -101,6 +101,8 @@ class Records(Column[VideoRecord]):
         self._labels.append(row.label)
         if row.mask is not None:
             self._masks.append(row.mask)
+        if row.label_set is not None:
+            self._label_sets.append(row.label_set)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -116,7 +118,8 @@ class Records(Column[VideoRecord]):
     def _record(self, number: int, locate: Callable[[str], str]) -> VideoRecord:
         path, label = locate(self.names.item(number)), self._labels[number]
         mask = locate(self._masks.item(number)) if self._masks else None
+        labels = self._label_sets.item(number) if self._label_sets else None
         if not self._numbers:
-            return VideoRecord(path, label, mask=mask)
+            return VideoRecord(path, label, mask=mask, label_set=labels)
         start, end, fps = (None if math.isnan(x) else x for x in self._numbers[3 * number : 3 * number + 3])
-        return VideoRecord(path, label, start, end, fps, mask)
+        return VideoRecord(path, label, start, end, fps, mask, labels)

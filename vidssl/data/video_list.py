@@ -2,12 +2,10 @@
 
 import csv
 import hashlib
-import io
 import os
-import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,14 +13,22 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import replacing
 from vidssl.data.column_store import Records
 from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 
-_COLUMNS = ("path", "label", "start", "end", "fps", "mask")
-_HEADER = "path[,label][,start][,end][,fps][,mask]"
+# Columns of a list, and the fields of VideoRecord that they fill.
+COLUMNS = {
+    "path": "path",
+    "label": "label",
+    "labels": "label_set",
+    "start": "start",
+    "end": "end",
+    "fps": "fps",
+    "mask": "mask",
+}
+_HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
 
 
 class Part(NamedTuple):
@@ -62,10 +68,22 @@ class VideoList:
         return self.records.labels
 
     @property
+    def targets(self) -> NDArray[np.int8] | None:
+        """(N, classes) of a list with several labels a row: 1 present, 0 absent, -1 not counted. None without them."""
+        sets = [parse_labels(record.label_set) for record in self.records if record.label_set is not None]
+        if not sets:
+            return None
+        found = np.zeros((len(sets), len(self.classes) or 1 + max(max(one, default=-1) for one in sets)), np.int8)
+        for row, one in zip(found, sets, strict=True):
+            row[list(one)] = list(one.values())
+        return found
+
+    @property
     def fingerprint(self) -> str:
         """Hash of names, labels, spans, frame rates, masks and `joined`; `identify` describes the files themselves."""
         rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
         rows += [f"fps\t{n}\t{r.fps}" for n, r in enumerate(self.records) if r.fps is not None]
+        rows += [f"labels\t{n}\t{r.label_set}" for n, r in enumerate(self.records) if r.label_set is not None]
         rows += [os.path.relpath(r.mask, self.records.root_of(n)) for n, r in enumerate(self.records) if r.mask]
         rows += [f"list\t{part.records}\t{part.samples}" for part in self.joined]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
@@ -84,8 +102,19 @@ class VideoList:
         return self.classes[label] if self.classes else str(label)
 
 
+def parse_labels(text: str) -> dict[int, int]:
+    """Parse `3 7 12?`: classes 3 and 7 are present (1), 12 is not counted (-1). Anything else is a ValueError."""
+    found = {}
+    for word in text.split():
+        number = int(word.removesuffix("?"))
+        if number < 0 or number in found:
+            raise ValueError(f"labels {text!r}: {number} is negative or given twice")
+        found[number] = -1 if word.endswith("?") else 1
+    return found
+
+
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list, CSV with the header `path[,label][,start][,end][,fps][,mask]`, and `classes.txt` beside it.
+    """Read a list, CSV `path[,label or labels][,start][,end][,fps][,mask]` with a header, and `classes.txt` beside it.
 
     Paths are relative to `root`, by default the folder in `root.txt`, else that of the list; `allow_external` accepts
     absolute paths and paths that leave it. A DataError has `file:line`, the value and the rule of the first wrong row.
@@ -98,7 +127,8 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
     columns = [column.strip() for column in header]
-    if "path" not in columns or not {*columns} <= {*_COLUMNS} or len({*columns}) < len(columns):
+    both = {"label", "labels"} <= {*columns}
+    if both or "path" not in columns or not {*columns} <= {*COLUMNS} or len({*columns}) < len(columns):
         text = ",".join(columns)[:200]
         raise DataError(f"{path}:{line}: header {text!r} is not {_HEADER}; vidssl prepare list converts other lists")
     rule, records = PathRule(root, allow_external), Records(root)
@@ -120,19 +150,20 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
 def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoList:
     """Make one list of several, of which an epoch uses each row as often as the weight of its list, up to rounding.
 
-    Lists of different classes lose their labels. The `path` is for messages. A DataError names a list without masks,
-    if others have masks.
+    Lists of different classes, or of which some have one label a row and some several, lose their labels. The `path` is
+    for messages. A DataError names a list without masks, if others have masks.
     """
     if len(lists) == 1 and weights[0] == 1:
         return lists[0]
     without = [videos.path for videos in lists if videos.records[0].mask is None]
     if 0 < len(without) < len(lists):
         raise DataError(f"{without[0]} has no masks, another list has: train on lists with masks, or on lists without")
-    same_classes = len({videos.classes for videos in lists}) == 1
+    several = {videos.records[0].label_set is not None for videos in lists}
+    same_classes = len({videos.classes for videos in lists}) == 1 and len(several) == 1
     records = Records(lists[0].root)
     for videos in lists:
         for row in map(videos.records.row, range(len(videos.records))):
-            records.append(row if same_classes else replace(row, label=-1), videos.root)
+            records.append(row if same_classes else replace(row, label=-1, label_set=None), videos.root)
     lengths = [len(videos.records) for videos in lists]
     parts = (Part(n, max(1, round(weight * n))) for n, weight in zip(lengths, weights, strict=True))
     path = Path(" and ".join(str(videos.path) for videos in lists))
@@ -189,15 +220,17 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
         rule.check(fields["mask"], "mask")
     try:
         label = int(fields.get("label", -1))
+        several = parse_labels(fields["labels"]) if "labels" in fields else {}
         start, end, fps = (float(fields[column]) if fields.get(column) else None for column in ("start", "end", "fps"))
     except ValueError as error:
         raise ValueError(f"{error}: labels are whole numbers, start, end and fps are numbers") from None
     limit = num_classes or 2**63  # int64, as in tensors
-    if not -1 <= label < limit:
-        raise ValueError(f"label {label} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
+    for number in (label, *several):
+        if not -1 <= number < limit:
+            raise ValueError(f"label {number} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
     if any(number is not None and not 0 <= number < float("inf") for number in (start, end, fps)):
         raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
-    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"))
+    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"))
 
 
 def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:
@@ -218,81 +251,3 @@ def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64],
                 f"{path}:{lines[row]}: {records.names[row]!r}, label {record.label}, is also in line {lines[earlier]}, "
                 f"label {records[earlier].label}: delete one; two kinds of labels are two lists"
             )
-
-
-def write_lists(
-    out: Path, root: Path, lists: Mapping[str, Iterable[VideoRecord | tuple[Any, ...]]], classes: Sequence[str]
-) -> None:
-    """Write `NAME.csv` for each list, `classes.txt` if there are classes, and `root.txt`: all of them or none.
-
-    `lists` has records or tuples of their fields, with paths relative to `root`; columns without a value are left out.
-    """
-    texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
-    folders = [name for name in texts if (out / name).is_dir()]
-    if folders:
-        raise DataError(f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as written:  # the files are renamed when all of them are on disk
-            for name, text in texts.items():
-                file = written.enter_context(replacing(out / name))
-                file.write(text.encode("utf-8"))
-                file.flush()
-    except OSError as error:
-        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
-
-
-def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
-    records = [row if isinstance(row, VideoRecord) else VideoRecord(*row) for row in rows]
-    default = VideoRecord("")
-    columns = [c for c in _COLUMNS if c == "path" or any(getattr(r, c) != getattr(default, c) for r in records)]
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    for record in records:
-        _check_name(record.path)
-        writer.writerow([getattr(record, column) for column in columns])
-    return text.getvalue()
-
-
-def _check_name(name: str) -> None:
-    """Check that a list or `classes.txt` can hold a name."""
-    if re.search("[\r\n\ud800-\udfff]", name):
-        raise DataError(f"{name!r} holds a line break or is not UTF-8: rename it")
-
-
-def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | None]) -> Path:
-    """Write a list again under new names, relative to `root`; None leaves a row out. Returns the path of the list."""
-    path = place_of_copy(videos, out, root)
-    rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
-    write_lists(out, root, {path.stem: [replace(row, path=name) for row, name in rows if name]}, videos.classes)
-    return path
-
-
-def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
-    """Return the path that `copy_list` writes to, or raise DataError if it will not write; call it before long work."""
-    if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
-        raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
-    path = out / f"{videos.path.stem}.csv"
-    if path.exists() and path.samefile(videos.path):
-        raise DataError(f"{path} is the list that is read: choose another folder to write to")
-    check_beside(out, root, videos.classes)
-    return path
-
-
-def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
-    """Raise DataError if `classes.txt` or `root.txt` of a folder belong to other lists than one to be written there."""
-    for name, text in _beside(root, classes).items():
-        there = out / name
-        if there.exists() and read_text(there, "delete it or choose another folder") != text:
-            raise DataError(f"{there} belongs to other lists: choose another folder to write to")
-    if not classes and (out / "classes.txt").exists():
-        raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
-
-
-def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
-    """The files beside a list and their content."""
-    for name in classes:
-        _check_name(name)
-    named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
-    return {**named, "root.txt": f"{root.resolve()}\n"}

@@ -86,7 +86,8 @@ def extract(
 
     columns, missing = encode_videos(encoder, test.dataset(videos), test, device, average, title, shard, check)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, encoder.dim))  # an empty part of the list
-    return Features(x, torch.from_numpy(videos.labels)[index], index, missing, cells=test.cells)
+    targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
+    return Features(x, torch.from_numpy(videos.labels)[index], index, missing, targets, test.cells)
 
 
 @torch.no_grad()

@@ -31,8 +31,8 @@ def check_measurable(
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list too")
         for videos in (gallery, query):
-            if protocol.labels and videos is not None and (videos.labels < 0).any():
-                raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
+            if videos is not None and protocol.labels:
+                _check_labels(name, protocol, videos)
     if gallery is None:
         return
     check_classes(gallery, query)
@@ -40,7 +40,17 @@ def check_measurable(
     if learning:
         check_disjoint(gallery, query, ", ".join(learning))
     for protocol in learning.values():
-        protocol.check(torch.from_numpy(gallery.labels))
+        protocol.check(torch.from_numpy(gallery.targets if protocol.several else gallery.labels))
+
+
+def _check_labels(name: str, protocol: EvaluationProtocol, videos: VideoList) -> None:
+    several = videos.records[0].label_set is not None
+    if several and not protocol.several:
+        raise DataError(f"protocol {name} needs one label a row, and {videos.path} has several: use multilabel_svm")
+    if protocol.several and not several:
+        raise DataError(f"protocol {name} needs several labels a row, and {videos.path} has no column labels: use svm")
+    if not several and (videos.labels < 0).any():
+        raise DataError(f"protocol {name} needs labels, and videos of {videos.path} have none")
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch.nn import functional
 
 from vidssl.evaluation.search import Neighbours, check_finite
 from vidssl.types import Features
+
+Interpolation = Literal["none", "area", "11-point"]
 
 
 def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Sequence[int]) -> dict[str, float]:
@@ -77,6 +80,26 @@ def calibration_error(probabilities: Tensor, label: Tensor, bins: int = 15) -> f
     interval = (confidence * bins).ceil().long().clamp(1, bins) - 1
     gap = (predicted == label).double() - confidence
     return torch.zeros(bins).double().scatter_add_(0, interval, gap).abs().sum().item() / len(label)
+
+
+def average_precision(scores: Tensor, present: Tensor, interpolation: Interpolation = "area") -> float:
+    """Average precision of a ranking by `scores` (N,) of videos of which some have the class, `present` (N,) bool.
+
+    "none" is the mean precision at each video of the class. With "area" the precision at a recall is the highest at
+    that recall or a higher one (VOC2010 and later); "11-point" is its mean at the recalls 0, 0.1, …, 1 (VOC2007).
+    Equal scores are one step of the ranking. nan if no video has the class.
+    """
+    scores, order = scores.double().sort(descending=True, stable=True)
+    hit = present[order].double().cumsum(dim=0)
+    last = torch.cat([scores[1:] != scores[:-1], torch.ones(1, dtype=torch.bool)])  # of each group of equal scores
+    count = torch.arange(1, len(scores) + 1, dtype=torch.float64)
+    precision, recall = (hit / count)[last], (hit / hit[-1])[last]
+    if interpolation != "none":
+        precision = precision.flip(0).cummax(dim=0).values.flip(0)
+    if interpolation == "11-point":
+        at = torch.searchsorted(recall, torch.linspace(0, 1, 11, dtype=torch.float64) - 1e-12)
+        return precision[at].mean().item()
+    return (recall.diff(prepend=torch.zeros(1).double()) * precision).sum().item()
 
 
 def uniformity_loss(x: Tensor, t: float = 2.0, chunk: int = 1024) -> float:

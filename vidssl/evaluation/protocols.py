@@ -39,6 +39,7 @@ class EvaluationProtocol:
     gallery: ClassVar[bool] = True  # needs a gallery; without one it gets the queries
     learns: ClassVar[bool] = False  # from the gallery's labels: no query may be in the gallery
     labels: ClassVar[bool] = True  # needs labels
+    several: ClassVar[bool] = False  # needs lists with several labels a row, in `targets`; `check` gets them too
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -105,7 +106,7 @@ class KNN(EvaluationProtocol):
         """Return `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
         predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
-        return Measured(_accuracies("knn", predicted, query.label), predicted)
+        return Measured(accuracies("knn", predicted, query.label), predicted)
 
 
 @PROTOCOLS.register("uniformity")
@@ -145,17 +146,17 @@ class LinearSVM(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `svm` and `svm_mean_class`; `details` hold the cost and the cross-validation accuracy of each."""
         self.check(gallery.label)
-        x, queries = _unit("gallery", gallery.x), _unit("query", query.x)
+        x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
         label = gallery.label.numpy()
         cost, scores = _choose_cost(x, label, self.config, self.config.folds)
         predicted = _predict(x, label, cost, queries)
         details = {"cost": cost, "cross_validation": {str(c): score for c, score in scores.items()}}
-        return Measured(_accuracies("svm", predicted, query.label), predicted, details)
+        return Measured(accuracies("svm", predicted, query.label), predicted, details)
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the folds."""
         needed = self.config.folds if len(self.config.costs) > 1 else 1
-        _check_classes("svm", label, needed, "lower folds, give one cost")
+        check_classes("svm", label, needed, "lower folds, give one cost")
 
 
 @PROTOCOLS.register("lowshot")
@@ -177,7 +178,7 @@ class LowShot(EvaluationProtocol):
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Return `lowshot@k`, the mean over draws, and `lowshot@k_spread`, their standard deviation."""
         self.check(gallery.label)
-        x, queries, label = _unit("gallery", gallery.x), _unit("query", query.x), gallery.label.numpy()
+        x, queries, label = unit_rows("gallery", gallery.x), unit_rows("query", query.x), gallery.label.numpy()
         own = {number: np.flatnonzero(label == number) for number in np.unique(label).tolist()}  # rows of each class
         smallest = min(map(len, own.values()))
         numbers: dict[str, float] = {}
@@ -197,10 +198,11 @@ class LowShot(EvaluationProtocol):
 
     def check(self, label: Tensor) -> None:
         """Check that there are two classes, and enough videos of each for the fewest shots."""
-        _check_classes("lowshot", label, min(self.config.shots), "lower shots")
+        check_classes("lowshot", label, min(self.config.shots), "lower shots")
 
 
-def _check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
+def check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
+    """Raise a DataError if there are fewer than two classes, or fewer than `needed` videos of one."""
     counts = np.unique(label.numpy(), return_counts=True)[1]
     if len(counts) < 2 or counts.min() < needed:
         raise DataError(
@@ -209,7 +211,8 @@ def _check_classes(name: str, label: Tensor, needed: int, remedy: str) -> None:
         )
 
 
-def _unit(name: str, x: Tensor) -> np.ndarray:
+def unit_rows(name: str, x: Tensor) -> np.ndarray:
+    """Scale rows (N, D) to unit length, in float64; a DataError if a number is not finite."""
     check_finite(name, x)
     return functional.normalize(x.double(), dim=1).numpy()
 
@@ -247,7 +250,7 @@ def _predict(x: np.ndarray, label: np.ndarray, cost: float, queries: np.ndarray)
     return torch.from_numpy(machine.predict(queries))
 
 
-def _accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
+def accuracies(name: str, predicted: Tensor, label: Tensor) -> dict[str, float]:
     """Return the accuracy and the mean of the per-class accuracies of a protocol."""
     mean_class = metrics.mean_class_accuracy(predicted, label)
     return {name: metrics.accuracy(predicted, label), f"{name}_mean_class": mean_class}

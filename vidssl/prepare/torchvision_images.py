@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vidssl.atomic import check_folder, temporary_for
-from vidssl.data.video_list import check_beside, write_lists
+from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.types import VideoRecord

@@ -6,7 +6,8 @@ from typing import Literal
 
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.video_list import place_of_copy, read_list, write_lists
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import quoted
 from vidssl.progress import progress

@@ -32,7 +32,7 @@ from vidssl.data.synthetic.digit_motion import (
     draw_factors,
     track,
 )
-from vidssl.data.video_list import write_lists
+from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator

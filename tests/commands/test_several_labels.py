@@ -1,0 +1,64 @@
+"""`vidssl test` on lists with several labels a row."""
+
+import json
+
+import pytest
+
+from vidssl import commands
+from vidssl.data.video_list import read_list
+from vidssl.data.write_lists import write_lists
+from vidssl.errors import DataError
+from vidssl.types import VideoRecord
+
+CLASSES = ("digit below 5", "red or green", "other colours")
+
+
+@pytest.fixture(scope="module")
+def several(digits, tmp_path_factory):
+    """The toy set with two facts about each video as its labels."""
+    out, lists = tmp_path_factory.mktemp("several"), {}
+    for half in ("train", "test"):
+        digit, colour = (read_list(digits / labels / f"{half}.csv") for labels in ("digit", "colour"))
+        rows = zip(digit.names, digit.labels.tolist(), colour.labels.tolist(), strict=True)
+        lists[half] = [
+            VideoRecord(name, label_set=" ".join(["0"] * (number < 5) + ["1" if hue < 2 else "2"]))
+            for name, number, hue in rows
+        ]
+    write_lists(out, digit.root, lists, CLASSES)
+    return out
+
+
+def asked(lists, out, *protocols):
+    options = ["--checkpoint", "random", "--cfg", "toy/sce", "--clips", "1", "--crops", "1", "--size", "24"]
+    more = ["--workers", "0", "--device", "cpu", "--quiet", "--out", str(out), "--protocol", *protocols]
+    commands.run("test", [str(lists / "test.csv"), "--train-list", str(lists / "train.csv"), *options, *more])
+    return json.loads((out / "results.json").read_text())
+
+
+def test_average_precisions_are_measured(several, tmp_path):
+    found = asked(
+        several, tmp_path / "out", "multilabel_svm", "costs=[1.0]", "multilabel_lowshot", "shots=[1, 4]", "uniformity"
+    )
+    assert 0.3 < found["multilabel_svm"] <= 1 and len(found["details"]["multilabel_svm"]["average_precision"]) == 3
+    assert {"multilabel_lowshot@1", "multilabel_lowshot@4_spread", "uniformity_loss"} <= found.keys()
+
+
+def test_without_protocols_there_is_uniformity(several, tmp_path):
+    options = ["--checkpoint", "random", "--cfg", "toy/sce", "--clips", "1", "--crops", "1", "--size", "24"]
+    more = ["--workers", "0", "--device", "cpu", "--quiet", "--out", str(tmp_path)]
+    commands.run("test", [str(several / "test.csv"), "--train-list", str(several / "train.csv"), *options, *more])
+    assert "uniformity_loss" in json.loads((tmp_path / "results.json").read_text())
+
+
+def test_protocols_of_one_label_are_refused(several, tmp_path):
+    with pytest.raises(
+        DataError, match=r"protocol knn needs one label a row, and .*\.csv has several: use multilabel"
+    ):
+        asked(several, tmp_path, "knn")
+
+
+def test_protocols_of_several_labels_are_refused(digits, tmp_path):
+    with pytest.raises(
+        DataError, match=r"multilabel_svm needs several labels a row, and .* has no column labels: use svm"
+    ):
+        asked(digits / "motion", tmp_path, "multilabel_svm")

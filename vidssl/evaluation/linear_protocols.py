@@ -1,0 +1,202 @@
+"""Protocols with linear classifiers on frozen features: logistic regression, and SVMs for several labels a video."""
+
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from vidssl.config import Settings
+from vidssl.errors import DataError
+from vidssl.evaluation import metrics
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
+from vidssl.evaluation.search import check_finite
+from vidssl.randomness import generator
+from vidssl.types import Features
+
+if TYPE_CHECKING:
+    from sklearn.svm import LinearSVC
+
+_Rows = NDArray[Any]
+_Costs = tuple[Annotated[float, Field(gt=0)], ...]
+
+
+@PROTOCOLS.register("logistic")
+class Logistic(EvaluationProtocol):
+    """Accuracy of L2-regularised multinomial logistic regression, as SCE's transfer (Table 9; Ericsson et al., 2021).
+
+    The cost, the inverse of the regularisation, is chosen by cross-validation on the gallery.
+    """
+
+    learns: ClassVar[bool] = True
+
+    class Config(Settings):
+        # The published protocol has 45 costs, evenly spaced in their logarithm from 1e-6 to 1e5.
+        costs: _Costs = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)
+        folds: int = Field(default=3, ge=2)  # of the cross-validation
+        seed: int = Field(default=0, ge=0)  # of the folds
+        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `logistic` and `logistic_mean_class`; `details` hold the cost and the cross-validation accuracies."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+        self.check(gallery.label)
+        for name, features in (("gallery", gallery), ("query", query)):
+            check_finite(name, features.x)
+        x, label, costs = gallery.x.double().numpy(), gallery.label.numpy(), sorted({*self.config.costs})
+        model = LogisticRegression(C=costs[0], max_iter=self.config.iterations)
+        details = {"cost": costs[0]}
+        if len(costs) > 1:
+            folds = StratifiedKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+            found = GridSearchCV(model, {"C": costs}, cv=folds).fit(x, label)  # of equal scores the smallest cost
+            model, scores = found.best_estimator_, found.cv_results_["mean_test_score"].tolist()
+            details = {
+                "cost": found.best_params_["C"],
+                "cross_validation": dict(zip(map(str, costs), scores, strict=True)),
+            }
+        else:
+            model.fit(x, label)
+        predicted = torch.from_numpy(model.predict(query.x.double().numpy()))
+        return Measured(accuracies("logistic", predicted, query.label), predicted, details)
+
+    def check(self, label: Tensor) -> None:
+        """Check that there are two classes, and enough videos of each for the folds."""
+        check_classes(
+            "logistic", label, self.config.folds if len(self.config.costs) > 1 else 1, "lower folds, give one cost"
+        )
+
+
+class _SeveralSettings(Settings):
+    # Goyal et al. (2019) choose from 2^-19 to 2^-4 and 10^-7 to 10^2.
+    costs: _Costs = Field(default=(0.001, 0.01, 0.1, 1.0, 10.0, 100.0), min_length=1)
+    folds: int = Field(default=3, ge=2)  # of the cross-validation, by average precision
+    interpolation: metrics.Interpolation = "area"  # of the average precision; VOC2007's own is 11-point
+    seed: int = Field(default=0, ge=0)  # of the folds, and of the draws of `multilabel_lowshot`
+
+
+@PROTOCOLS.register("multilabel_svm")
+class MultilabelSVM(EvaluationProtocol):
+    """Mean average precision of one linear SVM a class on unit features, as on VOC07 (Goyal et al., 2019; InterCLR).
+
+    Videos that are not counted for a class neither train nor test its SVM. The cost of each class is chosen by
+    cross-validation.
+    """
+
+    learns: ClassVar[bool] = True
+    several: ClassVar[bool] = True
+
+    class Config(_SeveralSettings):
+        """Settings of the protocol."""
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `multilabel_svm`, the mean over classes; `details` hold the precision and the cost of each class."""
+        assert gallery.targets is not None and query.targets is not None
+        self.check(gallery.targets)
+        x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
+        found, costs = [], []
+        for of, tested in zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True):
+            known = of >= 0
+            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds)
+            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config))
+            costs.append(cost)
+        return Measured({"multilabel_svm": mean(found)}, details={"average_precision": found, "costs": costs})
+
+    def check(self, label: Tensor) -> None:
+        """Check that each class has enough videos with and without it; `label` are the targets (N, classes)."""
+        _check_targets("multilabel_svm", label, self.config.folds)
+
+
+@PROTOCOLS.register("multilabel_lowshot")
+class MultilabelLowShot(EvaluationProtocol):
+    """The same with k videos of each class and k (classes - 1) others, over several draws (Goyal et al., 2019)."""
+
+    learns: ClassVar[bool] = True
+    several: ClassVar[bool] = True
+
+    class Config(_SeveralSettings):
+        shots: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(1, 2, 4, 8, 16, 32, 64, 96), min_length=1)
+        draws: int = Field(default=5, ge=2)
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `multilabel_lowshot@k`, the mean over draws, and `multilabel_lowshot@k_spread`."""
+        assert gallery.targets is not None and query.targets is not None
+        self.check(gallery.targets)
+        x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
+        targets, tested = gallery.targets.numpy().T, query.targets.numpy().T
+        smallest = int((targets == 1).sum(axis=1).min())
+        numbers: dict[str, float] = {}
+        for k in (k for k in self.config.shots if k <= smallest):
+            found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in range(self.config.draws)]
+            numbers |= {f"multilabel_lowshot@{k}": mean(found), f"multilabel_lowshot@{k}_spread": stdev(found)}
+        skipped = [k for k in self.config.shots if k > smallest]
+        return Measured(
+            numbers, details={"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
+        )
+
+    def _of_draw(self, x: _Rows, targets: _Rows, queries: _Rows, tested: _Rows, k: int, draw: int) -> float:
+        found = []
+        for n, (of, other) in enumerate(zip(targets, tested, strict=True)):
+            own, others = (
+                generator(self.config.seed, draw, n, value).permutation(np.flatnonzero(of == value)) for value in (1, 0)
+            )
+            rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
+            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds))
+            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config))
+        return mean(found)
+
+    def check(self, label: Tensor) -> None:
+        """Check that each class has enough videos for the fewest shots; `label` are the targets (N, classes)."""
+        _check_targets("multilabel_lowshot", label, min(self.config.shots))
+
+
+def _check_targets(name: str, targets: Tensor, needed: int) -> None:
+    fewest = min(int((targets == value).sum(dim=0).min()) for value in (0, 1))
+    if fewest < needed:
+        raise DataError(
+            f"protocol {name} needs at least {needed} training videos with each class and without it, and there are "
+            f"{fewest} for one: add videos, or lower folds or shots"
+        )
+
+
+def _svm(x: _Rows, present: _Rows, cost: float) -> "LinearSVC":
+    from sklearn.svm import LinearSVC
+
+    # Goyal et al. weigh videos of the class twice.
+    weights = {True: 2.0, False: 1.0}
+    return LinearSVC(C=cost, class_weight=weights, dual="auto", max_iter=20_000, random_state=0).fit(x, present)
+
+
+def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int) -> float:
+    """Return the smallest cost of the highest average precision in cross-validation, as scikit-learn computes it."""
+    costs = sorted({*config.costs})
+    if len(costs) == 1 or folds < 2:  # nothing to choose from, or nothing to validate on: the middle cost
+        return costs[len(costs) // 2]
+    from sklearn.model_selection import StratifiedKFold
+
+    parts = list(StratifiedKFold(folds, shuffle=True, random_state=config.seed).split(x, present))
+
+    def score(cost: float) -> float:
+        return mean(
+            metrics.average_precision(
+                torch.from_numpy(_svm(x[train], present[train], cost).decision_function(x[test])),
+                torch.from_numpy(present[test]),
+                config.interpolation,
+            )
+            for train, test in parts
+        )
+
+    return max(costs, key=score)
+
+
+def _precision(x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings) -> float:
+    """Fit an SVM and return its average precision on the queries that count."""
+    known = tested >= 0
+    scores = _svm(x, present, cost).decision_function(queries[known])
+    return metrics.average_precision(
+        torch.from_numpy(scores), torch.from_numpy(tested[known] == 1), config.interpolation
+    )

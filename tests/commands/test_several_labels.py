@@ -51,9 +51,7 @@ def test_without_protocols_there_is_uniformity(several, tmp_path):
 
 
 def test_protocols_of_one_label_are_refused(several, tmp_path):
-    with pytest.raises(
-        DataError, match=r"protocol knn needs one label a row, and .*\.csv has several: use multilabel"
-    ):
+    with pytest.raises(DataError, match=r"protocol knn needs one label a row, and .*\.csv has several: use multilabel"):
         asked(several, tmp_path, "knn")
 
 

@@ -24,7 +24,7 @@ class Backbone(nn.Module):
     """
 
     dim: int
-    layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
+    feature_layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
@@ -48,8 +48,8 @@ class Backbone(nn.Module):
     def check_layers(cls, names: Sequence[str]) -> None:
         """Raise a ConfigError if the backbone has no layer of one of the names."""
         for name in names:
-            if name not in cls.layers:
-                has = f"it has {', '.join(cls.layers)}" if cls.layers else f"use {_RESNETS}"
+            if name not in cls.feature_layers:
+                has = f"it has {', '.join(cls.feature_layers)}" if cls.feature_layers else f"use {_RESNETS}"
                 raise ConfigError(f"{cls.__name__} has no layer '{name}' with feature maps: {has}")
 
     @classmethod

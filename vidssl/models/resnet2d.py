@@ -18,7 +18,7 @@ class ResNet2D(Backbone):
     It cannot see motion. A clip of one frame is an image.
     """
 
-    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
+    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
 
     class Config(Settings):
         name: str
@@ -52,7 +52,7 @@ class ResNet2D(Backbone):
         """Compute the feature maps (B, C, T, H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
         self.check_layers(out)
         net, frames = self.net, x.transpose(1, 2)  # (B, T, 3, H, W)
-        stages: dict[str, Callable[[Tensor], Tensor]] = {name: getattr(net, name) for name in self.layers[1:]}
+        stages: dict[str, Callable[[Tensor], Tensor]] = {name: getattr(net, name) for name in self.feature_layers[1:]}
         stem = {"stem": lambda x: net.maxpool(net.relu(net.bn1(net.conv1(x))))}
         found = run_stages(frames.flatten(0, 1), {**stem, **stages}, out)
         return [maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2) for maps in found]

@@ -29,7 +29,7 @@ class ResNet3D(Backbone):
         # al., TSN, 2016: RGB difference).
         frame_differences: bool = False
 
-    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
+    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
     depths: tuple[int, int, int, int]  # blocks of each stage
     kernels: tuple[_Kernel, _Kernel, _Kernel, _Kernel]  # first convolution of a block, for each stage
     basic: bool  # basic blocks, else bottlenecks
@@ -84,7 +84,7 @@ class ResNet3D(Backbone):
             if x.shape[2] < 2:
                 raise ConfigError(f"frame_differences needs clips of at least 2 frames, got {x.shape[2]}: raise frames")
             x = x.diff(dim=2)
-        return run_stages(x, dict(zip(self.layers, self.net.blocks, strict=True)), out)
+        return run_stages(x, dict(zip(self.feature_layers, self.net.blocks, strict=True)), out)
 
     def layer3(self, x: Tensor) -> Tensor:
         """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""

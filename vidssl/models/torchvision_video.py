@@ -43,12 +43,12 @@ class TorchvisionVideo(Backbone):
 class TorchvisionResNet(TorchvisionVideo):
     """A torchvision video ResNet, whose layers have feature maps."""
 
-    layers = ("stem", "layer1", "layer2", "layer3", "layer4")
+    feature_layers = ("stem", "layer1", "layer2", "layer3", "layer4")
 
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T', H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
         self.check_layers(out)
-        return run_stages(x, {name: getattr(self.net, name) for name in self.layers}, out)
+        return run_stages(x, {name: getattr(self.net, name) for name in self.feature_layers}, out)
 
 
 for _name in RESNETS:

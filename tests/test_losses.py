@@ -96,6 +96,12 @@ def ceil_loop(query, key, negatives, tau):  # of Proposition 1
     return -total / len(query)
 
 
+def equation_11_loop(query, key, negatives, tau, tau_m, coefficient, relational, ceiling):
+    vectors = query, key, negatives
+    contrast, relation = info_nce_loop(*vectors, tau), ressl_loop(*vectors, tau, tau_m)
+    return coefficient * contrast + relational * relation + ceiling * ceil_loop(*vectors, tau)
+
+
 LOSSES = {
     "info_nce": (lambda *v: info_nce(*v, TAU), lambda *v: info_nce_loop(*v, TAU)),
     "margin_nce": (lambda *v: margin_nce(*v, TAU, MARGIN), lambda *v: margin_nce_loop(*v, TAU, MARGIN)),
@@ -105,6 +111,14 @@ LOSSES = {
     "sce, Algorithm 1": (
         lambda *v: sce(*v, TAU, TAU_M, LAMBDA, "zero"),
         lambda *v: algorithm_1_loop(*v, TAU, TAU_M, LAMBDA),
+    ),
+    "sce, Eq. 11": (
+        lambda *v: sce(*v, TAU, TAU_M, LAMBDA, relational=0.9, ceiling=0.3),
+        lambda *v: equation_11_loop(*v, TAU, TAU_M, LAMBDA, 0.9, 0.3),
+    ),
+    "sce, Eq. 11 without L_Ceil": (
+        lambda *v: sce(*v, TAU, TAU_M, 0.5, ceiling=0.0),
+        lambda *v: equation_11_loop(*v, TAU, TAU_M, 0.5, 0.5, 0.0),
     ),
 }
 

@@ -87,12 +87,17 @@ def sce(
     target_temperature: float,
     coefficient: float,
     positive_slot: PositiveSlot = "masked",
+    relational: float | None = None,
+    ceiling: float | None = None,
 ) -> Tensor:
     """Soft contrastive loss: the target mixes the positive with the relations of the key (SCE, Eq. 5, 8-10).
 
     `temperature` is tau, `target_temperature` tau_m, `coefficient` lambda in [0, 1]: 1 is InfoNCE. `masked` leaves the
     positive out of the relations, as Eq. (5) does; `zero` sets its similarity to 0, as Algorithm 1 and their code do.
+    `relational` and `ceiling` are mu and eta, the weights of L_ReSSL and L_Ceil in Eq. (11); None: 1 - lambda, as in
+    Eq. (10).
     """
+    relational, ceiling = (1 - coefficient if weight is None else weight for weight in (relational, ceiling))
     query = query / temperature
     log_sum, key_log_sum, related = _attend_both(query, key / target_temperature, negatives)
     if positive_slot == "zero":
@@ -100,9 +105,11 @@ def sce(
         related = own * key + (1 - own) * related
     elif positive_slot != "masked":
         raise ConfigError(f"positive_slot '{positive_slot}' is neither masked nor zero")
-    centre = coefficient * key + (1 - coefficient) * related  # of the targets of Eq. 8; related: Σ_k s_k z_k of Eq. 5
-    log_sum = torch.logaddexp(log_sum, _dot(query, key))  # with the positive: the denominator of Eq. 9
-    return (log_sum - _dot(query, centre)).mean()  # Eq. 9 in Eq. 10
+    centre = coefficient * key + relational * related  # of the targets of Eq. 8; related: Σ_k s_k z_k of Eq. 5
+    denominator = torch.logaddexp(log_sum, _dot(query, key))  # of Eq. 9, the logarithm: with the positive
+    # Eq. 11: L_InfoNCE and L_Ceil have the denominator of Eq. 9, L_ReSSL that of Eq. 4, and L_Ceil their difference.
+    log_sums = (coefficient + ceiling) * denominator + (relational - ceiling) * log_sum
+    return (log_sums - _dot(query, centre)).mean()
 
 
 def nt_xent(embedding: Tensor, group: Tensor, temperature: float, anchors: slice = slice(None)) -> Tensor:

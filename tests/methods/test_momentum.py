@@ -58,6 +58,20 @@ def pair_loss(name, query, key, queue):
     return losses.sce(query, key, queue, 0.1, 0.05, 0.5)
 
 
+def test_the_free_weights_of_equation_11_reach_the_loss():
+    """lambda 0, mu 1, eta 0 is ReSSL; mu and eta may be schedules."""
+    data = batch()
+    weights = {"coefficient": constant(0.0), "relational": constant(1.0), "ceiling": Schedule(start=0.0, end=1.0)}
+    method = make("sce", **weights)
+    queries, keys = queries_and_keys(method, data.views)
+    pairs = [(queries[0], keys[1]), (queries[1], keys[0])]
+    expected = sum(pair_loss("ressl", query, key, method.queue.keys) for query, key in pairs) / 2
+    torch.testing.assert_close(method(data)["loss"], expected)
+    method.progress = 1.0
+    with_ceiling = losses.sce(*pairs[0], method.queue.keys, 0.1, 0.05, 0.0)
+    torch.testing.assert_close(method.pair_loss(*pairs[0]), with_ceiling)
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     ("views", "key_views", "pairs"),

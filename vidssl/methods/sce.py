@@ -20,12 +20,19 @@ class SCE(MomentumMethod):
         target_temperature: Temperature = constant(0.05)  # tau_m
         coefficient: UnitInterval = constant(0.5)  # lambda: 1 is MoCo's InfoNCE
         positive_slot: losses.PositiveSlot = "masked"  # Eq. (5); "zero" is Algorithm 1
+        relational: UnitInterval | None = (
+            None  # mu of Eq. (11), the weight of L_ReSSL; null: 1 - lambda, as in Eq. (10)
+        )
+        ceiling: UnitInterval | None = None  # eta, that of L_Ceil; null: 1 - lambda
 
     config: Config
 
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
-        """Eq. (10) with the queue as the other instances."""
+        """Eq. (11), which is Eq. (10) by default, with the queue as the other instances."""
         config, progress = self.config, self.progress
         tau, tau_m = config.temperature.at(progress), config.target_temperature.at(progress)
         coefficient = config.coefficient.at(progress)
-        return losses.sce(query, key, self.queue.keys, tau, tau_m, coefficient, config.positive_slot)
+        relational = None if config.relational is None else config.relational.at(progress)
+        ceiling = None if config.ceiling is None else config.ceiling.at(progress)
+        slot, negatives = config.positive_slot, self.queue.keys
+        return losses.sce(query, key, negatives, tau, tau_m, coefficient, slot, relational, ceiling)

@@ -293,6 +293,10 @@ def test_lists_that_cannot_be_measured(tmp_path):
     with pytest.raises(ConfigError, match="protocol knn compares with training videos: give their list too"):
         check_measurable(built("accuracy", "knn"), None, query, 2)
     check_measurable(built("accuracy"), None, query, 2)
+    gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "4.mp4,1", "5.mp4,1"], ["3.mp4,0"])
+    with pytest.raises(ConfigError, match="attentive needs feature maps, and these features are vectors: give a layer"):
+        check_measurable(built("attentive"), gallery, query, 0)
+    check_measurable(built("attentive"), gallery, query, 0, cells=4)
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,1"], ["3.mp4,-1"])
     check_measurable(built("uniformity"), gallery, query, 0)
     with pytest.raises(DataError, match=r"protocol knn needs labels, and videos of .*query.list.csv have none"):

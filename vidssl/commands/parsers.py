@@ -32,7 +32,9 @@ def test(parser: ArgumentParser) -> None:
     add_input(parser)
     add_network_options(parser)
     parser.add_argument("--train-list", type=Path, help="training videos, for the protocols that need them")
-    names = "accuracy, knn, logistic, lowshot, multilabel_lowshot, multilabel_svm, retrieval, svm, uniformity"
+    names = (
+        "accuracy, attentive, knn, logistic, lowshot, multilabel_lowshot, multilabel_svm, retrieval, svm, uniformity"
+    )
     text = f"protocols, each followed by its settings: {names}"
     parser.add_argument("--protocol", nargs="+", metavar=("NAME", "KEY=VALUE"), help=text)
     parser.add_argument("--imports", nargs="+", default=[], metavar="MODULE", help="modules with your own protocols")

@@ -127,7 +127,7 @@ def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Seq
     # Bound only now: modules that the run imports may register protocols.
     bound = None if protocols is None else _bind(protocols)
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
-    check_measurable(chosen, gallery, query, subject.classes)
+    check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):
         check_names(query, subject.class_names, f"when {options.checkpoint} was trained")
     return subject, chosen, gallery, query

@@ -35,7 +35,7 @@ class Monitor:
             BACKBONES[run.backbone.name].check_layers((test.layer,))
         self.classes = classes_of(run, test)
         self.protocols = chosen_protocols(where.protocols, self.classes > 0, gallery, query)
-        check_measurable(self.protocols, gallery, query, self.classes)
+        check_measurable(self.protocols, gallery, query, self.classes, test.cells)
         if any(protocol.probabilities for protocol in self.protocols.values()):
             check_names(query, videos.classes, f"in {videos.path}")
 

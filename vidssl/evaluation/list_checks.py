@@ -13,12 +13,18 @@ from vidssl.types import VideoRecord
 
 
 def check_measurable(
-    protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList, classes: int
+    protocols: Mapping[str, EvaluationProtocol],
+    gallery: VideoList | None,
+    query: VideoList,
+    classes: int,
+    cells: int = 1,
 ) -> None:
     """Check that protocols can measure a network with `classes` (0: no classifier), before features are extracted.
 
+    `cells` are the positions of the feature maps that the features consist of; 1: vectors.
+
     Raises:
-        ConfigError: A protocol needs a gallery or a classifier, and there is none or it does not fit.
+        ConfigError: A protocol needs a gallery, a classifier or feature maps, and there are none or they do not fit.
         DataError: The lists have different classes or lack labels, or a protocol would train on tested videos.
     """
     needed = max(len(query.classes), int(query.labels.max()) + 1)
@@ -27,6 +33,11 @@ def check_measurable(
             raise ConfigError(
                 f"protocol {name} needs a classifier of {needed} classes for {query.path}, and this network has "
                 f"{f'one of {classes}' if classes else 'none'}: train one with the method supervised, or use knn"
+            )
+        if protocol.maps and cells == 1:
+            raise ConfigError(
+                f"protocol {name} needs feature maps, and these features are vectors: give a layer and a grid, for "
+                "example --layer layer4 --grid 4"
             )
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list too")

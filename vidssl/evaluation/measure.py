@@ -73,7 +73,7 @@ def measure(
     The gallery is not read if no protocol needs it. `classify` is the network's own classifier of `classes`. The main
     process computes the numbers, and all return them. Errors are those of `check_measurable` and `extract`.
     """
-    check_measurable(protocols, gallery, query, classes)
+    check_measurable(protocols, gallery, query, classes, test.cells)
     encoder = test.encoder(backbone)
     asking = any(protocol.probabilities for protocol in protocols.values())
     g, galleries = None, None

@@ -39,6 +39,7 @@ class EvaluationProtocol:
     gallery: ClassVar[bool] = True  # needs a gallery; without one it gets the queries
     learns: ClassVar[bool] = False  # from the gallery's labels: no query may be in the gallery
     labels: ClassVar[bool] = True  # needs labels
+    maps: ClassVar[bool] = False  # needs the feature maps of a layer: features of several `cells`
     several: ClassVar[bool] = False  # needs lists with several labels a row, in `targets`; `check` gets them too
 
     def __init__(self, config: Any) -> None:

@@ -1,10 +1,13 @@
-"""Train and test all configs of a folder on one data set, over several seeds.
+"""Train and test all runs of a study on one data set, over several seeds.
 
     python benchmarks/study.py configs/studies/methods --lists data/digits/colour --out output/studies/methods/digits
+    python benchmarks/study.py configs/studies/sce_video/lambda.yaml --lists lists/k200 --out output/studies/lambda
 
-Each config is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
-may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
-stopped. At the end a table is printed; `results.json` of each config is in OUT/NAME, for `benchmarks/report.py`.
+A study is a folder of configs, or a YAML file with a `config` and `runs`, each a name and settings that differ from
+that config; `--cfg` puts another config in its place, for example a small one for a CPU. Each run is trained with
+`seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}` may be part of --lists too.
+The untrained network is tested beside them. The same command continues a study that was stopped. At the end a table is
+printed; `results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse
@@ -13,10 +16,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from measure import table
+from ruamel.yaml import YAML
 
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
@@ -31,24 +36,24 @@ COLUMNS = {
 
 def main() -> None:
     """Run all configs and print a table."""
-    parser = argparse.ArgumentParser(description="Train and test all configs of a folder, over several seeds.")
-    parser.add_argument("configs", type=Path, help="folder of configs")
+    parser = argparse.ArgumentParser(description="Train and test all runs of a study, over several seeds.")
+    parser.add_argument("study", type=Path, help="folder of configs, or YAML file with `config` and `runs`")
+    parser.add_argument("--cfg", type=Path, help="config in place of that of a YAML file")
     parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; may contain {split}")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--splits", nargs="+", default=["1", "2", "3"])
-    parser.add_argument("--jobs", type=int, default=1, help="configs at a time, each on one core")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all configs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     parsed = parser.parse_intermixed_args()
-    configs = sorted(parsed.configs.glob("*.yaml"))
-    if not configs:
-        sys.exit(f"no YAML files in {parsed.configs}")
-    if "untrained" in {config.stem for config in configs}:
-        sys.exit(f"rename {parsed.configs}/untrained.yaml: that name is taken by the network before training")
+    runs = read_runs(parsed.study, parsed.cfg)
+    if "untrained" in runs:
+        sys.exit(f"{parsed.study}: rename the run untrained: that name is taken by the network before training")
     if parsed.jobs < 1:
         sys.exit(f"--jobs must be at least 1, got {parsed.jobs}")
-    commands = {"untrained": untrained(configs[0], parsed.lists, parsed.out, parsed.splits, parsed.overrides)}
-    for config in configs:
-        commands[config.stem] = trained(config, parsed.lists, parsed.out, parsed.splits, parsed.overrides)
+    where = parsed.lists, parsed.out, parsed.splits, parsed.overrides
+    commands = {"untrained": untrained(next(iter(runs.values())), *where)}
+    for name, given in runs.items():
+        commands[name] = trained(name, given, *where)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with ThreadPoolExecutor(parsed.jobs) as pool:
         try:
@@ -64,18 +69,35 @@ def main() -> None:
         sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
 
 
-def trained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
-    """Write the command that trains and tests a config."""
+Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
+
+
+def read_runs(study: Path, config: Path | None) -> dict[str, Run]:
+    """Read the runs of a study: a folder of configs, or a YAML file."""
+    if study.is_dir() or not study.exists():
+        if config is not None:
+            sys.exit(f"--cfg replaces the config of a YAML file, and {study} is a folder")
+        runs: dict[str, Run] = {path.stem: (path, ()) for path in sorted(study.glob("*.yaml"))}
+        return runs or sys.exit(f"no YAML files in {study}")
+    content = YAML(typ="safe").load(study)
+    if not isinstance(content, dict) or content.keys() != {"config", "runs"}:
+        sys.exit(f"{study} is not a study: it needs `config` and `runs`, and nothing else")
+    return {name: (config or Path(content["config"]), settings) for name, settings in content["runs"].items()}
+
+
+def trained(name: str, run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+    """Write the command that trains and tests a run."""
+    config, settings = run
     where = [f"data.train={lists}/train.csv", f"evaluate.gallery={lists}/train.csv", f"evaluate.query={lists}/test.csv"]
-    options = ["--cfg", str(config), "--splits", *splits, "seed={split}", *where, f"output={out / config.stem}"]
-    return [sys.executable, str(TOOLS / "train_net.py"), *options, *overrides]
+    options = ["--cfg", str(config), "--splits", *splits, "seed={split}", *where, f"output={out / name}"]
+    return [sys.executable, str(TOOLS / "train_net.py"), *options, *settings, *overrides]
 
 
-def untrained(config: Path, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
+def untrained(run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
     where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
     asked = ["--protocol", "retrieval", "knn", "svm", "uniformity", "--splits", *splits]
-    given = ["--checkpoint", "random", "--cfg", str(config), "seed={split}", *overrides]
+    given = ["--checkpoint", "random", "--cfg", str(run[0]), "seed={split}", *run[1], *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *given, *asked]
 
 

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from vidssl.commands.track import tracker_settings as settings
 from vidssl.engine.config_schema import load_run
@@ -14,7 +15,9 @@ ROOT = Path(__file__).parents[1]
 # What a header says of a probe: a config, then perhaps its section in brackets, then perhaps settings.
 SETTING = r"(?<=')[\w.]+=[^']*(?=')|[\w.]+=[^\s;,']*[^\s;,'.]"
 PROBE = re.compile(rf"(configs/(?:linear|finetune)/\w+\.yaml)(?: \([^)]*\))?(?: with((?: '?(?:{SETTING})'?)+))?")
-CONFIGS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
+FILES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "configs").rglob("*.yaml"))
+STUDIES = [name for name in FILES if "\nruns:\n" in (ROOT / name).read_text(encoding="utf-8")]
+CONFIGS = [name for name in FILES if name not in STUDIES]
 
 
 def several(name):
@@ -32,6 +35,18 @@ def load(name):
 def test_config_binds(name):
     run = load(name)
     assert run.output.startswith("output/") and ".." not in run.output
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_run_of_a_study_binds_and_differs(name):
+    """With the config of the study, and with the small one that its header names."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    study = YAML(typ="safe").load(text)
+    commands = re.findall(rf"# python benchmarks/study\.py {re.escape(name)} (?:--cfg (\S+))?", text)
+    assert study.keys() == {"config", "runs"} and "untrained" not in study["runs"] and "" in commands
+    for config in {study["config"], *filter(None, commands)}:
+        bound = [load_run(ROOT / config, settings).model_dump_json() for settings in study["runs"].values()]
+        assert len({*bound}) == len(bound) >= 2
 
 
 def test_no_two_configs_write_to_one_folder():

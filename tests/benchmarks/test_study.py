@@ -80,6 +80,28 @@ def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path
     assert "| out | 50.00 ± 0.00 | - | - |" in study["summary"](tmp_path, ["out"])
 
 
+def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monkeypatch):
+    file, config = tmp_path / "study.yaml", tmp_path / "configs" / "a.yaml"
+    file.write_text(
+        f"config: {config}\nruns:\n  low: [method.coefficient=0.1]\n  high: [method.coefficient=0.9, steps=2]\n"
+    )
+    given = ["--lists", "x", "--out", str(tmp_path / "out"), "--splits", "1", "--jobs", "2"]
+    monkeypatch.setattr(sys, "argv", ["study.py", str(file), *given])
+    # The stand-in for the tool finds its folder after --out.
+    trained = study["trained"]
+    monkeypatch.setitem(
+        study["main"].__globals__, "trained", lambda *a: [*trained(*a), "--out", str(tmp_path / "out" / a[0])]
+    )
+    study["main"]()
+    asked = {
+        name: json.loads((tmp_path / "out" / name / "seconds.json").read_text())["command"] for name in ("low", "high")
+    }
+    assert "method.coefficient=0.1" in asked["low"] and {"method.coefficient=0.9", "steps=2"} <= {*asked["high"]}
+    assert all(str(config) in command for command in asked.values())
+    other = tmp_path / "b.yaml"
+    assert study["read_runs"](file, other)["low"] == (other, ["method.coefficient=0.1"])
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, number):
     given = ["study.py", str(tmp_path / "configs"), "--lists", "x", "--out", str(tmp_path / "s"), "wait"]
@@ -110,7 +132,9 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
     [
         (["none"], "no YAML files"),
         (["configs", "--jobs", "0"], "--jobs must be at least 1, got 0"),
-        (["named"], "untrained.yaml"),
+        (["named"], "named: rename the run untrained"),
+        (["configs", "--cfg", "x.yaml"], "--cfg replaces the config of a YAML file, and .*configs is a folder"),
+        (["configs/a.yaml"], r"a.yaml is not a study: it needs `config` and `runs`"),
     ],
 )
 def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):

@@ -60,7 +60,7 @@ def by_hand(options, videos):
     features, versions = [], []
     for record in videos.records:
         with open_video(record.path) as video:
-            span = clip.span(video.meta.fps)
+            span = clip.span(video.meta)
             numbers = (video.meta.num_frames - span) // 2 + np.arange(clip.frames) * (span - 1) // (clip.frames - 1)
             view = center_crop(video.frames(numbers), 24).frames
         changed = [*CORRUPTIONS["occlusion"].versions(view), *CORRUPTIONS["blur"].versions(view), view[::-1]]
@@ -156,7 +156,7 @@ def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, t
     assert {half for _, half in inputs} == {precision == "bfloat16"}
     clip = load_subject(replace(given, checkpoint="random")).test.clip
     with open_video(read_list(path).records[0].path) as video:
-        first = (video.meta.num_frames - clip.span(video.meta.fps)) // 2
+        first = (video.meta.num_frames - clip.span(video.meta)) // 2
         wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
     shown = inputs[0][0] * 0.225 + 0.45
     torch.testing.assert_close(shown, torch.from_numpy(wanted.copy()).float() / 255)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from vidssl.data.samplers import SAMPLERS, Center, ClipSettings, Random, Uniform
+from vidssl.data.samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta
@@ -45,7 +45,7 @@ def test_kept_frames_are_evenly_spaced_and_include_both_ends(frames, span):
     [(2.56, 25, 64), (2.56, 30000 / 1001, 77), (1.28, 25, 32), (0.6, 10, 6), (0.001, 25, 1), (1, 12.5, 12)],
 )
 def test_span_by_seconds(seconds, fps, span):
-    assert ClipSettings(frames=8, seconds=float(seconds)).span(fps) == span
+    assert ClipSettings(frames=8, seconds=float(seconds)).span(meta(300, fps)) == span
     for clip in draws(Random(Random.Config(frames=8, seconds=float(seconds))), meta(300, fps), 20):
         assert clip.last - clip.first + 1 == span
 
@@ -53,7 +53,7 @@ def test_span_by_seconds(seconds, fps, span):
 @pytest.mark.parametrize(("frames", "rate", "span"), [(8, 8, 57), (16, 2, 31), (8, 1, 8), (1, 5, 1)])
 def test_span_by_sampling_rate(frames, rate, span):
     settings = ClipSettings(frames=frames, sampling_rate=rate)
-    assert settings.span(25) == settings.span(7.5) == span
+    assert settings.span(meta(300)) == settings.span(meta(300, 7.5)) == span
     for clip in draws(Random(Random.Config(frames=frames, sampling_rate=rate)), meta(300), 20):
         assert clip.indices.tolist() == [clip.first + rate * k for k in range(frames)]
 
@@ -70,9 +70,9 @@ SLOWFAST = [
 @pytest.mark.parametrize(("frames", "rate", "target", "fps", "indices"), SLOWFAST)
 def test_target_fps_gives_the_frames_of_slowfast(frames, rate, target, fps, indices):
     settings = ClipSettings(frames=frames, sampling_rate=rate, target_fps=float(target))
-    assert settings.clip(meta(200, float(fps)), 0, settings.span(float(fps))).indices.tolist() == indices
+    assert settings.clip(meta(200, float(fps)), 0, settings.span(meta(200, float(fps)))).indices.tolist() == indices
     by_seconds = ClipSettings(frames=frames, seconds=round(frames * rate / target, 4))
-    assert by_seconds.clip(meta(200, float(fps)), 0, by_seconds.span(float(fps))).indices.tolist() == indices
+    assert by_seconds.clip(meta(200, float(fps)), 0, by_seconds.span(meta(200, float(fps)))).indices.tolist() == indices
 
 
 def test_target_fps_makes_clips_of_all_videos_last_as_long():
@@ -225,3 +225,27 @@ def test_settings_of_random_that_are_refused(settings):
         Random.Config(frames=8, seconds=1.0, **settings)
     with pytest.raises(ValidationError, match="clips"):
         Uniform.Config(frames=8, seconds=1.0, clips=0)
+
+
+@pytest.mark.parametrize(("count", "frames"), [(100, 8), (37, 8), (8, 8), (5, 8), (1, 4)])
+def test_segments_of_the_whole_video_have_one_random_frame_each(count, frames):
+    sampler = Segments(Segments.Config(frames=frames, seconds="whole"))
+    clips = draws(sampler, meta(count), 400)
+    assert all((clip.first, clip.last) == (0, count - 1) for clip in clips)
+    for k in range(frames):
+        seen = {int(clip.indices[k]) for clip in clips}
+        # Segment k is [k, k + 1) · count / frames; every frame that it touches is drawn.
+        assert seen == set(range(math.floor(k * count / frames), math.ceil((k + 1) * count / frames)))
+
+
+def test_segments_of_a_span_start_at_random():
+    clips = draws(Segments(Segments.Config(frames=4, seconds=0.8)), meta(60), 200)
+    assert {clip.last - clip.first for clip in clips} == {19} and {clip.first for clip in clips} == set(range(41))
+    assert all(clip.first + 5 * k <= clip.indices[k] < clip.first + 5 * (k + 1) for clip in clips for k in range(4))
+
+
+def test_a_clip_of_the_whole_video():
+    settings = ClipSettings(frames=5, seconds="whole")
+    assert settings.span(meta(77)) == settings.span(meta(77, 5.0)) == 77
+    clips = Uniform(Uniform.Config(frames=5, seconds="whole", clips=2))(meta(77), [])
+    assert [clip.indices.tolist() for clip in clips] == [[0, 19, 38, 57, 76]] * 2

@@ -110,7 +110,7 @@ def test_the_short_side_of_a_test_can_be_longer_than_its_crops(few):
     found = extract(Pixels(), few, clips(clips=1, crops=1, short_side=48), CPU)
     for row, record in zip(found.x, few.records, strict=True):
         with open_video(record.path) as video:
-            start = round((video.meta.num_frames - clips().clip.span(video.meta.fps)) / 2)
+            start = round((video.meta.num_frames - clips().clip.span(video.meta)) / 2)
             frame = video.frames([start])[0].transpose(1, 2, 0) / 255
         expected = (frame[24, 24] - [0.4, 0.5, 0.6]) / [0.2, 0.25, 0.3]
         np.testing.assert_allclose(row[:3].numpy(), expected, atol=1e-5)

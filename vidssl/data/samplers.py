@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,7 @@ class ClipSettings(Settings):
     renamed: ClassVar[dict[str, str]] = {"short": "short_video"}
 
     frames: int = Field(ge=1)  # T
-    seconds: float | None = Field(default=None, gt=0)  # of the span; or instead:
+    seconds: Annotated[float, Field(gt=0)] | Literal["whole"] | None = None  # of the span, or the video; or instead:
     sampling_rate: int | None = Field(default=None, ge=1)  # stride between kept frames
     # Rate that `sampling_rate` counts in: the span lasts frames * sampling_rate / target_fps seconds, as in SlowFast.
     target_fps: float | None = Field(default=None, gt=0)
@@ -61,15 +61,17 @@ class ClipSettings(Settings):
             raise ValueError("set exactly one of seconds and sampling_rate; target_fps only with sampling_rate")
         return self
 
-    def span(self, fps: float, factor: float = 1.0) -> int:
+    def span(self, meta: VideoMeta, factor: float = 1.0) -> int:
         """Number of native frames that a clip covers, at least 1; `factor` multiplies its duration."""
         seconds = self.seconds
+        if seconds == "whole":
+            return max(1, min(round(meta.num_frames * factor), meta.num_frames))
         if self.sampling_rate is not None:
             if self.target_fps is None:
                 return max(1, round(((self.frames - 1) * self.sampling_rate + 1) * factor))
             seconds = self.frames * self.sampling_rate / self.target_fps
         assert seconds is not None  # by the validator
-        return max(1, round(seconds * factor * fps))
+        return max(1, round(seconds * factor * meta.fps))
 
     def clip(self, meta: VideoMeta, start: int, span: int) -> Clip:
         """Keep `frames` of the native frames start … start + span - 1, evenly spaced, both ends included."""
@@ -100,11 +102,35 @@ class Random(Sampler):
         """Draw one clip with each generator."""
         jitter, clips = self.config.jitter, []
         for generator in generators:
-            span = self.config.span(meta.fps, generator.uniform(1 - jitter, 1 + jitter))
+            span = self.config.span(meta, generator.uniform(1 - jitter, 1 + jitter))
             start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
             reverse = generator.random() < self.config.reverse
             clip = self.config.clip(meta, start, span)
             clips.append(replace(clip, indices=clip.indices[::-1]) if reverse else clip)
+        return clips
+
+
+@SAMPLERS.register("segments")
+class Segments(Sampler):
+    """Clips of one random frame from each of `frames` equal segments of their span, which starts at random.
+
+    With `seconds: whole` these are the segments of the video (TSN, Wang et al., 2016; on Something-Something V2).
+    """
+
+    class Config(ClipSettings):
+        """Settings of the sampler."""
+
+    config: Config
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        """Draw one clip with each generator."""
+        span, clips = self.config.span(meta), []
+        for generator in generators:
+            start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
+            clip = self.config.clip(meta, start, span)
+            edges = np.linspace(clip.first, clip.last + 1, self.config.frames + 1)
+            drawn = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)
+            clips.append(replace(clip, indices=np.minimum(drawn, clip.last)))
         return clips
 
 
@@ -119,7 +145,7 @@ class Uniform(Sampler):
 
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Return `clips` clips; nothing is random."""
-        span, clips = self.config.span(meta.fps), self.config.clips
+        span, clips = self.config.span(meta), self.config.clips
         last = max(meta.num_frames - span, 0)
         starts = [last // 2] if clips == 1 else [round(last * n / (clips - 1)) for n in range(clips)]
         return [self.config.clip(meta, start, span) for start in starts]
@@ -159,7 +185,7 @@ class Pair(Sampler):
         views = len(generators)
         if views < 2:
             raise ConfigError(f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}")
-        span = self.config.span(meta.fps)
+        span = self.config.span(meta)
         distance = span - 1 + self.config.min_gap
         slack = meta.num_frames - span - (views - 1) * distance  # frames that are left beyond the minimal layout
         if slack >= 0:
@@ -203,7 +229,7 @@ class TrackedPair(Pair):
                 f"the sampler tracked_pair needs 2 recipes in data.views, got {len(generators)}, and tracks: set "
                 "tracks.folder to the output of vidssl track"
             )
-        span = self.config.span(meta.fps)
+        span = self.config.span(meta)
         middle = int(self.config.clip(meta, 0, span).middle_frame)
         pairs = pairs_of(meta.tracks, self.config.min_gap, middle, meta.num_frames - span + middle)
         if len(pairs):

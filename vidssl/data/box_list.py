@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,30 @@ class BoxList(VideoList):
         """The objects of an image."""
         return slice(int(self.ends[image]), int(self.ends[image + 1]))
 
-    def with_objects(self) -> NDArray[np.int64]:
-        """The images that have an object to train on."""
+    def images_with_objects(self) -> "BoxList":
+        """The images that have an object to train on, and their objects; a DataError if there are none."""
         before = np.concatenate([[0], np.cumsum(~self.crowd)])
-        return np.flatnonzero(before[self.ends[1:]] > before[self.ends[:-1]])
+        chosen = np.flatnonzero(before[self.ends[1:]] > before[self.ends[:-1]]).tolist()
+        if not chosen:
+            raise DataError(f"{self.path} has no image with an object: {_REMEDY}")
+        if len(chosen) == len(self.records):
+            return self
+        records, outlines = Records(self.root), None if self.outlines is None else Strings()
+        for n in chosen:
+            records.append(self.records.row(n), self.records.root_of(n))
+        rows = np.concatenate([np.arange(self.ends[n], self.ends[n + 1]) for n in chosen])
+        if self.outlines is not None and outlines is not None:
+            for row in rows.tolist():
+                outlines.append(self.outlines[row])
+        columns = ("boxes", "categories", "areas", "crowd", "difficult")
+        return replace(
+            self,
+            records=records,
+            sizes=self.sizes[chosen],
+            ends=np.concatenate([[0], np.cumsum(np.diff(self.ends)[chosen])]),
+            outlines=outlines,
+            **{name: getattr(self, name)[rows] for name in columns},
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -168,6 +188,6 @@ def check_images(root: Path, names: Sequence[str], title: str) -> None:
     missing = [name for name in names if not (root / name).is_file()]
     if missing:
         raise DataError(
-            f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: complete "
-            "the folder"
+            f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "
+            "complete the folder"
         )

@@ -3,10 +3,7 @@
 Shapes: B images, H x W pixels; C channels of a map; R regions.
 """
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torchvision.models.detection import faster_rcnn, mask_rcnn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
@@ -16,8 +13,8 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
-from vidssl.config import Settings
 from vidssl.detection.images import DetectionBatch, Target
+from vidssl.detection.settings import DetectorSettings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision
 from vidssl.methods.base import Method
@@ -31,22 +28,11 @@ _STRIDE = 32  # images are padded to a multiple of it
 class Detector(Method):
     """Faster R-CNN (Ren et al., 2015) or, with `masks`, Mask R-CNN (He et al., 2017), whose layers are all trained."""
 
-    class Config(Settings):
-        """Settings of a detector."""
-
-        # c4: proposals and regions from the third stage; the fourth encodes each region. fpn: a feature pyramid.
-        name: Literal["c4", "fpn"]
-        masks: bool = False  # also predict a mask of each object: the list needs outlines
-        # tuned: batch norms are trained and new layers have them too (MoCo, section 4.2). frozen: they are constants.
-        batch_norm: Literal["tuned", "frozen"] = "tuned"
-        anchor: int = Field(default=32, ge=1)  # side of the smallest of five anchors in pixels, each twice the last
-        width: int = Field(default=256, ge=8)  # fpn: channels of the pyramid; the box head has four times as many
-        regions: int = Field(default=512, ge=1)  # of an image, that the box head is trained on
-
-    def __init__(self, config: Config, backbone: Backbone, classes: int) -> None:
+    def __init__(self, config: DetectorSettings, backbone: Backbone, classes: int) -> None:
         if not isinstance(backbone, ResNet2D):
             raise ConfigError(
-                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or resnet50"
+                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
+                "resnet50"
             )
         super().__init__(backbone)
         self.config = config
@@ -61,8 +47,8 @@ class Detector(Method):
             heads = self._c4_heads(channels, classes + 1)
         else:
             anchors = AnchorGenerator(tuple((size,) for size in sizes), ((0.5, 1.0, 2.0),) * 5)
-            norm = nn.BatchNorm2d if tuned else None
-            self.pyramid = FeaturePyramidNetwork(channels, config.width, LastLevelMaxPool(), norm)
+            norm_layer = nn.BatchNorm2d if tuned else None
+            self.pyramid = FeaturePyramidNetwork(channels, config.width, LastLevelMaxPool(), norm_layer)
             heads = self._fpn_heads(classes + 1)
         head = RPNHead(channels[2] if c4 else config.width, anchors.num_anchors_per_location()[0])
         # The numbers of proposals are Detectron2's: for c4 those of all scales, for fpn those of each level.
@@ -108,7 +94,7 @@ class Detector(Method):
 
     def encode_regions(self, x: Tensor) -> Tensor:
         """Apply the fourth stage to regions (R, C, 14, 14) of the third: (R, C', 7, 7)."""
-        return self.region_norm(self.backbone.net.layer4(x))  # type: ignore[no-any-return,operator,union-attr]
+        return self.region_norm(self.backbone.net.layer4(x))
 
     def forward(self, batch: DetectionBatch) -> dict[str, Tensor]:  # type: ignore[override]
         """Compute the losses of the proposals and of the heads, and their sum `loss`."""
@@ -123,7 +109,7 @@ class Detector(Method):
 
     @torch.no_grad()
     def detect(self, batch: DetectionBatch) -> list[Target]:
-        """Find the objects of each image, at most 100: boxes (n, 4) xyxy in its pixels, labels (n,) from 1, scores (n,).
+        """Find at most 100 objects in each image: boxes (n, 4) xyxy in its pixels, labels (n,) from 1, scores (n,).
 
         With `masks` also masks (n, 1, M, M), probabilities within each box.
         """

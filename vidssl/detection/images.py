@@ -14,11 +14,10 @@ import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
-from vidssl.config import Settings
 from vidssl.data.box_list import BoxList
+from vidssl.detection.settings import ImageSettings
 from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.types import Frames
@@ -26,18 +25,6 @@ from vidssl.worker_pool import ItemGuard, ordered
 
 Target = dict[str, Tensor]
 _Arrays = tuple[Frames, dict[str, NDArray[Any]], int]
-
-
-class ImageSettings(Settings):
-    """How images are read, in training and in tests."""
-
-    root: str | None = None  # folder of the images; overrides root.txt of the lists
-    max_side: int = Field(default=1333, ge=32)  # pixels; images whose longer side would exceed it are made smaller
-    workers: int = Field(default=2, ge=0)
-    prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
-    timeout: float = Field(default=120.0, gt=0)  # seconds for one image; after a second timeout the run stops
-    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
-    std: tuple[float, ...] = (0.225,)
 
 
 @dataclass(frozen=True)
@@ -89,8 +76,8 @@ class BoxDataset:
             )
         short = self.short_sides[int(random.integers(len(self.short_sides)))]
         new_height, new_width = resized(height, width, short, self.settings.max_side)
-        smaller = new_height < height
-        image = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR)
+        rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
+        image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
         mirrored = bool(random.random() < self.flip)
         rows = np.arange(*self.boxes.rows_of(index).indices(len(self.boxes.boxes))[:2])
         rows = rows[~self.boxes.crowd[rows]]

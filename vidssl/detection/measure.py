@@ -66,9 +66,7 @@ def _in_files(batch: DetectionBatch, found: list[Target], boxes: BoxList) -> lis
     return made
 
 
-def _run_lengths(
-    masks: torch.Tensor, corners: torch.Tensor, height: int, width: int
-) -> tuple[dict[str, object], ...]:
+def _run_lengths(masks: torch.Tensor, corners: torch.Tensor, height: int, width: int) -> tuple[dict[str, object], ...]:
     """Paste masks (n, 1, M, M) into their boxes in an image, and encode them for pycocotools."""
     from pycocotools import mask as coco_mask
     from torchvision.models.detection.roi_heads import paste_masks_in_image

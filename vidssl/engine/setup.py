@@ -5,6 +5,7 @@ import os
 from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 
@@ -20,7 +21,7 @@ from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList, join_lists, read_list
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
-from vidssl.engine.config_schema import Run, bfloat16_is_emulated, choose_device
+from vidssl.engine.config_schema import AnyRun, DetectionRun, Run, bfloat16_is_emulated, choose_device
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
@@ -38,11 +39,18 @@ from vidssl.transforms import RECIPES
 _log = logging.getLogger(__name__)
 
 
-class Training:
-    """All that the loop works with, made in order; what must be closed is left to `stack`."""
+RunType = TypeVar("RunType", Run, DetectionRun)
 
-    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
-        self.run, output = run, Path(run.output)
+
+class Training(Generic[RunType]):
+    """All that the loop works with, made in order; what must be closed is left to `stack`.
+
+    `ClipTraining` and `DetectionTraining` make what differs between methods on videos and detectors.
+    """
+
+    def __init__(self, run: RunType, until: int | None, stack: ExitStack) -> None:
+        output = Path(run.output)
+        self.run: RunType = run
         self.device = device = choose_device(run.device)
         stack.enter_context(distributed.joined(device))
         self.request = stack.enter_context(StopRequest().listening())
@@ -52,8 +60,7 @@ class Training:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(run.deterministic)
         torch.backends.cudnn.benchmark = not run.deterministic and device.type == "cuda"
-        self.videos = videos = training_list(run)
-        self.monitor = None if run.evaluate.every is None else Monitor(run, videos)
+        self.videos = videos = self.read_list()
         self.steps = run.total_steps(videos.samples_per_epoch)
         self.stop = self.steps if until is None else min(until, self.steps)  # the step to stop after
         self._micro_batch_size = run.micro_batch_size or max(1, run.batch_size // distributed.world())
@@ -62,7 +69,7 @@ class Training:
         # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
         # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
         torch.manual_seed(run.seed)
-        method: Method = build(METHODS, run.method, _initial_backbone(run))
+        method = self.build_method(_initial_backbone(run))
         method.allocate(len(videos.records))
         method.to(device)
         for p in method.parameters():
@@ -73,32 +80,60 @@ class Training:
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
         self._saved = (self.state.step, self.state.evaluated)
-        if run.compile:
+        if isinstance(run, Run) and run.compile:
             compile_backbones(self.method)
         # The method, or DistributedDataParallel around it.
         self.parallel = over_processes(self.method, device, exact=run.deterministic or device.type == "cpu")
         self.method.train()
-        self.tracks = RunTracks(run, videos)
 
         def open_log() -> None:
             write_config(run)
-            clips, strict = run.batch_size * len(run.data.views), run.checkpoint.on_error == "stop"
+            clips, strict = run.batch_size * self.views, run.checkpoint.on_error == "stop"
             self.log = RunLog(output, self.state.step, self.steps, clips, strict)
             stack.callback(self.log.close)
             self._log_banner()
 
         distributed.on_main(open_log)  # the other processes have no log
 
+    views = 1  # of each sample of a batch
+
+    def read_list(self) -> VideoList:
+        """Read the list to train on, and check what the run is evaluated with: before hours of training."""
+        raise NotImplementedError
+
+    def build_method(self, backbone: Backbone) -> Method:
+        """Build what is trained."""
+        raise NotImplementedError
+
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
-        run, videos, step = self.run, self.videos, self.state.step
-        recipes = [build(RECIPES, view) for view in run.data.views]
-        sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
-        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=self.tracks.folder(step))
-        rest = distributed.rank(), distributed.world(), videos.joined
-        keys = StepSampler(len(dataset), run.batch_size, self._micro_batch_size, step, self.stop, run.seed, *rest)
-        loader = Loader(dataset, keys, run.data.workers, run.data.timeout, run.data.prefetch)
-        return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
+        raise NotImplementedError
+
+    def tracking_is_due(self) -> bool:
+        """Whether the videos must be tracked before the next step."""
+        return False
+
+    def track(self) -> None:
+        """Track the videos with the current network."""
+        raise NotImplementedError
+
+    def evaluation_is_due(self) -> bool:
+        """Whether the current step is to be evaluated."""
+        raise NotImplementedError
+
+    def measure(self) -> dict[str, float]:
+        """Evaluate the network."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        """Name what is trained, for the log."""
+        raise NotImplementedError
+
+    def keys(self) -> StepSampler:
+        """Return the keys of the batches of this process, from the current step on."""
+        run, videos = self.run, self.videos
+        size, where = len(videos.records), (distributed.rank(), distributed.world(), videos.joined)
+        return StepSampler(size, run.batch_size, self._micro_batch_size, self.state.step, self.stop, run.seed, *where)
 
     def save(self, required: bool = True) -> None:
         """Save the current step, unless that is done already; called on all processes.
@@ -128,10 +163,61 @@ class Training:
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
         _log.info(
-            f"{run.method.name} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
+            f"{self.describe()} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
             f"videos of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} videos x "
-            f"{len(run.data.views)} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
+            f"{self.views} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
         )
+
+
+class ClipTraining(Training[Run]):
+    """The training of a method on clips of videos."""
+
+    def __init__(self, run: Run, until: int | None, stack: ExitStack) -> None:
+        self.views = len(run.data.views)
+        super().__init__(run, until, stack)
+        self.tracks = RunTracks(run, self.videos)
+
+    def read_list(self) -> VideoList:
+        """Read the list of videos."""
+        videos = training_list(self.run)
+        self.monitor = None if self.run.evaluate.every is None else Monitor(self.run, videos)
+        return videos
+
+    def build_method(self, backbone: Backbone) -> Method:
+        """Build the method around its backbone."""
+        method: Method = build(METHODS, self.run.method, backbone)
+        return method
+
+    def new_feed(self) -> Feed:
+        """Start the batches of the steps from the current one on."""
+        run, videos, step = self.run, self.videos, self.state.step
+        recipes = [build(RECIPES, view) for view in run.data.views]
+        sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
+        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=self.tracks.folder(step))
+        loader = Loader(dataset, self.keys(), run.data.workers, run.data.timeout, run.data.prefetch)
+        return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
+
+    def tracking_is_due(self) -> bool:
+        """Whether the videos must be tracked before the next step."""
+        return self.tracks.due(self.state.step)
+
+    def track(self) -> None:
+        """Track the videos with the current network."""
+        self.tracks.make(self.state.step, self.method, self.device, self.request)
+
+    def evaluation_is_due(self) -> bool:
+        """Whether the current step is a multiple of `evaluate.every`, or the last."""
+        step, every = self.state.step, self.run.evaluate.every
+        return every is not None and (step % every == 0 or step == self.steps)
+
+    def measure(self) -> dict[str, float]:
+        """Measure the protocols of `evaluate`."""
+        assert self.monitor is not None
+        return self.monitor.measure(self.run, self.method, self.device, self.request)
+
+    def describe(self) -> str:
+        """Name the method."""
+        return str(self.run.method.name)
 
 
 def training_list(run: Run) -> VideoList:
@@ -182,18 +268,18 @@ def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
             )
 
 
-def _initial_backbone(run: Run) -> Backbone:
+def _initial_backbone(run: AnyRun) -> Backbone:
     """Build the backbone, with the weights of `init` unless the run is resumed."""
     backbone: Backbone = build(BACKBONES, run.backbone)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):
         matched = load_initial(backbone, run.init, run.checkpoint.trust)
         if distributed.is_main():
             _log.info("%s", matched)
-    elif run.init is None and getattr(run.method, "freeze", False) and distributed.is_main():
+    elif run.init is None and isinstance(run, Run) and getattr(run.method, "freeze", False) and distributed.is_main():
         _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
     return backbone
 
 
-def write_config(run: Run) -> None:
+def write_config(run: AnyRun) -> None:
     """Write `config.yaml` into the output folder."""
     write_whole(Path(run.output) / "config.yaml", dump(run).encode())

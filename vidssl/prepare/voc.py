@@ -58,8 +58,8 @@ def prepare_voc(root: Path, out: Path) -> str:
     files = [(year, split, file) for year, split, file in files if file.is_file()]
     if not files:
         raise DataError(
-            f"{root} has neither ImageSets/Main/trainval.txt nor folders VOC2007, VOC2012 with it: pass VOCdevkit or the "
-            "folder that has Annotations and JPEGImages"
+            f"{root} has neither ImageSets/Main/trainval.txt nor folders VOC2007, VOC2012 with it: pass VOCdevkit or "
+            "the folder that has Annotations and JPEGImages"
         )
     images: dict[Path, tuple[Tree, list[VOCObject]]] = {}  # by annotation file: splits overlap
     lists: dict[str, list[Path]] = {}
@@ -94,7 +94,7 @@ def _image(path: Path, folder: Path) -> Tree:
 
 def _list(images: list[tuple[Tree, list[VOCObject]]], classes: list[str]) -> Tree:
     """Make a tree in the format of COCO; difficult objects are marked as crowds, which tests do not count."""
-    annotations = []
+    annotations: list[Tree] = []
     for number, (_, objects) in enumerate(images):
         for name, (x1, y1, x2, y2), difficult in objects:
             ignored = {"iscrowd": int(difficult)} | ({"difficult": 1} if difficult else {})

@@ -3,6 +3,8 @@
 Shapes: B images, H x W pixels; C channels of a map; R regions.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection import faster_rcnn, mask_rcnn
@@ -90,11 +92,13 @@ class Detector(Method):
         layers = ("layer3",) if self.config.name == "c4" else ("layer1", "layer2", "layer3", "layer4")
         found = self.backbone.features(padded.unsqueeze(2), layers)
         named = {str(n): maps.squeeze(2) for n, maps in enumerate(found)}
-        return named if self.config.name == "c4" else self.pyramid(named)  # type: ignore[no-any-return]
+        return named if self.config.name == "c4" else self.pyramid(named)
 
     def encode_regions(self, x: Tensor) -> Tensor:
         """Apply the fourth stage to regions (R, C, 14, 14) of the third: (R, C', 7, 7)."""
-        return self.region_norm(self.backbone.net.layer4(x))
+        net: Any = self.backbone.net
+        maps: Tensor = self.region_norm(net.layer4(x))
+        return maps
 
     def forward(self, batch: DetectionBatch) -> dict[str, Tensor]:  # type: ignore[override]
         """Compute the losses of the proposals and of the heads, and their sum `loss`."""

@@ -55,7 +55,7 @@ class Detector(Method):
         head = RPNHead(channels[2] if c4 else config.width, anchors.num_anchors_per_location()[0])
         # The numbers of proposals are Detectron2's: for c4 those of all scales, for fpn those of each level.
         before = {"training": 12_000, "testing": 6_000} if c4 else {"training": 2_000, "testing": 1_000}
-        after = {"training": 2_000, "testing": 1_000} if c4 else {"training": 1_000, "testing": 1_000}
+        after = {"training": 2_000 if c4 else 1_000, "testing": config.proposals}
         self.proposals = RegionProposalNetwork(anchors, head, 0.7, 0.3, 256, 0.5, before, after, 0.7)
         self.heads = RoIHeads(*heads[:3], 0.5, 0.5, config.regions, 0.25, None, 0.05, 0.5, 100, *heads[3:])
         if not tuned:

@@ -48,3 +48,4 @@ class DetectorSettings(Settings):
     anchor: int = Field(default=32, ge=1)  # side of the smallest of five anchors in pixels, each twice the last
     width: int = Field(default=256, ge=8)  # fpn: channels of the pyramid; the box head has four times as many
     regions: int = Field(default=512, ge=1)  # of an image, that the box head is trained on
+    proposals: int = Field(default=1000, ge=1)  # of an image in tests: each is classified

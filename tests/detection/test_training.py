@@ -101,6 +101,28 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
     assert end.value.code == 2 and "is of a detector" in error
 
 
+def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys):
+    run = toy_run("a")
+    options = ["--checkpoint", str(train(run)), "--out", str(tmp_path / "test"), "--device", "cpu"]
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vidssl", "test", *map(str, arguments), *options])
+        main()
+
+    command(run.evaluate.list)
+    assert "box_AP50" in capsys.readouterr().out
+    tested, trained = (json.loads((tmp_path / n / "results.json").read_text()) for n in ("test", "a"))
+    assert tested["numbers"] == trained["numbers"] and tested["checkpoint"]["step"] == 6
+    for arguments, message in (
+        ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
+        ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),
+    ):
+        with pytest.raises(SystemExit):
+            command(*arguments)
+        error = capsys.readouterr().err
+        assert message in error and error.count("error:") == 1
+
+
 def train_one_of(path, overrides, until):
     """Train in one of several processes; return all weights."""
     content = torch.load(train(load_run(path, overrides), until), weights_only=True)

@@ -1,6 +1,7 @@
 """The command `doctor`: which optional parts of vidssl work on this machine."""
 
 import argparse
+from importlib import metadata
 from typing import Any
 
 import av
@@ -8,6 +9,7 @@ import cv2
 import torch
 
 from vidssl.commands.arguments import print_results
+from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.tracking.proposals import selective_search
@@ -53,6 +55,11 @@ def _selective_search() -> str:
     return f"opencv {cv2.__version__} with ximgproc"
 
 
+def _detection() -> str:
+    check_pycocotools()
+    return f"pycocotools {metadata.version('pycocotools')}"
+
+
 _VERSIONS = {
     "training on a GPU": _gpu,
     "bfloat16 on the CPU": _bfloat16,
@@ -60,4 +67,5 @@ _VERSIONS = {
     "decoding with decord": lambda: f"decord {backend_version('decord')}",
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",
     "selective search": _selective_search,
+    "object detection": _detection,
 }

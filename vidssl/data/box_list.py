@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,12 @@ class BoxList(VideoList):
             **{name: getattr(self, name)[rows] for name in columns},
         )
 
-    @property
+    @cached_property  # each checkpoint has it
     def fingerprint(self) -> str:
         """Hash of the names of images and classes and of all objects."""
-        digest = hashlib.sha256("\n".join([*self.names, "", *self.classes, "", *(self.outlines or ())]).encode())
+        digest = hashlib.sha256("\n".join([*self.names, "", *self.classes]).encode())
+        for outline in self.outlines or ():
+            digest.update(outline.encode())
         for column in (self.sizes, self.ends, self.boxes, self.categories, self.crowd, self.difficult):
             digest.update(column.tobytes())
         return digest.hexdigest()

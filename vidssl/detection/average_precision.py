@@ -116,7 +116,8 @@ def _hits(found: Sequence[Detections], boxes: BoxList, label: int) -> NDArray[np
     taken: set[int] = set()
     hits = []
     for _, image, box in rows:
-        objects = np.arange(len(boxes.boxes))[boxes.rows_of(image)]
+        own = boxes.rows_of(image)
+        objects = np.arange(own.start, own.stop)
         objects = objects[boxes.categories[objects] == label]
         overlaps = overlap(box, boxes.boxes[objects])
         best = int(objects[overlaps.argmax()]) if len(objects) else -1

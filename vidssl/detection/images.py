@@ -79,7 +79,8 @@ class BoxDataset:
         rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
         image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
         mirrored = bool(random.random() < self.flip)
-        rows = np.arange(*self.boxes.rows_of(index).indices(len(self.boxes.boxes))[:2])
+        own = self.boxes.rows_of(index)
+        rows = np.arange(own.start, own.stop)
         rows = rows[~self.boxes.crowd[rows]]
         scale = np.array([new_width / width, new_height / height] * 2, np.float32)
         found = np.clip(self.boxes.boxes[rows] * scale, 0, [new_width, new_height] * 2)

@@ -23,6 +23,8 @@ from vidssl.models.backbones import Backbone
 class DetectionTraining(Training[DetectionRun]):
     """The training of a detector on images with boxes."""
 
+    samples = "images"
+
     def read_list(self) -> BoxList:
         """Read the lists of boxes; images without an object are not trained on, as in Detectron2."""
         check_pycocotools()

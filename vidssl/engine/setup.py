@@ -95,7 +95,7 @@ class Training(Generic[RunType]):
 
         distributed.on_main(open_log)  # the other processes have no log
 
-    views = 1  # of each sample of a batch
+    samples, views = "videos", 1  # what batches consist of, and the views of each
 
     def read_list(self) -> VideoList:
         """Read the list to train on, and check what the run is evaluated with: before hours of training."""
@@ -164,8 +164,8 @@ class Training(Generic[RunType]):
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
         _log.info(
             f"{self.describe()} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
-            f"videos of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} videos x "
-            f"{self.views} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
+            f"{self.samples} of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} "
+            f"{self.samples} x {self.views} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
         )
 
 

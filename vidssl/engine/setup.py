@@ -165,7 +165,8 @@ class Training(Generic[RunType]):
         _log.info(
             f"{self.describe()} on {run.backbone.name} ({millions:.1f} M parameters), {len(self.videos.records)} "
             f"{self.samples} of {self.videos.path}; steps {self.state.step}-{self.steps} of {run.batch_size} "
-            f"{self.samples} x {self.views} views; {where}, {run.precision}, batch norm {self.norm}; output {run.output}"
+            f"{self.samples} x {self.views} views; {where}, {run.precision}, batch norm {self.norm}; output "
+            f"{run.output}"
         )
 
 

@@ -230,6 +230,10 @@ def _add_official(commands: Any) -> None:
     parser.add_argument("--test", type=Path, required=True, metavar="JSON", help="official validation list")
     parser.add_argument("--labels", type=Path, required=True, metavar="JSON", help="class names and numbers")
     _add_shared(parser)
+    summary = "Pascal VOC with several labels a row: train.csv, test.csv"
+    option = _add(commands, "voc-classes", summary, root="folder of a year, such as VOCdevkit/VOC2007").add_argument
+    option("--train", default="trainval", metavar="SPLIT", help="split of the training list (default trainval)")
+    option("--test", default="test", metavar="SPLIT", help="split of the test list (default test)")
     summary = "TrackingNet, without labels: train.csv, test.csv if TEST exists"
     parser = _add(commands, "trackingnet", summary, root="folder with TRAIN_0 and so on")
     parser.add_argument("--chunks", nargs="+", type=int, metavar="N", help="training chunks (default all)")
@@ -251,6 +255,8 @@ def _add_others(commands: Any) -> None:
     option("--root", type=Path, required=True, help="folder where torchvision stores the set")
     option("--download", action="store_true", help="let torchvision download the set")
     option("--images", type=Path, help="folder for the images (default OUT/images)")
+    text = "splits of the set that make the training list, such as trainval, or train val (default train)"
+    option("--train-split", nargs="+", default=["train"], metavar="SPLIT", help=text)
     option = _add(commands, "chunks", "a list again, with spans of consecutive frames that are far apart").add_argument
     option("videos", type=Path, metavar="list", help="list of videos")
     option("--chunks", type=at_least(1), default=4, help="chunks of each video (default 4)")

@@ -9,6 +9,7 @@ from vidssl.prepare.torchvision_images import prepare_torchvision
 from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
+from vidssl.prepare.voc_classes import prepare_voc_classes
 
 __all__ = [
     "FORMS",
@@ -21,4 +22,5 @@ __all__ = [
     "prepare_torchvision",
     "prepare_trackingnet",
     "prepare_ucf101",
+    "prepare_voc_classes",
 ]

@@ -67,6 +67,16 @@ def extract(parser: ArgumentParser) -> None:
     option("--merge", action="store_true", help="write --out from its parts")
 
 
+def export(parser: ArgumentParser) -> None:
+    """Write the backbone of a checkpoint for another project."""
+    option = parser.add_argument
+    option("checkpoint", metavar="CHECKPOINT", help="checkpoint of vidssl, or file of save_backbone; a 2D ResNet")
+    option("--to", choices=("detectron2",), required=True, help="the project")
+    option("--out", type=Path, required=True, help="file to write, *.pkl for detectron2")
+    option("--trust-checkpoint", action="store_true", help="load pickled objects; such a file can run any code")
+    add_output_options(parser)
+
+
 def track(parser: ArgumentParser) -> None:
     """Track the regions of the videos of a list; exit with 1 if some cannot be read."""
     option = parser.add_argument
@@ -280,7 +290,7 @@ def _add_others(commands: Any) -> None:
 COMMANDS = {
     add_options.__name__: add_options
     for add_options in (
-        *(prepare, train, test, retrieval, extract, track, analyze),
+        *(prepare, train, test, retrieval, extract, export, track, analyze),
         *(check, shrink, compare, launch, doctor, schema),
     )
 }

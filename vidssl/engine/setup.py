@@ -3,6 +3,7 @@
 import logging
 import os
 from contextlib import ExitStack
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
-from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.engine.periodic_evaluation import Monitor, encode_list
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.resume import only_run_in, resume, save, seed_process
 from vidssl.errors import CheckpointError, ConfigError, DataError, PeerError
@@ -88,6 +89,11 @@ class Training:
             self._log_banner()
 
         distributed.on_main(open_log)  # the other processes have no log
+
+    def begin(self) -> None:
+        """Let the method of a fresh run encode the training videos, if it needs that before the first step."""
+        if self.state.step == 0:
+            self.method.begin(partial(encode_list, self.run, self.videos, self.device, self.request))
 
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""

@@ -36,6 +36,7 @@ def train(run: Run, until: int | None = None) -> Path:
         method, optimizer, state = t.method, t.optimizer, t.state
         feed: Feed | None = None
         try:
+            t.begin()
             # A resumed run may have been stopped between a step and its evaluation.
             _evaluate_if_due(t)
             _save_if_due(t)

@@ -14,7 +14,7 @@ from vidssl.commands.arguments import parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.commands.test import protocol_choices
 from vidssl.commands.track import tracker_settings
-from vidssl.config import bind, choice
+from vidssl.config import bind
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run
 from vidssl.errors import ConfigError
@@ -48,7 +48,7 @@ PARTS = {
 }
 CONFIG = re.compile(r"(?:configs|examples)/[\w/.-]+\.yaml")
 SETTING = re.compile(r"[a-z_]+(?:\.\w+)*=.+", re.DOTALL)
-COMMAND = re.compile(r"(?:^|\s)(?:vidssl|python benchmarks/\w+\.py) .*")
+COMMAND = re.compile(r"(?:^|\s)(?:vidssl|python (?:benchmarks|examples)/\w+\.py) .*")
 CHECKPOINT = re.compile(r"output/[^\s$'`]+/checkpoints/last\.pt")
 
 
@@ -140,13 +140,15 @@ def check_protocols(words):
 def check_command(words):
     """Parse a command and bind what it names; returns whether that is a config."""
     assert (ROOT / words[1]).exists() if words[0] == "python" else words[1] in COMMANDS
-    if words[0] == "python":
+    if words[:2] == ["python", "benchmarks/study.py"]:
         study, *options = words[2:]
-        assert words[1] == "benchmarks/study.py" and study_of(study) is not None
+        assert study_of(study) is not None
         named = options[options.index("--cfg") + 1] if "--cfg" in options else None
         assert {"--lists", "--out"} <= {*options}
         bind_config(study, [word for word in options if SETTING.fullmatch(word)], named)
         return True
+    if words[0] == "python":
+        return False
     parsed = parsed_command(words)
     if getattr(parsed, "protocol", None):
         check_protocols(parsed.protocol)
@@ -257,6 +259,8 @@ def test_other_pages_lead_here(name):
 
 # The checks themselves --------------------------------------------------------------------------------------
 
+STUDY = "configs/studies/sce_video/lambda.yaml"
+
 
 @pytest.mark.parametrize(
     "cell",
@@ -274,7 +278,9 @@ def test_other_pages_lead_here(name):
         "`vidssl teach --cfg configs/toy/sce.yaml`",
         "`vidssl retrieval --checkpoint C --out O`",
         "`python benchmarks/study.py configs/toy/sce.yaml --lists L --out O`",
-        "`python benchmarks/study.py configs/studies/sce_images/lambda.yaml --cfg configs/toy/byol.yaml --lists L --out O`",
+        f"`python benchmarks/study.py {STUDY} --cfg configs/toy/byol.yaml --lists L --out O`",
+        f"`python benchmarks/study.py {STUDY} --lists L`",
+        f"`{STUDY}` `method.queue=0`",
     ],
 )
 def test_a_cell_that_does_not_bind_is_found(cell):

@@ -49,6 +49,7 @@ setup(
     ],
     extras_require={
         "torchcodec": ["torchcodec"],
+        "detection": ["pycocotools"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
         "slurm": ["submitit"],
         "dev": [
@@ -61,6 +62,7 @@ setup(
             "types-tqdm",
             "torchcodec",
             "submitit",
+            "pycocotools",
         ],
     },
 )

@@ -12,6 +12,7 @@ LAYERS = (
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},
+    {"detection"},
     {"engine"},
     {"commands"},
     {"tools", "datasets", "benchmarks", "examples", "__main__"},

@@ -14,7 +14,7 @@ import vidssl
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, bind_run, choose_device
+from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
 from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips
@@ -134,7 +134,7 @@ def load_subject(options: LoadOptions) -> Subject:
         return _load_by_config(options, device)
     if options.cfg is not None or options.overrides:
         raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
-    run = bind_run(content["config"], f"config of {path}")
+    run = require_videos(bind_run(content["config"], f"config of {path}"), str(path))
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
@@ -165,7 +165,7 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
     if any("{split}" in text for text in options.overrides):
         raise ConfigError("the settings contain {split}; name the splits or seeds: --splits 1 2 3")
     # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
-    run = bind_run(read(options.cfg, options.overrides), str(options.cfg))
+    run = require_videos(bind_run(read(options.cfg, options.overrides), str(options.cfg)), str(options.cfg))
     torch.manual_seed(run.seed)
     backbone = build(BACKBONES, run.backbone)
     origin: Tree = {"path": path, "seed": run.seed}

@@ -248,6 +248,8 @@ def _add_official(commands: Any) -> None:
     parser = _add(commands, "trackingnet", summary, root="folder with TRAIN_0 and so on")
     parser.add_argument("--chunks", nargs="+", type=int, metavar="N", help="training chunks (default all)")
     _add_shared(parser, fps=30.0)
+    _add(commands, "voc", "Pascal VOC, with boxes: a JSON list for each split", "VOCdevkit, or one folder of it")
+    _add(commands, "coco", "COCO, with boxes and outlines: a JSON list for each set", "folder with annotations/")
     parser = _add(commands, "list", "a list of SlowFast, pytorchvideo or mmaction2: NAME.csv")
     parser.add_argument("videos", type=Path, metavar="list", help="list of another project")
     parser.add_argument("--form", required=True, help="slowfast, mmaction2 or mmaction2_rawframes")

@@ -11,10 +11,10 @@ from vidssl.commands.results import Results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.engine import train as engine
-from vidssl.engine.config_schema import Run, choose_device, load_run
+from vidssl.engine.clip_training import training_list
+from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
-from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_disjoint
 from vidssl.methods import METHODS
@@ -35,7 +35,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
 
     Returns the results, as of `over_splits`, and the file that they are in.
     """
-    runs = {split: load_run(cfg, overrides, split) for split in splits}
+    runs = {split: require_videos(load_run(cfg, overrides, split), str(cfg)) for split in splits}
     first = runs[splits[0]]
     if first.evaluate.query is None:
         raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")

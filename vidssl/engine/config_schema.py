@@ -13,6 +13,7 @@ from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
+from vidssl.detection import DetectionData, DetectionEvaluate, DetectorSettings
 from vidssl.engine.optim import OptimizerConfig
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.evaluation.protocols import PROTOCOLS
@@ -135,8 +136,8 @@ class TrackFiles(Settings):
         return self
 
 
-class Run(Settings):
-    """A run. `schema` adds the types of all fields `Any`: what they choose by name is registered by plug-ins too."""
+class RunSettings(Settings):
+    """What the configs of all runs have. Fields of type `Any` get theirs from the registries, see `schema`."""
 
     imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
     output: str
@@ -144,38 +145,58 @@ class Run(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["float32", "bfloat16"] = "float32"
     deterministic: bool = False  # bit-exact on a GPU too; slower
-    compile: bool = False  # torch.compile of the backbone and the target backbone
     sync_bn: SyncBN = "auto"  # batch norm with several processes, see `set_batch_norm`
     verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of the state of all processes
     epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
     steps: int | None = Field(default=None, ge=1)
     init: Initial | None = None  # file of initial weights of the backbone
-    tracks: TrackFiles | None = None  # None: no patch pairs
     batch_size: int = Field(ge=1)  # global
     micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: no gradient accumulation
-    data: Data
     backbone: Any
-    method: Any
     optimizer: OptimizerConfig
-    evaluate: Evaluate = Evaluate()
     checkpoint: Checkpoints = Checkpoints()
     log_every: int = Field(default=10, ge=1)  # steps
 
     @model_validator(mode="after")
-    def _is_consistent(self) -> "Run":
+    def _has_length(self) -> "RunSettings":
         if (self.epochs is None) == (self.steps is None):
             raise ValueError("set exactly one of epochs and steps")
-        check_short_side(self.test_size, self.evaluate.short_side)
         return self
 
     def total_steps(self, samples_per_epoch: int) -> int:
         """Length of the run in optimizer steps."""
         return self.steps or max(1, round((self.epochs or 0) * samples_per_epoch / self.batch_size))
 
+
+class Run(RunSettings):
+    """A run of a method on videos. `schema` adds what plug-ins register."""
+
+    compile: bool = False  # torch.compile of the backbone and the target backbone
+    tracks: TrackFiles | None = None  # None: no patch pairs
+    data: Data
+    method: Any
+    evaluate: Evaluate = Evaluate()
+
+    @model_validator(mode="after")
+    def _is_consistent(self) -> "Run":
+        check_short_side(self.test_size, self.evaluate.short_side)
+        return self
+
     @property
     def test_size(self) -> int:
         """Side of the crops for evaluation, in pixels."""
         return int(self.evaluate.size or self.data.views[0].size)
+
+
+class DetectionRun(RunSettings):
+    """A run of a detector on images with boxes: the config has `detector` instead of `method`."""
+
+    data: DetectionData
+    detector: DetectorSettings
+    evaluate: DetectionEvaluate = DetectionEvaluate()
+
+
+AnyRun = Run | DetectionRun
 
 
 def schema() -> type[Run]:
@@ -189,7 +210,13 @@ def schema() -> type[Run]:
     return create_model("Run", __base__=Run, evaluate=(evaluate, evaluate()), **parts)
 
 
-def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> Run:
+def detection_schema() -> type[DetectionRun]:
+    """Make the type of a detection run, with all backbones registered so far."""
+    parts: Any = {"backbone": (choice(BACKBONES), ...)}
+    return create_model("DetectionRun", __base__=DetectionRun, **parts)
+
+
+def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> AnyRun:
     """Read a config file with overrides and bind it.
 
     With `split` that number replaces `{split}`, which `data` or `seed` must contain, and the output becomes
@@ -223,10 +250,20 @@ def fill_split(value: Any, split: int) -> Any:
     return type(value)(str(value).replace("{split}", str(split))) if isinstance(value, str | Path) else value
 
 
-def bind_run(tree: Tree, source: str) -> Run:
+def bind_run(tree: Tree, source: str) -> AnyRun:
     """Bind plain data to the schema of a run, after importing the modules of `imports`."""
     import_modules(tree.get("imports") or (), f"{source}: imports")
-    return bind(schema(), tree, source)
+    return bind(detection_schema(), tree, source) if "detector" in tree else bind(schema(), tree, source)
+
+
+def require_videos(run: AnyRun, source: str) -> Run:
+    """Return a run of a method on videos; a ConfigError if it is one of a detector."""
+    if isinstance(run, DetectionRun):
+        raise ConfigError(
+            f"{source} is of a detector: it works with vidssl train, without --splits, and its backbone with init and "
+            "vidssl.load_backbone"
+        )
+    return run
 
 
 def import_modules(names: Sequence[Any], source: str) -> None:

@@ -18,7 +18,7 @@ from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.config_schema import Run, bind_run
+from vidssl.engine.config_schema import AnyRun, Run, bind_run
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
@@ -45,10 +45,12 @@ class RunState:
     data: Tree  # the training files, as `identify` describes them
 
 
-def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
+def save(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer, state: RunState) -> None:
     """Write a checkpoint with the state of all processes; called on all, the main one writes."""
     on_gpu = {"cuda": torch.cuda.get_rng_state()} if _on_gpu(method) else {}
     all_rng = distributed.gather_objects({"cpu": torch.get_rng_state(), **on_gpu})
+
+    decoder: dict[str, str] = {run.data.backend: backend_version(run.data.backend)} if isinstance(run, Run) else {}
 
     def write() -> None:
         content = {
@@ -62,7 +64,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
                 "vidssl": vidssl.__version__,
                 "torch": str(torch.__version__),  # a TorchVersion is not plain data
                 "python": platform.python_version(),
-                run.data.backend: backend_version(run.data.backend),
+                **decoder,
             },
             "fingerprint": videos.fingerprint,
             "classes": list(videos.classes),
@@ -72,7 +74,7 @@ def save(run: Run, videos: VideoList, method: Method, optimizer: Optimizer, stat
     distributed.on_main(write)
 
 
-def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) -> RunState:
+def resume(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer) -> RunState:
     """Load the newest valid checkpoint of the output folder into method and optimizer, the same on all processes.
 
     If the files of the list have changed, for example under another `data.root`, the run continues with a warning.
@@ -98,13 +100,13 @@ def resume(run: Run, videos: VideoList, method: Method, optimizer: Optimizer) ->
     return RunState(step, content["evaluated"], content["broken"], data)
 
 
-def seed_process(run: Run, step: int = 0) -> None:
+def seed_process(run: AnyRun, step: int = 0) -> None:
     """Seed torch differently on each process, for dropout; the random numbers of the data do not depend on it."""
     if distributed.rank() or step:
         torch.manual_seed(int(generator(run.seed, step, distributed.rank()).integers(2**62)))
 
 
-def _restore_rng(run: Run, content: Tree, path: Path, on_gpu: bool) -> None:
+def _restore_rng(run: AnyRun, content: Tree, path: Path, on_gpu: bool) -> None:
     """Restore torch's random state; with another number or kind of processes there is none to restore."""
     states = content["rng"]
     before, now = _processes(len(states), "cuda" in states[0]), _processes(distributed.world(), on_gpu)
@@ -126,7 +128,7 @@ def _on_gpu(method: Method) -> bool:
     return next(method.parameters()).device.type == "cuda"
 
 
-def _check_processes_agree(run: Run, videos: VideoList) -> None:
+def _check_processes_agree(run: AnyRun, videos: VideoList) -> None:
     own = (run.model_dump(mode="json"), videos.fingerprint)
     for number, (config, fingerprint) in enumerate(distributed.gather_objects(own)):
         rank = distributed.rank()
@@ -139,7 +141,7 @@ def _check_processes_agree(run: Run, videos: VideoList) -> None:
             raise ConfigError(f"{videos.path} differs between processes {number} and {rank}: use the same list")
 
 
-def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
+def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
     before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
@@ -154,7 +156,7 @@ def _check_same_run(content: Tree, run: Run, videos: VideoList) -> Tree:
     return content
 
 
-def _changes(before: Tree, run: Run) -> list[str]:
+def _changes(before: Tree, run: AnyRun) -> list[str]:
     """List the settings that differ but may not: `optimizer.lr 0.1, now 0.2`."""
     return [
         f"{name} {json.dumps(a)}, now {json.dumps(b)}"

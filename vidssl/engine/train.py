@@ -11,7 +11,8 @@ from vidssl import distributed
 from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.batch_feed import Feed
-from vidssl.engine.config_schema import Run
+from vidssl.engine.clip_training import ClipTraining
+from vidssl.engine.config_schema import AnyRun, DetectionRun, Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
@@ -19,9 +20,10 @@ from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
+AnyTraining = Training[Run] | Training[DetectionRun]
 
 
-def train(run: Run, until: int | None = None) -> Path:
+def train(run: AnyRun, until: int | None = None) -> Path:
     """Train to the end of the run, or `until` a step, from the newest checkpoint on; return the path of the last one.
 
     Under torchrun or srun this is one of several processes: each trains on its slice of every batch, the main one
@@ -32,7 +34,7 @@ def train(run: Run, until: int | None = None) -> Path:
         Interrupted: SIGTERM, SIGUSR1 or SIGINT stopped the run; it is saved.
     """
     with ExitStack() as stack, ExitStack() as feeds:
-        t = Training(run, until, stack)
+        t = _set_up(run, until, stack)
         method, optimizer, state = t.method, t.optimizer, t.state
         feed: Feed | None = None
         try:
@@ -41,7 +43,7 @@ def train(run: Run, until: int | None = None) -> Path:
             _evaluate_if_due(t)
             _save_if_due(t)
             while state.step < t.stop:
-                if feed is None or t.tracks.due(state.step):
+                if feed is None or t.tracking_is_due():
                     feed = _next_feed(t, feeds)
 
                 # Batches, loss and backward. The schedules depend on the fraction of the run before this step.
@@ -84,24 +86,32 @@ def train(run: Run, until: int | None = None) -> Path:
     return Path(run.output) / "checkpoints" / "last.pt"
 
 
-def _next_feed(t: Training, feeds: ExitStack) -> Feed:
+def _set_up(run: AnyRun, until: int | None, stack: ExitStack) -> AnyTraining:
+    if isinstance(run, Run):
+        return ClipTraining(run, until, stack)
+    from vidssl.engine.detection import DetectionTraining  # imports torchvision's detectors, which is slow
+
+    return DetectionTraining(run, until, stack)
+
+
+def _next_feed(t: AnyTraining, feeds: ExitStack) -> Feed:
     """Start the loader at the current step, after tracking the videos again if that is due."""
     feeds.close()  # ends the workers of the previous feed
-    if t.tracks.due(t.state.step):
+    if t.tracking_is_due():
         t.save(required=False)  # if tracking fails, the trained steps must not be lost
-        t.tracks.make(t.state.step, t.method, t.device, t.request)
+        t.track()
     feed = t.new_feed()
     feeds.callback(feed.close)
     return feed
 
 
-def _evaluate_if_due(t: Training) -> None:
+def _evaluate_if_due(t: AnyTraining) -> None:
     """Evaluate the network after every `evaluate.every` steps and the last one, once."""
-    step, every = t.state.step, t.run.evaluate.every
-    if t.monitor is None or every is None or (step % every and step != t.steps) or t.state.evaluated == step:
+    step = t.state.step
+    if t.state.evaluated == step or not t.evaluation_is_due():
         return
     try:
-        numbers = t.monitor.measure(t.run, t.method, t.device, t.request)
+        numbers = t.measure()
     except VidsslError:
         t.save()  # a video that cannot be decoded must not cost the trained steps
         raise
@@ -110,13 +120,13 @@ def _evaluate_if_due(t: Training) -> None:
     t.state.evaluated = step
 
 
-def _save_if_due(t: Training) -> None:
+def _save_if_due(t: AnyTraining) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
         t.save(required=last)
 
 
-def _not_finite(t: Training, loss: Tensor, index: Tensor) -> TrainingError:
+def _not_finite(t: AnyTraining, loss: Tensor, index: Tensor) -> TrainingError:
     """Make the error for a NaN or infinite loss or gradient; write the videos of the step to a file."""
     step = t.state.step + 1
     per_process = distributed.gather_objects((loss.item(), index.tolist()))

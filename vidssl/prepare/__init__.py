@@ -1,5 +1,6 @@
-"""Data sets to video lists: one module for each data set or list format."""
+"""Data sets to lists: one module for each data set or list format."""
 
+from vidssl.prepare.coco import prepare_coco
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
@@ -9,11 +10,13 @@ from vidssl.prepare.torchvision_images import prepare_torchvision
 from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
+from vidssl.prepare.voc import prepare_voc
 from vidssl.prepare.voc_classes import prepare_voc_classes
 
 __all__ = [
     "FORMS",
     "prepare_chunks",
+    "prepare_coco",
     "prepare_folder",
     "prepare_hmdb51",
     "prepare_kinetics",
@@ -22,5 +25,6 @@ __all__ = [
     "prepare_torchvision",
     "prepare_trackingnet",
     "prepare_ucf101",
+    "prepare_voc",
     "prepare_voc_classes",
 ]

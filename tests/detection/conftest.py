@@ -1,0 +1,77 @@
+"""Drawn images with boxes and outlines, in the forms of VOC and COCO."""
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.engine.config_schema import load_run
+from vidssl.prepare import prepare_coco, prepare_voc
+from vidssl.randomness import generator
+
+TOY = Path(__file__).parents[2] / "configs" / "detection" / "toy.yaml"
+COLOURS = {"disc": (200, 40, 40), "square": (40, 60, 200)}  # RGB
+
+
+def _draw(folder):
+    """Draw eight images of 96x64 or 64x96 pixels, each with two objects that do not touch; write both forms."""
+    images, annotations, names = [], [], []
+    for number in range(8):
+        random = generator(0, number)
+        height, width = (64, 96) if number % 3 else (96, 64)
+        image = np.full((height, width, 3), 90, np.uint8) + random.integers(0, 30, (height, width, 1), np.uint8)
+        halves = [(0, 0), (0, 48)] if width > height else [(0, 0), (48, 0)]
+        objects = []
+        for kind, (top, left) in zip(random.permutation(list(COLOURS)).tolist(), halves, strict=True):
+            side = int(random.integers(20, 30))
+            y, x = top + int(random.integers(4, 14)), left + int(random.integers(4, 14))
+            angles = np.linspace(0, 2 * np.pi, 24, endpoint=False)
+            disc = np.stack([np.cos(angles), np.sin(angles)], axis=1) * side / 2 + (x + side / 2, y + side / 2)
+            square = np.array([(x, y), (x + side, y), (x + side, y + side), (x, y + side)], float)
+            outline = disc if kind == "disc" else square
+            cv2.fillPoly(image, [np.round(outline - 0.5).astype(np.int32)], COLOURS[kind])
+            objects.append((kind, (x, y, side, side), outline.ravel().tolist()))
+        name = f"{number:03d}"
+        names.append(name)
+        images.append({"id": number + 10, "file_name": f"{name}.png", "height": height, "width": width})
+        xml = f"<filename>{name}.png</filename><size><width>{width}</width><height>{height}</height></size>"
+        for kind, (x, y, w, h), outline in objects:
+            corners = zip(("xmin", "ymin", "xmax", "ymax"), (x + 1, y + 1, x + w, y + h), strict=True)
+            box = "".join(f"<{corner}>{value}</{corner}>" for corner, value in corners)
+            xml += f"<object><name>{kind}</name><difficult>0</difficult><bndbox>{box}</bndbox></object>"
+            row = {"bbox": [x, y, w, h], "area": w * h, "iscrowd": 0, "segmentation": [outline]}
+            at = {"id": len(annotations) + 1, "image_id": number + 10, "category_id": 7 if kind == "disc" else 3}
+            annotations.append(at | row)
+        for place in ("voc/JPEGImages", "coco/toy"):
+            (folder / place).mkdir(parents=True, exist_ok=True)
+            cv2.imwrite(str(folder / place / f"{name}.png"), image[:, :, ::-1])
+        (folder / "voc/Annotations").mkdir(exist_ok=True)
+        (folder / f"voc/Annotations/{name}.xml").write_text(f"<annotation>{xml}</annotation>")
+    (folder / "voc/ImageSets/Main").mkdir(parents=True)
+    (folder / "voc/ImageSets/Main/trainval.txt").write_text("\n".join(names) + "\n")
+    categories = [{"id": 3, "name": "square"}, {"id": 7, "name": "disc"}]
+    (folder / "coco/annotations").mkdir()
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "coco/annotations/instances_toy.json").write_text(json.dumps(content))
+    prepare_voc(folder / "voc", folder / "lists/voc")
+    prepare_coco(folder / "coco", folder / "lists/coco")
+
+
+@pytest.fixture(scope="session")
+def shapes(made_once):
+    """Folder of the drawn set: voc, coco and lists; not to be changed by a test."""
+    return made_once("shapes", _draw)
+
+
+@pytest.fixture
+def toy_run(shapes, tmp_path):
+    """Bind the toy config on the drawn set: `toy_run("a", "steps=3")` writes to tmp_path / "a"."""
+
+    def bind(output, *overrides, form="voc"):
+        path = shapes / "lists" / form / ("trainval.json" if form == "voc" else "toy.json")
+        where = [f"data.train={path}", f"evaluate.list={path}", f"output={tmp_path / output}", "device=cpu"]
+        return load_run(TOY, [*where, *overrides])
+
+    return bind

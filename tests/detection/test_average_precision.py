@@ -1,0 +1,138 @@
+"""Average precision against a formula written with loops, and against pycocotools."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pycocotools.coco import COCO
+from pycocotools.cocoeval import COCOeval
+
+from vidssl.data.box_list import read_boxes
+from vidssl.detection import average_precision
+from vidssl.detection.average_precision import (
+    Detections,
+    coco_average_precision,
+    precision_at_recalls,
+    voc_average_precision,
+)
+from vidssl.detection.measure import average_precisions
+from vidssl.randomness import generator
+
+
+@pytest.fixture(scope="module")
+def boxes(shapes):
+    return read_boxes([shapes / "lists/coco/toy.json"])
+
+
+def guesses(boxes, seed, wrong=3):
+    """Shifted objects, and some boxes at random, with random scores."""
+    found = []
+    for index in range(len(boxes.records)):
+        random, rows = generator(seed, index), boxes.rows_of(index)
+        shifted = boxes.boxes[rows] + random.normal(0, 2.5, (rows.stop - rows.start, 4))
+        low = random.uniform(0, 40, (wrong, 2))
+        everywhere = np.concatenate([low, low + random.uniform(10, 30, (wrong, 2))], axis=1)
+        labels = np.concatenate([boxes.categories[rows], random.integers(0, 2, wrong)])
+        corners = np.concatenate([shifted, everywhere]).astype(np.float32)
+        found.append(Detections(index, corners, labels, random.random(len(labels)).astype(np.float32)))
+    return found
+
+
+def loop(found, boxes, points):
+    """VOC's AP: recall and precision after each detection, the best first; the best precision from each recall on."""
+    values = []
+    for label in range(len(boxes.classes)):
+        rows = [
+            (s, one.index, b)
+            for one in found
+            for s, b, k in zip(one.scores, one.boxes, one.labels, strict=True)
+            if k == label
+        ]
+        taken, right, curve, count = set(), 0, [], 0
+        objects = [(n, i) for i in range(len(boxes.records)) for n in range(len(boxes.boxes))[boxes.rows_of(i)]]
+        objects = [(n, i) for n, i in objects if boxes.categories[n] == label]
+        total = sum(not boxes.difficult[n] for n, _ in objects)
+        for _, image, b in sorted(rows, key=lambda row: -row[0]):
+            best, which = 0.0, None
+            for n, i in objects:
+                o = boxes.boxes[n]
+                if i == image:
+                    w = min(b[2], o[2]) - max(b[0], o[0])
+                    h = min(b[3], o[3]) - max(b[1], o[1])
+                    both = max(w, 0) * max(h, 0)
+                    iou = both / ((b[2] - b[0]) * (b[3] - b[1]) + (o[2] - o[0]) * (o[3] - o[1]) - both)
+                    best, which = max((best, which), (iou, n), key=lambda pair: pair[0])
+            if best > 0.5 and boxes.difficult[which]:
+                continue
+            count += 1
+            if best > 0.5 and which not in taken:
+                taken.add(which)
+                right += 1
+            curve.append((right / total, right / count))
+        if points:
+            recalls = [n / (points - 1) for n in range(points)]
+            values.append(sum(max([p for r, p in curve if r >= at], default=0.0) for at in recalls) / points)
+        else:
+            area, before = 0.0, 0.0
+            for recall, _ in curve:
+                area += (recall - before) * max(p for r, p in curve if r >= recall)
+                before = recall
+            values.append(area)
+    return sum(values) / len(values)
+
+
+@pytest.mark.parametrize("points", [11, None])
+@pytest.mark.parametrize("seed", range(4))
+def test_voc_equals_the_loop(boxes, points, seed):
+    difficult = generator(seed, 1).random(len(boxes.boxes)) < 0.2
+    some = replace(boxes, difficult=difficult)
+    found = guesses(some, seed)
+    assert voc_average_precision(found, some, points) == pytest.approx(loop(found, some, points), abs=1e-12)
+    assert 0.1 < voc_average_precision(found, some, points) < 0.99
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_voc_equals_pycocotools_at_the_same_recalls(boxes, seed):
+    """At 11 recalls exactly, at many recalls the area; objects do not touch, so that both rules match alike."""
+    found = guesses(boxes, seed)
+    truth = COCO()
+    truth.dataset = average_precision._as_coco(boxes, "bbox")
+    truth.createIndex()
+    results = [row for one in found for row in average_precision._results(one, "bbox")]
+    for points, count, tolerance in ((11, 11, 1e-9), (None, 20_001, 1e-3)):
+        evaluation = COCOeval(truth, truth.loadRes(results), "bbox")
+        evaluation.params.recThrs = np.arange(count) / (count - 1)
+        evaluation.params.iouThrs = np.array([0.5])
+        evaluation.evaluate()
+        evaluation.accumulate()
+        precision = evaluation.eval["precision"][0, :, :, 0, -1]  # (recalls, classes)
+        assert voc_average_precision(found, boxes, points) == pytest.approx(float(precision.mean()), abs=tolerance)
+
+
+def perfect(boxes, keep=None):
+    rows = [boxes.rows_of(n) for n in range(len(boxes.records))]
+    return [
+        Detections(n, boxes.boxes[r], boxes.categories[r], np.full(len(boxes.boxes[r]), 0.9, np.float32))
+        for n, r in enumerate(rows)
+        if keep is None or n in keep
+    ]
+
+
+def test_perfect_detections_and_none(boxes):
+    numbers = average_precisions(perfect(boxes), boxes, masks=False)
+    assert numbers == pytest.approx(dict.fromkeys(numbers, 1.0)) and len(numbers) == 5
+    nothing = average_precisions([], boxes, masks=False)
+    assert set(nothing.values()) == {0.0}
+    assert coco_average_precision(perfect(boxes, {0, 1, 2, 3}), boxes, "bbox")["AP50"] == pytest.approx(0.505, abs=0.01)
+
+
+def test_difficult_objects_are_not_counted(boxes):
+    some = replace(boxes, difficult=np.arange(len(boxes.boxes)) < 4)  # those of images 0 and 1
+    for found in (perfect(some), perfect(some, set(range(2, 8)))):
+        numbers = average_precisions(found, some, masks=False)
+        assert numbers == pytest.approx(dict.fromkeys(numbers, 1.0))
+
+
+def test_a_second_detection_of_an_object_is_wrong():
+    assert precision_at_recalls(np.array([True, False, True]), 2, None) == pytest.approx((1 + 2 / 3) / 2)
+    assert precision_at_recalls(np.array([False, True]), 1, 11) == pytest.approx(0.5)

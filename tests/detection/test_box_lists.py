@@ -1,0 +1,110 @@
+"""Lists of boxes: `vidssl prepare voc` and `coco`, and what is read from them."""
+
+import json
+import shutil
+import sys
+
+import numpy as np
+import pytest
+
+from vidssl.commands import main
+from vidssl.data.box_list import read_boxes
+from vidssl.errors import DataError
+from vidssl.prepare import prepare_coco, prepare_voc
+from vidssl.prepare.voc import read_annotations
+
+
+def test_both_forms_have_the_same_objects(shapes):
+    voc = read_boxes([shapes / "lists/voc/trainval.json"])
+    coco = read_boxes([shapes / "lists/coco/toy.json"])
+    assert voc.classes == ("disc", "square") and coco.classes == ("square", "disc")
+    assert len(voc.records) == len(coco.records) == 8 and np.array_equal(voc.boxes, coco.boxes)
+    assert [voc.classes[n] for n in voc.categories] == [coco.classes[n] for n in coco.categories]
+    assert voc.outlines is None and coco.outlines is not None and voc.fingerprint != coco.fingerprint
+    assert voc.records[3].path == str(shapes / "voc/JPEGImages/003.png")
+
+
+def test_voc_counts_pixels_from_one_and_includes_the_far_edges(tmp_path):
+    box = "<bndbox><xmin>1</xmin><ymin>3</ymin><xmax>10</xmax><ymax>12.5</ymax></bndbox>"
+    objects = f"<object><name> cat </name>{box}</object><object><name>dog</name><difficult>1</difficult>{box}</object>"
+    (tmp_path / "a.xml").write_text(f"<annotation>{objects}</annotation>")
+    cat, dog = read_annotations(tmp_path / "a.xml")
+    assert cat == ("cat", (0, 2, 10, 12.5), False) and dog.difficult
+
+
+def test_years_are_lists_and_can_be_joined(shapes, tmp_path):
+    for year in ("VOC2007", "VOC2012"):
+        shutil.copytree(shapes / "voc", tmp_path / "kit" / year)
+    prepare_voc(tmp_path / "kit", tmp_path / "lists")
+    names = [tmp_path / f"lists/voc{year}_trainval.json" for year in (2007, 2012)]
+    one, both = read_boxes(names[:1]), read_boxes(names)
+    assert len(both.records) == 16 and np.array_equal(both.boxes, np.tile(one.boxes, (2, 1)))
+    assert both.records[8].path == str(tmp_path / "kit/VOC2012/JPEGImages/000.png")
+    assert np.array_equal(both.boxes[both.rows_of(9)], one.boxes[one.rows_of(1)])
+
+
+def change(shapes, tmp_path, edit):
+    content = json.loads((shapes / "lists/coco/toy.json").read_text())
+    edit(content)
+    (tmp_path / "list.json").write_text(json.dumps(content))
+    (tmp_path / "root.txt").write_text(f"{shapes}/coco\n")
+    return tmp_path / "list.json"
+
+
+def test_crowds_and_difficult_objects(shapes, tmp_path):
+    def edit(content):
+        rows = content["annotations"]
+        rows[0]["iscrowd"] = rows[1]["iscrowd"] = 1  # an image with nothing else
+        rows[2] |= {"iscrowd": 1, "difficult": 1}
+        rows[4]["bbox"][2] = 0  # no area
+
+    boxes = read_boxes([change(shapes, tmp_path, edit)])
+    assert boxes.crowd.sum() == 2 and boxes.difficult.sum() == 1 and len(boxes.boxes) == 15
+    kept = boxes.images_with_objects()
+    assert len(kept.records) == 7 and not kept.crowd.any() and kept.records[0].path.endswith("001.png")
+    assert kept.outlines[0] == boxes.outlines[2] and np.array_equal(kept.boxes[kept.rows_of(1)], boxes.boxes[4:5])
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: c.pop("images"), "is not a list of boxes (KeyError: 'images')"),
+        (lambda c: c["annotations"][3].update(image_id=99), "KeyError: 99"),
+        (lambda c: c["annotations"][3].update(bbox=[0, 0, float("nan"), 4]), "box of annotation 4 is not finite"),
+        (lambda c: c["images"][0].update(file_name="../x.png"), "leaves the root"),
+        (lambda c: c["images"].append(c["images"][0]), "two images or classes of one id"),
+        (lambda c: c.update(images=[], annotations=[]), "has no images"),
+    ],
+)
+def test_errors_are_one_line(shapes, tmp_path, edit, message):
+    with pytest.raises(DataError, match=r"^[^\n]*$") as error:
+        read_boxes([change(shapes, tmp_path, edit)])
+    assert message in str(error.value)
+
+
+def test_errors_of_prepare(shapes, tmp_path):
+    with pytest.raises(DataError, match="neither ImageSets"):
+        prepare_voc(tmp_path, tmp_path / "out")
+    with pytest.raises(DataError, match="no annotations/instances"):
+        prepare_coco(tmp_path, tmp_path / "out")
+    shutil.copytree(shapes / "voc", tmp_path / "voc")
+    (tmp_path / "voc/JPEGImages/005.png").unlink()
+    with pytest.raises(DataError, match=r"1 of 8 images are missing in .*JPEGImages/005.png"):
+        prepare_voc(tmp_path / "voc", tmp_path / "out")
+    (tmp_path / "voc/Annotations/005.xml").write_text("<annotation>")
+    with pytest.raises(DataError, match=r"005.xml is not an annotation of VOC"):
+        prepare_voc(tmp_path / "voc", tmp_path / "out")
+    shutil.copytree(shapes / "lists/voc", tmp_path / "lists")
+    with pytest.raises(DataError, match=r"root.txt belongs to other lists"):
+        prepare_coco(shapes / "coco", tmp_path / "lists")
+
+
+def test_the_command_on_a_real_set(real, tmp_path, monkeypatch, capsys):
+    source = real / "boxes" / "bccd"
+    if not source.is_dir():
+        pytest.skip("../shared/data has no boxes/bccd")
+    monkeypatch.setattr(sys, "argv", ["vidssl", "prepare", "voc", str(source), "--out", str(tmp_path)])
+    main()
+    assert "test: 72 images, 945 objects" in capsys.readouterr().out
+    boxes = read_boxes([tmp_path / "train.json", tmp_path / "val.json"])
+    assert boxes.classes == ("Platelets", "RBC", "WBC") and len(boxes.records) == 292 and len(boxes.boxes) == 3943

@@ -1,0 +1,154 @@
+"""Faster R-CNN and Mask R-CNN on a 2D backbone, of torchvision's parts.
+
+Shapes: B images, H x W pixels; C channels of a map; R regions.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection import faster_rcnn, mask_rcnn
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
+from torchvision.models.detection.roi_heads import RoIHeads
+from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
+from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
+from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
+
+from vidssl.detection.images import DetectionBatch, Target
+from vidssl.detection.settings import DetectorSettings
+from vidssl.errors import ConfigError
+from vidssl.losses import full_precision
+from vidssl.methods.base import Method
+from vidssl.models.backbones import Backbone
+from vidssl.models.batch_norms import batch_norms
+from vidssl.models.resnet2d import ResNet2D
+
+_STRIDE = 32  # images are padded to a multiple of it
+
+
+class Detector(Method):
+    """Faster R-CNN (Ren et al., 2015) or, with `masks`, Mask R-CNN (He et al., 2017), whose layers are all trained."""
+
+    def __init__(self, config: DetectorSettings, backbone: Backbone, classes: int) -> None:
+        if not isinstance(backbone, ResNet2D):
+            raise ConfigError(
+                f"a detector needs a 2D ResNet, got {type(backbone).__name__}: set backbone.name to resnet18 or "
+                "resnet50"
+            )
+        super().__init__(backbone)
+        self.config = config
+        sizes = [config.anchor * 2**n for n in range(5)]
+        tuned = config.batch_norm == "tuned"
+        c4 = config.name == "c4"
+        channels = _channels(backbone)
+        if c4:
+            anchors = AnchorGenerator((tuple(sizes),), ((0.5, 1.0, 2.0),))
+            # Detectron2's Res5ROIHeads and, in MoCo's protocol, their batch norm.
+            self.region_norm = nn.BatchNorm2d(channels[-1]) if tuned else nn.Identity()
+            heads = self._c4_heads(channels, classes + 1)
+        else:
+            anchors = AnchorGenerator(tuple((size,) for size in sizes), ((0.5, 1.0, 2.0),) * 5)
+            norm_layer = nn.BatchNorm2d if tuned else None
+            self.pyramid = FeaturePyramidNetwork(channels, config.width, LastLevelMaxPool(), norm_layer)
+            heads = self._fpn_heads(classes + 1)
+        head = RPNHead(channels[2] if c4 else config.width, anchors.num_anchors_per_location()[0])
+        # The numbers of proposals are Detectron2's: for c4 those of all scales, for fpn those of each level.
+        before = {"training": 12_000, "testing": 6_000} if c4 else {"training": 2_000, "testing": 1_000}
+        after = {"training": 2_000 if c4 else 1_000, "testing": config.proposals}
+        self.proposals = RegionProposalNetwork(anchors, head, 0.7, 0.3, 256, 0.5, before, after, 0.7)
+        self.heads = RoIHeads(*heads[:3], 0.5, 0.5, config.regions, 0.25, None, 0.05, 0.5, 100, *heads[3:])
+        if not tuned:
+            for norm in batch_norms(self):
+                norm.requires_grad_(False)
+
+    def _c4_heads(self, channels: list[int], classes: int) -> list[nn.Module]:
+        last = channels[-1]
+        box = [_align(["0"], 14), _FourthStage(self, pooled=True), faster_rcnn.FastRCNNPredictor(last, classes)]
+        if not self.config.masks:
+            return box
+        predictor = mask_rcnn.MaskRCNNPredictor(last, 256, classes)
+        return [*box, _align(["0"], 14), _FourthStage(self, pooled=False), predictor]
+
+    def _fpn_heads(self, classes: int) -> list[nn.Module]:
+        width, levels = self.config.width, ["0", "1", "2", "3"]
+        head = faster_rcnn.TwoMLPHead(width * 7**2, 4 * width)
+        box = [_align(levels, 7), head, faster_rcnn.FastRCNNPredictor(4 * width, classes)]
+        if not self.config.masks:
+            return box
+        mask_head = mask_rcnn.MaskRCNNHeads(width, (width,) * 4, 1)
+        return [*box, _align(levels, 14), mask_head, mask_rcnn.MaskRCNNPredictor(width, width, classes)]
+
+    def train(self, mode: bool = True) -> "Detector":
+        """Switch between training and test; frozen batch norms stay as in tests."""
+        super().train(mode)
+        if self.config.batch_norm == "frozen":
+            for norm in batch_norms(self):
+                norm.eval()
+        return self
+
+    def maps(self, padded: Tensor) -> dict[str, Tensor]:
+        """Compute the feature maps of normalised images (B, 3, H, W) that proposals and regions come from, by name."""
+        layers = ("layer3",) if self.config.name == "c4" else ("layer1", "layer2", "layer3", "layer4")
+        found = self.backbone.features(padded.unsqueeze(2), layers)
+        named = {str(n): maps.squeeze(2) for n, maps in enumerate(found)}
+        return named if self.config.name == "c4" else self.pyramid(named)
+
+    def encode_regions(self, x: Tensor) -> Tensor:
+        """Apply the fourth stage to regions (R, C, 14, 14) of the third: (R, C', 7, 7)."""
+        net: Any = self.backbone.net
+        maps: Tensor = self.region_norm(net.layer4(x))
+        return maps
+
+    def forward(self, batch: DetectionBatch) -> dict[str, Tensor]:  # type: ignore[override]
+        """Compute the losses of the proposals and of the heads, and their sum `loss`."""
+        images, maps = self._encode(batch)
+        with full_precision(batch.index.device):
+            maps = {name: x.float() for name, x in maps.items()}
+            targets = list(batch.targets)
+            proposals, losses = self.proposals(images, maps, targets)
+            _, more = self.heads(maps, proposals, images.image_sizes, targets)
+            losses |= more
+            return {"loss": torch.stack([*losses.values()]).sum(), **losses}
+
+    @torch.no_grad()
+    def detect(self, batch: DetectionBatch) -> list[Target]:
+        """Find at most 100 objects in each image: boxes (n, 4) xyxy in its pixels, labels (n,) from 1, scores (n,).
+
+        With `masks` also masks (n, 1, M, M), probabilities within each box.
+        """
+        images, maps = self._encode(batch)
+        with full_precision(batch.index.device):
+            maps = {name: x.float() for name, x in maps.items()}
+            proposals, _ = self.proposals(images, maps)
+            found: list[Target] = self.heads(maps, proposals, images.image_sizes)[0]
+        return found
+
+    def _encode(self, batch: DetectionBatch) -> tuple[ImageList, dict[str, Tensor]]:
+        sizes = [(image.shape[1], image.shape[2]) for image in batch.images]
+        height, width = (-(-max(side) // _STRIDE) * _STRIDE for side in zip(*sizes, strict=True))
+        padded = batch.images[0].new_zeros(len(sizes), 3, height, width)
+        for place, image in zip(padded, batch.images, strict=True):
+            place[:, : image.shape[1], : image.shape[2]] = image
+        return ImageList(padded, sizes), self.maps(padded)
+
+
+class _FourthStage(nn.Module):
+    """The head of c4: it shares the fourth stage with the backbone of the detector, where it is saved."""
+
+    def __init__(self, detector: Detector, pooled: bool) -> None:
+        super().__init__()
+        self._detector, self._pooled = (detector,), pooled  # a tuple: not a submodule
+
+    def forward(self, x: Tensor) -> Tensor:
+        maps = self._detector[0].encode_regions(x)
+        return maps.mean(dim=(2, 3)) if self._pooled else maps
+
+
+def _align(levels: list[str], size: int) -> MultiScaleRoIAlign:
+    return MultiScaleRoIAlign(levels, size, sampling_ratio=2)
+
+
+def _channels(backbone: ResNet2D) -> list[int]:
+    """Channels of the maps of the four stages."""
+    return [backbone.dim // 2**n for n in (3, 2, 1, 0)]

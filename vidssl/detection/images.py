@@ -1,0 +1,169 @@
+"""Images of any size with their objects: from a list to batches on the device.
+
+Shapes: B images, H x W pixels after resizing, n objects of an image.
+"""
+
+import json
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.data.box_list import BoxList
+from vidssl.detection.settings import ImageSettings
+from vidssl.errors import DataError
+from vidssl.randomness import generator
+from vidssl.types import Frames
+from vidssl.worker_pool import ItemGuard, ordered
+
+Target = dict[str, Tensor]
+_Arrays = tuple[Frames, dict[str, NDArray[Any]], int]
+
+
+@dataclass(frozen=True)
+class DetectionBatch:
+    """B images of any size, with their objects."""
+
+    images: tuple[Tensor, ...]  # (3, H, W) float, normalised
+    # For each image: boxes (n, 4) float32 xyxy, labels (n,) int64 from 1; and masks (n, H, W) uint8, if asked for.
+    targets: tuple[Target, ...]
+    index: Tensor  # (B,) int64, of the image in its list
+    replaced: tuple[tuple[str, str], ...] = ()  # always empty: an image that cannot be read is an error
+
+    def __post_init__(self) -> None:
+        if not len(self.images) == len(self.targets) == len(self.index):
+            raise ValueError(f"{len(self.images)} images, {len(self.targets)} targets, {len(self.index)} indices")
+        for image, target in zip(self.images, self.targets, strict=True):
+            objects = len(target["labels"])
+            masks = target.get("masks")
+            if image.ndim != 3 or target["boxes"].shape != (objects, 4):
+                raise ValueError(f"image {tuple(image.shape)}, {tuple(target['boxes'].shape)} boxes, {objects} labels")
+            if masks is not None and masks.shape != (objects, *image.shape[1:]):
+                raise ValueError(f"masks {tuple(masks.shape)} do not fit the image {tuple(image.shape)}")
+
+
+@dataclass(frozen=True)
+class BoxDataset:
+    """Reads, resizes and flips images of a list. The short side is drawn from `short_sides`, in pixels."""
+
+    boxes: BoxList
+    settings: ImageSettings
+    short_sides: Sequence[int]
+    flip: float = 0.0  # probability of a mirror image
+    masks: bool = False
+    seed: int = 0
+
+    def sample(self, epoch: int, index: int) -> _Arrays:
+        """Read image `index`: frames (H, W, 3) uint8 RGB, targets, index. Random choices depend on seed and key only.
+
+        Raises:
+            DataError: The image cannot be read, or has another size than in the list.
+        """
+        random = generator(self.seed, epoch, index, 0)
+        image = read_image(self.boxes.records[index].path)
+        height, width = self.boxes.sizes[index].tolist()
+        if image.shape[:2] != (height, width):
+            raise DataError(
+                f"{self.boxes.records[index].path} has {image.shape[1]}x{image.shape[0]} pixels, in {self.boxes.path} "
+                f"{width}x{height}: prepare the list again"
+            )
+        short = self.short_sides[int(random.integers(len(self.short_sides)))]
+        new_height, new_width = resized(height, width, short, self.settings.max_side)
+        rule = cv2.INTER_AREA if new_height < height else cv2.INTER_LINEAR
+        image = np.asarray(cv2.resize(image, (new_width, new_height), interpolation=rule), np.uint8)
+        mirrored = bool(random.random() < self.flip)
+        rows = np.arange(*self.boxes.rows_of(index).indices(len(self.boxes.boxes))[:2])
+        rows = rows[~self.boxes.crowd[rows]]
+        scale = np.array([new_width / width, new_height / height] * 2, np.float32)
+        found = np.clip(self.boxes.boxes[rows] * scale, 0, [new_width, new_height] * 2)
+        rows, found = rows[whole := (found[:, 2:] > found[:, :2]).all(axis=1)], found[whole]
+        targets: dict[str, NDArray[Any]] = {"labels": self.boxes.categories[rows] + 1}
+        if self.masks:
+            drawn = [outline_mask(self._outline(row), height, width, new_height, new_width) for row in rows.tolist()]
+            targets["masks"] = np.array(drawn, np.uint8).reshape(-1, new_height, new_width)
+        if mirrored:
+            image = np.ascontiguousarray(image[:, ::-1])
+            found[:, [0, 2]] = new_width - found[:, [2, 0]]
+            if self.masks:
+                targets["masks"] = np.ascontiguousarray(targets["masks"][:, :, ::-1])
+        return image, {"boxes": found.astype(np.float32), **targets}, index
+
+    def _outline(self, row: int) -> Any:
+        assert self.boxes.outlines is not None
+        return json.loads(self.boxes.outlines[row])
+
+
+def read_image(path: str) -> Frames:
+    """Decode an image file as (H, W, 3) uint8 RGB, not rotated by its EXIF tag; a DataError if that fails."""
+    try:
+        content = np.frombuffer(Path(path).read_bytes(), np.uint8)
+    except OSError as error:
+        raise DataError(f"cannot read image {path}: {error.strerror}; prepare the list again") from None
+    image = cv2.imdecode(content, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if len(content) else None
+    if image is None:
+        raise DataError(f"cannot decode image {path}: it is damaged or not an image; replace it")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)  # type: ignore[return-value]
+
+
+def resized(height: int, width: int, short: int, longest: int) -> tuple[int, int]:
+    """Height and width with a short side of `short` pixels, or less if the long side would exceed `longest`."""
+    scale = min(short / min(height, width), longest / max(height, width))
+    return max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def outline_mask(outline: Any, height: int, width: int, new_height: int, new_width: int) -> NDArray[np.uint8]:
+    """Draw COCO's segmentation of an object, polygons or run lengths, as a mask (new_height, new_width) of 0 and 1."""
+    from pycocotools import mask as coco_mask
+
+    if isinstance(outline, list):
+        scale = np.array([new_width / width, new_height / height])
+        polygons = [(np.reshape(polygon, (-1, 2)) * scale).ravel().tolist() for polygon in outline]
+        drawn = coco_mask.decode(coco_mask.frPyObjects(polygons, new_height, new_width))
+        return np.asarray(drawn.any(axis=2), np.uint8)
+    counts = outline if isinstance(outline["counts"], str) else coco_mask.frPyObjects(outline, height, width)
+    mask = np.ascontiguousarray(coco_mask.decode(counts))
+    return np.asarray(cv2.resize(mask, (new_width, new_height), interpolation=cv2.INTER_NEAREST), np.uint8)
+
+
+def batches(
+    dataset: BoxDataset, keys: Iterable[list[tuple[int, int]]], device: torch.device
+) -> Generator[DetectionBatch, None, None]:
+    """Yield the batches of (epoch, index) keys on a device, made by worker processes, in order."""
+    of, settings = dataset.boxes.records, dataset.settings
+    shift, scale = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (settings.mean, settings.std))
+
+    def failed(item: int, reason: str) -> None:
+        raise DataError(f"image {of[item].path}: {reason}; replace it")
+
+    made = ordered(
+        partial(_make, dataset),
+        keys,
+        settings.workers,
+        timeout=settings.timeout,
+        ahead=settings.prefetch,
+        on_failure=failed,
+    )
+    for samples in made:
+        images, targets, index = zip(*samples, strict=True)
+        yield DetectionBatch(
+            tuple((torch.from_numpy(x).to(device).permute(2, 0, 1).float() / 255 - shift) / scale for x in images),
+            tuple({name: torch.from_numpy(x).to(device) for name, x in target.items()} for target in targets),
+            torch.tensor(index, device=device),
+        )
+
+
+def _make(dataset: BoxDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[_Arrays]:
+    if dataset.settings.workers:
+        torch.set_num_threads(1)  # workers share the cores already
+    samples = []
+    for epoch, index in keys:
+        guard.at(index)
+        samples.append(dataset.sample(epoch, index))
+    return samples

@@ -1,0 +1,75 @@
+"""A detector's average precision on a list."""
+
+from collections.abc import Callable
+from itertools import chain
+
+import numpy as np
+import torch
+
+from vidssl import distributed
+from vidssl.data.box_list import BoxList
+from vidssl.detection.average_precision import Detections, coco_average_precision, voc_average_precision
+from vidssl.detection.detector import Detector
+from vidssl.detection.images import BoxDataset, DetectionBatch, Target, batches
+from vidssl.progress import progress
+
+
+def measure_detector(
+    detector: Detector, dataset: BoxDataset, batch_size: int, device: torch.device, check: Callable[[], None]
+) -> dict[str, float]:
+    """Detect the objects of all images of a list, divided among the processes, and return the average precisions.
+
+    `box_AP`, `box_AP50` and `box_AP75` are COCO's, with masks also `mask_AP` and so on; `voc_AP50` and `voc07_AP50` are
+    VOC's, by area and of 11 points. `check` is called for each batch, and may raise to stop.
+    """
+    boxes = dataset.boxes
+    mine = range(distributed.rank(), len(boxes.records), distributed.world())
+    keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
+    was, found = detector.training, []
+    detector.eval()
+    try:
+        made = batches(dataset, keys, device)
+        for batch in progress(made, title="detect", unit="batch", total=len(keys), leave=False):
+            check()
+            found += _in_files(batch, detector.detect(batch), boxes)
+    finally:
+        detector.train(was)
+    every = sorted(chain(*distributed.gather_objects(found)), key=lambda one: one.index)
+    return distributed.on_main(lambda: average_precisions(every, boxes, detector.config.masks))
+
+
+def average_precisions(found: list[Detections], boxes: BoxList, masks: bool) -> dict[str, float]:
+    """Compute the numbers of `measure_detector`."""
+    numbers = {f"box_{name}": value for name, value in coco_average_precision(found, boxes, "bbox").items()}
+    if masks:
+        numbers |= {f"mask_{name}": value for name, value in coco_average_precision(found, boxes, "segm").items()}
+    voc = {"voc_AP50": None, "voc07_AP50": 11}
+    return numbers | {name: voc_average_precision(found, boxes, points) for name, points in voc.items()}
+
+
+def _in_files(batch: DetectionBatch, found: list[Target], boxes: BoxList) -> list[Detections]:
+    """Convert detections to the pixels of the image files."""
+    made = []
+    for index, image, target in zip(batch.index.tolist(), batch.images, found, strict=True):
+        height, width = boxes.sizes[index].tolist()
+        scale = target["boxes"].new_tensor([width / image.shape[2], height / image.shape[1]] * 2)
+        corners = target["boxes"] * scale
+        made.append(
+            Detections(
+                index,
+                corners.cpu().numpy(),
+                target["labels"].cpu().numpy() - 1,
+                target["scores"].cpu().numpy(),
+                _run_lengths(target["masks"], corners, height, width) if "masks" in target else (),
+            )
+        )
+    return made
+
+
+def _run_lengths(masks: torch.Tensor, corners: torch.Tensor, height: int, width: int) -> tuple[dict[str, object], ...]:
+    """Paste masks (n, 1, M, M) into their boxes in an image, and encode them for pycocotools."""
+    from pycocotools import mask as coco_mask
+    from torchvision.models.detection.roi_heads import paste_masks_in_image
+
+    pasted = paste_masks_in_image(masks, corners, (height, width)) > 0.5
+    return tuple(coco_mask.encode(np.asfortranarray(one[0].cpu().numpy().astype(np.uint8))) for one in pasted)

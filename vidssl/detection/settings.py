@@ -1,0 +1,51 @@
+"""The settings of detection runs."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from vidssl.config import Settings
+
+
+class ImageSettings(Settings):
+    """How images are read, in training and in tests."""
+
+    root: str | None = None  # folder of the images; overrides root.txt of the lists
+    max_side: int = Field(default=1333, ge=32)  # pixels; images whose longer side would exceed it are made smaller
+    workers: int = Field(default=2, ge=0)
+    prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
+    timeout: float = Field(default=120.0, gt=0)  # seconds for one image; after a second timeout the run stops
+    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
+    std: tuple[float, ...] = (0.225,)
+
+
+class DetectionData(ImageSettings):
+    """Which images a detector is trained on."""
+
+    train: str | Annotated[tuple[str, ...], Field(min_length=1)]  # a list (JSON), or several of the same classes
+    # The short side of each image is drawn from these, pixels.
+    short_sides: Annotated[tuple[Annotated[int, Field(ge=32)], ...], Field(min_length=1)]
+    flip: float = Field(default=0.5, ge=0, le=1)  # probability of a mirror image
+
+
+class DetectionEvaluate(Settings):
+    """The list that a detector is tested on, at the end and with `every` also before."""
+
+    list: str | None = None  # JSON; None: no test
+    short_side: int = Field(default=800, ge=32)  # pixels
+    batch_size: int = Field(default=1, ge=1)  # images at a time, of each process
+    every: int | None = Field(default=None, ge=1)  # steps
+
+
+class DetectorSettings(Settings):
+    """Settings of a detector."""
+
+    # c4: proposals and regions from the third stage; the fourth encodes each region. fpn: a feature pyramid.
+    name: Literal["c4", "fpn"]
+    masks: bool = False  # also predict a mask of each object: the list needs outlines
+    # tuned: batch norms are trained, and new layers have them too (MoCo, section 4.2). frozen: they are constants.
+    batch_norm: Literal["tuned", "frozen"] = "tuned"
+    anchor: int = Field(default=32, ge=1)  # side of the smallest of five anchors in pixels, each twice the last
+    width: int = Field(default=256, ge=8)  # fpn: channels of the pyramid; the box head has four times as many
+    regions: int = Field(default=512, ge=1)  # of an image, that the box head is trained on
+    proposals: int = Field(default=1000, ge=1)  # of an image in tests: each is classified

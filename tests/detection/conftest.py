@@ -31,7 +31,8 @@ def _draw(folder):
             disc = np.stack([np.cos(angles), np.sin(angles)], axis=1) * side / 2 + (x + side / 2, y + side / 2)
             square = np.array([(x, y), (x + side, y), (x + side, y + side), (x, y + side)], float)
             outline = disc if kind == "disc" else square
-            cv2.fillPoly(image, [np.round(outline - 0.5).astype(np.int32)], COLOURS[kind])
+            ys, xs = np.mgrid[:height, :width] + 0.5 - np.array([y, x])[:, None, None] - side / 2
+            image[(np.hypot(xs, ys) if kind == "disc" else np.maximum(abs(xs), abs(ys))) < side / 2] = COLOURS[kind]
             objects.append((kind, (x, y, side, side), outline.ravel().tolist()))
         name = f"{number:03d}"
         names.append(name)

@@ -38,16 +38,17 @@ def guesses(boxes, seed, wrong=3):
     return found
 
 
+def _rows(found):
+    for one in found:
+        for score, box, label in zip(one.scores, one.boxes, one.labels, strict=True):
+            yield score, one.index, box, label
+
+
 def loop(found, boxes, points):
     """VOC's AP: recall and precision after each detection, the best first; the best precision from each recall on."""
     values = []
     for label in range(len(boxes.classes)):
-        rows = [
-            (s, one.index, b)
-            for one in found
-            for s, b, k in zip(one.scores, one.boxes, one.labels, strict=True)
-            if k == label
-        ]
+        rows = [(s, i, b) for s, i, b, k in _rows(found) if k == label]
         taken, right, curve, count = set(), 0, [], 0
         objects = [(n, i) for i in range(len(boxes.records)) for n in range(len(boxes.boxes))[boxes.rows_of(i)]]
         objects = [(n, i) for n, i in objects if boxes.categories[n] == label]

@@ -19,7 +19,7 @@ def build(name="fpn", **settings):
 def batch(masks=False, empty=False):
     torch.manual_seed(1)
     images = torch.randn(3, 64, 80), torch.randn(3, 50, 70)
-    boxes = [[[10.0, 10, 30, 34], [40, 20, 60, 50]], [] if empty else [[5, 5, 45, 40]]]
+    boxes = [[[10.0, 10, 30, 34], [40, 20, 60, 50]], [] if empty else [[5.0, 5, 45, 40]]]
     targets = []
     for image, corners in zip(images, boxes, strict=True):
         target = {"boxes": torch.tensor(corners).reshape(-1, 4)}
@@ -61,9 +61,8 @@ def test_losses_and_gradients(name, masks):
     assert not without and all(bool(torch.isfinite(p.grad).all()) for p in detector.parameters())
     found = detector.eval().detect(batch())
     assert len(found) == 2 and ("masks" in found[0]) == masks
-    assert all(
-        (one["boxes"] >= 0).all() and (one["boxes"][:, 2] <= w).all() for one, w in zip(found, (80, 70), strict=True)
-    )
+    for one, width in zip(found, (80, 70), strict=True):
+        assert (one["boxes"] >= 0).all() and (one["boxes"][:, 2] <= width).all()
 
 
 def test_padding_and_the_other_images_do_not_change_detections():
@@ -92,5 +91,5 @@ def test_the_fourth_stage_is_saved_once():
 
 
 def test_the_backbone_must_be_2d():
-    with pytest.raises(ConfigError, match=r"needs a 2D ResNet, got ResNet3D: set backbone.name"):
+    with pytest.raises(ConfigError, match=r"needs a 2D ResNet, got ResNet3D18: set backbone.name"):
         Detector(DetectorSettings(name="fpn"), build_backbone("resnet3d18", width=8), 2)

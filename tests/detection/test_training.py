@@ -1,7 +1,9 @@
 """Runs of detectors: training, resuming, evaluation, errors."""
 
 import json
+import runpy
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from vidssl.errors import CheckpointError, ConfigError, DataError
 from vidssl.prepare import prepare_voc
 
 ROOT = Path(__file__).parents[2]
+TOYS = runpy.run_path(str(ROOT / "tests" / "toys.py"))
+C4 = "{name: c4, anchor: 8, regions: 8, proposals: 16}"
 
 
 def losses(output):
@@ -23,14 +27,13 @@ def losses(output):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("setting", ["name=fpn", "name=c4", "masks=true"])
+@pytest.mark.parametrize("setting", ["detector.name=fpn", f"detector={C4}", "detector.masks=true"])
 def test_a_toy_learns_and_is_measured(toy_run, tmp_path, setting):
-    form = "coco" if setting == "masks=true" else "voc"
-    # Half the images, and little else to do than to learn them.
+    form = "coco" if "masks" in setting else "voc"
     rest = ["data.flip=0.0", "optimizer.lr=0.01", "steps=10", "checkpoint.every=10"]
-    train(toy_run("a", f"detector.{setting}", *rest, form=form))
+    train(toy_run("a", setting, *rest, form=form))
     values = losses(tmp_path / "a")
-    assert len(values) == 10 and sum(values[-3:]) < 0.8 * sum(values[:3])
+    assert len(values) == 10 and sum(values[-3:]) < 0.9 * sum(values[:3])
     results = json.loads((tmp_path / "a/results.json").read_text())
     kinds = ["box", "mask"] if form == "coco" else ["box"]
     names = {f"{kind}_{name}" for kind in kinds for name in ("AP", "AP50", "AP75")} | {"voc_AP50", "voc07_AP50"}
@@ -50,7 +53,7 @@ def test_resuming_is_exact(toy_run, tmp_path):
     assert torch.equal(straight["rng"][0]["cpu"], resumed["rng"][0]["cpu"]) and resumed["classes"] == ["disc", "square"]
     assert (tmp_path / "stopped/results.json").exists()
     again = load_run(tmp_path / "stopped/config.yaml")
-    assert again == bind_run(again.model_dump(mode="json"), "again")
+    assert again.model_dump() == bind_run(again.model_dump(mode="json"), "again").model_dump()
     with pytest.raises(CheckpointError, match=r"detector.anchor 8, now 16"):
         train(toy_run("stopped", "detector.anchor=16"))
 
@@ -87,8 +90,10 @@ def test_mistakes_are_found_before_training(toy_run, shapes, tmp_path):
 
 
 def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeypatch, capsys):
-    checkpoint = train(toy_run("a", "steps=1"))
-    monkeypatch.setattr(sys, "argv", ["vidssl", "test", "x.csv", "--checkpoint", str(checkpoint), "--out", "x"])
+    videos = tmp_path / "videos.csv"
+    videos.write_text("path,label\na.mp4,0\nb.mp4,1\n")
+    options = ["--checkpoint", str(train(toy_run("a", "steps=1"))), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["vidssl", "test", str(videos), *options])
     with pytest.raises(SystemExit) as end:
         main()
     error = capsys.readouterr().err.splitlines()[-1]
@@ -96,7 +101,7 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
 
 
 @pytest.mark.long
-def test_it_learns_forty_images_of_blood_cells(real, tmp_path):
+def test_it_learns_forty_images_of_blood_cells(real, digits, tmp_path):
     """From a checkpoint of vidssl, on the CPU, in at most five minutes: AP50 above 0.8 on images that it has seen."""
     source = real / "boxes" / "bccd"
     if not source.is_dir():
@@ -107,4 +112,22 @@ def test_it_learns_forty_images_of_blood_cells(real, tmp_path):
     kept = {image["id"] for image in content["images"]}
     content["annotations"] = [item for item in content["annotations"] if item["image_id"] in kept]
     (tmp_path / "lists/forty.json").write_text(json.dumps(content))
-    raise NotImplementedError
+    where = TOYS["placed"]("supervised", digits, tmp_path / "pretrained")
+    first = train(load_run(TOYS["CONFIGS"] / "supervised.yaml", [*where, "backbone={name: resnet18}", "steps=2"]))
+    boxes = tmp_path / "lists/forty.json"
+    rest = [
+        f"data.train={boxes}",
+        f"evaluate.list={boxes}",
+        f"init={first}",
+        f"output={tmp_path / 'run'}",
+        "device=cpu",
+    ]
+    start = time.process_time()
+    train(
+        load_run(
+            ROOT / "configs/detection/small.yaml", [*rest, "steps=240", "data.flip=0.0", "data.workers=0", "device=cpu"]
+        )
+    )
+    numbers = json.loads((tmp_path / "run/results.json").read_text())["numbers"]
+    assert numbers["box_AP50"] > 0.8 and numbers["voc07_AP50"] > 0.8, numbers
+    assert time.process_time() - start <= 300  # of one core; others may use the machine too

@@ -1,0 +1,9 @@
+"""Write lists of the boxes and outlines of COCO; the same as `vidssl prepare coco`.
+
+python datasets/prepare_coco.py /data/coco --out lists/coco
+"""
+
+from vidssl.commands.prepare import run_script
+
+if __name__ == "__main__":
+    run_script("coco")

@@ -18,6 +18,7 @@ from vidssl.errors import CheckpointError, ConfigError, DataError
 from vidssl.prepare import prepare_voc
 
 ROOT = Path(__file__).parents[2]
+TOY = ROOT / "configs" / "detection" / "toy.yaml"
 TOYS = runpy.run_path(str(ROOT / "tests" / "toys.py"))
 C4 = "{name: c4, anchor: 8, regions: 8, proposals: 16}"
 
@@ -98,6 +99,48 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
         main()
     error = capsys.readouterr().err.splitlines()[-1]
     assert end.value.code == 2 and "is of a detector" in error
+
+
+def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys):
+    run = toy_run("a")
+    options = ["--checkpoint", str(train(run)), "--out", str(tmp_path / "test"), "--device", "cpu"]
+
+    def command(*arguments):
+        monkeypatch.setattr(sys, "argv", ["vidssl", "test", *map(str, arguments), *options])
+        main()
+
+    command(run.evaluate.list)
+    assert "box_AP50" in capsys.readouterr().out
+    tested, trained = (json.loads((tmp_path / n / "results.json").read_text()) for n in ("test", "a"))
+    assert tested["numbers"] == trained["numbers"] and tested["checkpoint"]["step"] == 6
+    for arguments, message in (
+        ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
+        ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),
+    ):
+        with pytest.raises(SystemExit):
+            command(*arguments)
+        error = capsys.readouterr().err
+        assert message in error and error.count("error:") == 1
+
+
+def train_one_of(path, overrides, until):
+    """Train in one of several processes; return all weights."""
+    content = torch.load(train(load_run(path, overrides), until), weights_only=True)
+    return {name: weight for name, weight in content["method"].items() if name != "_extra_state"}
+
+
+def test_two_processes_stay_equal_and_resume_exactly(toy_run, run_world, tmp_path):
+    """`verify_every` compares their weights and state; each detects half of the images."""
+    boxes = toy_run("a").data.train
+    overrides = [f"data.train={boxes}", f"evaluate.list={boxes}", "device=cpu"]
+    straight, stopped = (
+        [*overrides, "verify_every=1", f"output={tmp_path / name}"] for name in ("straight", "stopped")
+    )
+    (one, other) = run_world(2, train_one_of, TOY, straight, None)
+    run_world(2, train_one_of, TOY, stopped, 3)
+    (resumed, _) = run_world(2, train_one_of, TOY, stopped, None)
+    assert all(torch.equal(one[name], other[name]) and torch.equal(one[name], resumed[name]) for name in one)
+    assert json.loads((tmp_path / "stopped/results.json").read_text())["images"] == 8
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ def train(parser: ArgumentParser) -> None:
 
 
 def test(parser: ArgumentParser) -> None:
-    """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval."""
+    """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval; a detector on a list of boxes (JSON)."""
     add_input(parser)
     add_network_options(parser)
     parser.add_argument("--train-list", type=Path, help="training videos, for the protocols that need them")

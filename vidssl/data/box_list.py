@@ -40,6 +40,10 @@ class BoxList(VideoList):
         """The objects of an image."""
         return slice(int(self.ends[image]), int(self.ends[image + 1]))
 
+    def counts(self) -> dict[str, int]:
+        """Number of images, and of objects that tests count."""
+        return {"images": len(self.records), "objects": int((~self.crowd & ~self.difficult).sum())}
+
     def images_with_objects(self) -> "BoxList":
         """The images that have an object to train on, and their objects; a DataError if there are none."""
         before = np.concatenate([[0], np.cumsum(~self.crowd)])

@@ -25,16 +25,22 @@ def measure_detector(
     boxes = dataset.boxes
     mine = range(distributed.rank(), len(boxes.records), distributed.world())
     keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
-    was, found = detector.training, []
-    detector.eval()
-    try:
-        made = batches(dataset, keys, device)
-        for batch in progress(made, title="detect", unit="batch", total=len(keys), leave=False):
+
+    def detect() -> list[Detections]:
+        found = []
+        for batch in progress(
+            batches(dataset, keys, device), title="detect", unit="batch", total=len(keys), leave=False
+        ):
             check()
             found += _in_files(batch, detector.detect(batch), boxes)
+        return found
+
+    was = detector.training
+    detector.eval()
+    try:
+        every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda one: one.index)
     finally:
         detector.train(was)
-    every = sorted(chain(*distributed.gather_objects(found)), key=lambda one: one.index)
     return distributed.on_main(lambda: average_precisions(every, boxes, detector.config.masks))
 
 

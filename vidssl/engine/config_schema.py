@@ -260,8 +260,8 @@ def require_videos(run: AnyRun, source: str) -> Run:
     """Return a run of a method on videos; a ConfigError if it is one of a detector."""
     if isinstance(run, DetectionRun):
         raise ConfigError(
-            f"{source} is of a detector: it works with vidssl train, without --splits, and its backbone with init and "
-            "vidssl.load_backbone"
+            f"{source} is of a detector: it works with vidssl train and, on a list of boxes (JSON), vidssl test, "
+            "without --splits; its backbone with init and vidssl.load_backbone"
         )
     return run
 

@@ -35,7 +35,7 @@ class DetectionTraining(Training[DetectionRun]):
                 raise ConfigError(f"{each.path} has objects without outlines: set detector.masks=false")
         if self.tested is not None and self.tested.classes != boxes.classes:
             raise DataError(f"{self.tested.path} has other classes than {boxes.path}: prepare both lists from one set")
-        if self.tested is not None and not (~self.tested.crowd & ~self.tested.difficult).any():
+        if self.tested is not None and not self.tested.counts()["objects"]:
             raise DataError(f"{self.tested.path} has no objects to find: choose another evaluate.list")
         return boxes
 
@@ -67,8 +67,7 @@ class DetectionTraining(Training[DetectionRun]):
             "step": self.state.step,
             "list": str(tested.path),
             "fingerprint": tested.fingerprint,
-            "images": len(tested.records),
-            "objects": int((~tested.crowd & ~tested.difficult).sum()),
+            **tested.counts(),
             "config": run.model_dump(mode="json"),
         }
         distributed.on_main(lambda: write_json(Path(run.output) / "results.json", content))

@@ -55,7 +55,7 @@ def test_a_path_wins_over_a_name(tmp_path, monkeypatch):
     [
         ("sce_smal", "sce_smal is neither a file nor the name of a config (did you mean 'sce_small'?)"),
         ("my/run.yaml", "my/run.yaml is neither a file nor the name of a config"),
-        ("small", "small is the name of 3 configs: finetune/small, linear/small, scratch/small"),
+        ("small", "small is the name of 4 configs: detection/small, finetune/small, linear/small, scratch/small"),
     ],
 )
 def test_a_name_of_no_or_several_configs(name, message, capsys, tmp_path, monkeypatch):

@@ -336,7 +336,9 @@ def test_errors_before_any_video_is_read(options, trained, digits, tmp_path, mon
 
 def test_protocols_that_do_not_exist(options, digits, tmp_path):
     lists = digits / "motion/test.csv", tmp_path, digits / "motion/train.csv"
-    with pytest.raises(ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, knn"):
+    with pytest.raises(
+        ConfigError, match=r"1 mistake\n.*no 'kn' \(did you mean 'knn'\?\); there are: accuracy, attentive, knn"
+    ):
         measure(options, *lists, [{"name": "kn"}])
     with pytest.raises(ConfigError, match=r"unknown key \(did you mean 'temperature'\?\)"):
         measure(options, *lists, [{"name": "knn", "temprature": 0.1}])

@@ -10,9 +10,9 @@ import torch
 
 from vidssl.commands.schema import run as print_schema
 from vidssl.data.video_list import Part, read_list
+from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.engine.setup import training_list
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError
 

@@ -15,9 +15,9 @@ from torch import nn
 from vidssl.config import read
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
+from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import bind_run, load_run
 from vidssl.engine.log import warn_of_collapse
-from vidssl.engine.setup import training_list
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS

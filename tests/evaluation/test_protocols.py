@@ -312,6 +312,17 @@ def test_lists_of_other_data_sets_are_refused(tmp_path):
         check_measurable(built("uniformity"), gallery, query, 0)
 
 
+def test_lists_with_several_labels_need_equally_many_classes(tmp_path):
+    for name, rows in (("gallery", "1.mp4,0 2"), ("query", "2.mp4,0 1")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "list.csv").write_text(f"path,labels\n{rows}\n")
+    gallery, query = (read_list(tmp_path / name / "list.csv") for name in ("gallery", "query"))
+    with pytest.raises(
+        DataError, match=r"have labels of 3 and 2 classes: write the names of all classes to classes.txt"
+    ):
+        check_measurable(built("uniformity"), gallery, query, 0)
+
+
 def test_classes_that_are_too_small_are_an_error_before_extraction(tmp_path):
     gallery, query = lists(tmp_path, ["1.mp4,0", "2.mp4,0", "3.mp4,1", "4.mp4,1"], ["5.mp4,0"])
     with pytest.raises(DataError, match=r"protocol svm needs .* at least 3 .* the smallest of 2: lower folds"):

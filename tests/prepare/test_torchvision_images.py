@@ -312,3 +312,30 @@ def test_lists_of_another_set_are_not_overwritten(tmp_path, monkeypatch):
         prepare_torchvision(known(monkeypatch, Tiny), tmp_path, tmp_path / "lists")
     after = {name: saved[0] for name, saved in state(tmp_path / "lists").items() if "images" not in name}
     assert after == before
+
+
+def make_dtd(root):
+    """DTD: two classes, one image of each in each of the splits of its first partition."""
+    for number, split in enumerate(("train", "val", "test")):
+        labels = root / "dtd" / "dtd" / "labels" / f"{split}1.txt"
+        labels.parent.mkdir(parents=True, exist_ok=True)
+        labels.write_text("".join(f"{name}/{name}_{number}.jpg\n" for name in ("banded", "woven")))
+        for name in ("banded", "woven"):
+            image = root / "dtd" / "dtd" / "images" / name / f"{name}_{number}.jpg"
+            image.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (6, 5), (40 * number, 0, 0)).save(image)
+
+
+def test_training_splits_are_joined(tmp_path):
+    make_dtd(tmp_path / "sets")
+    made = prepare_torchvision("DTD", tmp_path / "sets", tmp_path / "lists", train_split=("train", "val"))
+    assert made.startswith("train: 4 images\ntest: 2 images\n")
+    pixels, labels = [], []
+    for record in (found := read_list(tmp_path / "lists" / "train.csv")).records:
+        with open_video(Path(record.path)) as video:
+            pixels.append(int(video.frames([0])[0, 0].mean()))
+        labels.append(record.label)
+    assert labels == [0, 1, 0, 1] and found.classes == ("banded", "woven")
+    assert np.allclose(pixels, [0, 0, 40, 40], atol=2)
+    with pytest.raises(ConfigError, match="CIFAR10 has one training split: leave out --train-split train val"):
+        prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "other", train_split=("train", "val"))

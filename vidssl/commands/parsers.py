@@ -67,6 +67,16 @@ def extract(parser: ArgumentParser) -> None:
     option("--merge", action="store_true", help="write --out from its parts")
 
 
+def export(parser: ArgumentParser) -> None:
+    """Write the backbone of a checkpoint for another project."""
+    option = parser.add_argument
+    option("checkpoint", metavar="CHECKPOINT", help="checkpoint of vidssl, or file of save_backbone; a 2D ResNet")
+    option("--to", choices=("detectron2",), required=True, help="the project")
+    option("--out", type=Path, required=True, help="file to write, *.pkl for detectron2")
+    option("--trust-checkpoint", action="store_true", help="load pickled objects; such a file can run any code")
+    add_output_options(parser)
+
+
 def track(parser: ArgumentParser) -> None:
     """Track the regions of the videos of a list; exit with 1 if some cannot be read."""
     option = parser.add_argument
@@ -230,6 +240,10 @@ def _add_official(commands: Any) -> None:
     parser.add_argument("--test", type=Path, required=True, metavar="JSON", help="official validation list")
     parser.add_argument("--labels", type=Path, required=True, metavar="JSON", help="class names and numbers")
     _add_shared(parser)
+    summary = "Pascal VOC with several labels a row: train.csv, test.csv"
+    option = _add(commands, "voc-classes", summary, root="folder of a year, such as VOCdevkit/VOC2007").add_argument
+    option("--train", default="trainval", metavar="SPLIT", help="split of the training list (default trainval)")
+    option("--test", default="test", metavar="SPLIT", help="split of the test list (default test)")
     summary = "TrackingNet, without labels: train.csv, test.csv if TEST exists"
     parser = _add(commands, "trackingnet", summary, root="folder with TRAIN_0 and so on")
     parser.add_argument("--chunks", nargs="+", type=int, metavar="N", help="training chunks (default all)")
@@ -253,6 +267,8 @@ def _add_others(commands: Any) -> None:
     option("--root", type=Path, required=True, help="folder where torchvision stores the set")
     option("--download", action="store_true", help="let torchvision download the set")
     option("--images", type=Path, help="folder for the images (default OUT/images)")
+    text = "splits of the set that make the training list, such as trainval, or train val (default train)"
+    option("--train-split", nargs="+", default=["train"], metavar="SPLIT", help=text)
     option = _add(commands, "chunks", "a list again, with spans of consecutive frames that are far apart").add_argument
     option("videos", type=Path, metavar="list", help="list of videos")
     option("--chunks", type=at_least(1), default=4, help="chunks of each video (default 4)")
@@ -276,7 +292,7 @@ def _add_others(commands: Any) -> None:
 COMMANDS = {
     add_options.__name__: add_options
     for add_options in (
-        *(prepare, train, test, retrieval, extract, track, analyze),
+        *(prepare, train, test, retrieval, extract, export, track, analyze),
         *(check, shrink, compare, launch, doctor, schema),
     )
 }

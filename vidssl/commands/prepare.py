@@ -29,5 +29,5 @@ def run(parsed: argparse.Namespace) -> None:
     else:
         import vidssl.prepare
 
-        print(getattr(vidssl.prepare, f"prepare_{dataset}")(out=out, **options))
+        print(getattr(vidssl.prepare, f"prepare_{dataset.replace('-', '_')}")(out=out, **options))
         print(f"lists written to {out}")

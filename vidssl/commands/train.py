@@ -11,10 +11,10 @@ from vidssl.commands.results import Results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.engine import train as engine
+from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
-from vidssl.engine.setup import training_list
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_disjoint
 from vidssl.methods import METHODS

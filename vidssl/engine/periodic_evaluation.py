@@ -1,6 +1,7 @@
-"""Evaluation of a run's backbone during its training."""
+"""Evaluation of a run's backbone during its training, and the encoding of its training list before it."""
 
 import torch
+from torch import Tensor, nn
 
 from vidssl import distributed
 from vidssl.config import Tree
@@ -9,7 +10,7 @@ from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
-from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure
 from vidssl.methods.base import METHODS, Method
@@ -75,3 +76,19 @@ def evaluation_clips(run: Run) -> TestClips:
         **run.evaluate.model_dump(include={"clips", "crops", "short_side", "batch_size", "precision"}),
         **layer,
     )
+
+
+def encode_list(
+    run: Run, videos: VideoList, device: torch.device, request: StopRequest, network: nn.Module
+) -> tuple[Tensor, Tensor]:
+    """Apply a network to the central clip and crop of each training video; all processes together, as `Encode`.
+
+    Neither the network nor the random state of the training changes. Unreadable videos are logged and left out.
+    """
+    fixed = {"clips": 1, "crops": 1, "precision": run.precision, "allow_missing": True}
+    test = evaluation_clips(run).model_copy(update=fixed)
+    columns, _ = encode_videos(
+        network, test.dataset(videos), test, device, lambda _, views: (next(views),), "rows", check=request.check
+    )
+    index, rows = columns
+    return index.to(device), rows.to(device)

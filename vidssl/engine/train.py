@@ -11,10 +11,11 @@ from vidssl import distributed
 from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.batch_feed import Feed
+from vidssl.engine.clip_training import ClipTraining
 from vidssl.engine.config_schema import AnyRun, DetectionRun, Run
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
-from vidssl.engine.setup import ClipTraining, Training
+from vidssl.engine.setup import Training
 from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
@@ -37,6 +38,7 @@ def train(run: AnyRun, until: int | None = None) -> Path:
         method, optimizer, state = t.method, t.optimizer, t.state
         feed: Feed | None = None
         try:
+            t.begin()
             # A resumed run may have been stopped between a step and its evaluation.
             _evaluate_if_due(t)
             _save_if_due(t)

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidssl import distributed
 from vidssl.data.dataset import ClipDataset
@@ -92,7 +92,7 @@ def extract(
 
 @torch.no_grad()
 def encode_videos(
-    encoder: Backbone,
+    encoder: nn.Module,
     dataset: ClipDataset,
     test: TestClips,
     device: torch.device,

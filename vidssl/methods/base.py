@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,10 @@ from vidssl.models.backbones import Backbone
 from vidssl.randomness import RngStream, generator
 from vidssl.registry import Registry
 from vidssl.types import Batch
+
+# Applies a network to the central clip of each training video, in eval mode. Returns the records that can be read (N,),
+# the same on all processes, and the outputs (N, d).
+Encode = Callable[[nn.Module], tuple[Tensor, Tensor]]
 
 
 class Method(nn.Module):
@@ -51,6 +56,16 @@ class Method(nn.Module):
         """Allocate state per record of the training list, such as a memory bank."""
         for branch in self.branches.values():
             branch.allocate(num_records)
+
+    @property
+    def key_network(self) -> nn.Module:
+        """The network from clips to keys (B, d), before they are normalised; only for methods that have branches."""
+        raise NotImplementedError
+
+    def begin(self, encode: Encode) -> None:
+        """Prepare state that needs the initial weights, before the first step; a resumed run does not repeat it."""
+        for branch in self.branches.values():
+            branch.begin(self, encode)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
@@ -139,6 +154,9 @@ class Branch(nn.Module):
 
     def allocate(self, num_records: int) -> None:
         """Allocate state per record of the training list."""
+
+    def begin(self, host: Method, encode: Encode) -> None:
+        """Prepare state that needs the initial weights, before the first step of a fresh run."""
 
     def after_step(self, host: Method) -> None:
         """Update state after an optimizer step, which `host.step` includes."""

@@ -13,7 +13,7 @@ from vidssl import losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
-from vidssl.methods.base import Branch, Encoded, Method
+from vidssl.methods.base import Branch, Encode, Encoded, Method
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.online_kmeans import OnlineKMeans
 from vidssl.randomness import RngStream
@@ -34,6 +34,8 @@ class Inter(Settings):
     margin: float | None = None  # m, of the cosine; None: -0.5
     temperature: Temperature | None = None  # tau; None: that of the method
     iterations: int = Field(default=20, ge=1)  # of the global k-means
+    # Encode all videos and cluster them before the first step, as in the paper; false: after the first epoch.
+    initial: bool = False
     refresh: float | None = Field(default=None, gt=0)  # epochs between global k-means; None: one, and online updates
 
 
@@ -70,11 +72,19 @@ class InterBranch(Branch):
             self.bank.allocate(num_records)
         self.clusters.allocate(num_records)
 
+    def begin(self, host: Method, encode: Encode) -> None:
+        """With `initial`, fill the bank and cluster it: "a global clustering process" before training (section 4.1)."""
+        if self.config.initial:
+            index, rows = encode(host.key_network)
+            self.bank.fill(index, unit(rows))
+            self._written, self._fits = len(self.bank.rows), 1  # as after a first epoch
+            self.clusters.fit(self.bank, host.generator(RngStream.CLUSTERS, 0, index.device))
+
     def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
         """Weight the loss with MarginNCE, or without negatives the squared distance, of each query (Eq. 6)."""
         if self._owns_bank:
             self.bank.hold(batch.index, unit(torch.stack([*encoded.keys.values()]).mean(dim=0)))
-        if not self._fits:  # in the first epoch
+        if not self._fits:  # in the first epoch, unless `initial`
             return {"loss": loss}
         terms = []
         with full_precision(loss.device):

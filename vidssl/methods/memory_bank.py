@@ -41,6 +41,11 @@ class MemoryBank(nn.Module):
         """Collect rows (N, d) of the records `index` (N,); the gather overlaps with the backward pass."""
         self._held.append((distributed.gather_later(index), distributed.gather_later(rows.detach())))
 
+    def fill(self, index: Tensor, rows: Tensor) -> None:
+        """Write the first rows (N, d) of the records `index` (N,), each once and the same on all processes."""
+        self.rows.index_copy_(0, index, rows.to(self.rows.dtype))
+        self.seen.index_fill_(0, index, True)
+
     @torch.no_grad()
     def write(self) -> tuple[Tensor, Tensor]:
         """Write the collected rows of all processes; return their records (B,) and the rows (B, d) from before."""

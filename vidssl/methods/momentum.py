@@ -70,6 +70,11 @@ class MomentumMethod(Method):
         """The moving average of the backbone."""
         return cast(Backbone, self.target[0])
 
+    @property
+    def key_network(self) -> nn.Module:
+        """The target network."""
+        return self.target
+
     def pair_loss(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare queries with their keys, both (N, d) unit rows, and with `self.queue.keys`; return a scalar."""
         raise NotImplementedError

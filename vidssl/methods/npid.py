@@ -4,7 +4,7 @@ from math import log
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from vidssl import losses
 from vidssl.config import Settings
@@ -54,6 +54,11 @@ class NPID(Method):
             raise ConfigError(f"npid needs at least 2 videos, to have negatives; the list has {num_records}")
         self.bank.allocate(num_records)
         super().allocate(num_records)
+
+    @property
+    def key_network(self) -> nn.Module:
+        """The online network."""
+        return nn.Sequential(self.backbone, self.projector)
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Average the loss over all views (InterCLR, Eq. 1 and 5)."""

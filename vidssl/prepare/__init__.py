@@ -11,6 +11,7 @@ from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
 from vidssl.prepare.voc import prepare_voc
+from vidssl.prepare.voc_classes import prepare_voc_classes
 
 __all__ = [
     "FORMS",
@@ -25,4 +26,5 @@ __all__ = [
     "prepare_trackingnet",
     "prepare_ucf101",
     "prepare_voc",
+    "prepare_voc_classes",
 ]

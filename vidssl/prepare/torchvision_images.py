@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,26 @@ from vidssl.progress import progress
 from vidssl.types import VideoRecord
 
 
-def prepare_torchvision(name: str, root: Path, out: Path, *, download: bool = False, images: Path | None = None) -> str:
+def prepare_torchvision(
+    name: str,
+    root: Path,
+    out: Path,
+    *,
+    download: bool = False,
+    images: Path | None = None,
+    train_split: Sequence[str] = ("train",),
+) -> str:
     """Write the images of a set as `<split>/<class>/<number>.png`, and a list for each split; return the report.
 
     Splits are train, test and, if the set has it (STL10), unlabeled. Existing files with the right content are kept
     and the lists are written last: a run that was interrupted continues when it is started again. `name` is a class of
     torchvision.datasets that has `train` or `split` and returns (image, class number), `root` the folder that
     torchvision reads it from, or downloads it to. `images` gets a folder for each set; by default it is in `out`.
+    `train_split` are the set's own splits that make the training list: `trainval` of FGVCAircraft, `train val` of DTD.
     """
     check_folder(out)
     folder = (out / "images" if images is None else images) / name
-    opened = _open_splits(name, root, download)
+    opened = _open_splits(name, root, download, train_split)
     rows: dict[str, list[VideoRecord]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():
@@ -47,27 +56,37 @@ def prepare_torchvision(name: str, root: Path, out: Path, *, download: bool = Fa
     return "\n".join([*counts, f"{written} files written, {existing} existed already", f"{len(classes)} classes"])
 
 
-def _open_splits(name: str, root: Path, download: bool) -> dict[str, Any]:
+def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) -> dict[str, Any]:
     """Open all splits of a set at once: a missing one fails before hours of writing."""
+    from torch.utils.data import ConcatDataset
     from torchvision import datasets
 
     kind: Any = getattr(datasets, name, None)
     known = inspect.signature(kind).parameters if inspect.isclass(kind) else {}
     if "train" in known:
+        if tuple(train) != ("train",):
+            raise ConfigError(f"{name} has one training split: leave out --train-split {' '.join(train)}")
         arguments: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
     elif "split" in known:
         unlabeled = ("unlabeled",) if "unlabeled" in getattr(kind, "splits", ()) else ()
-        arguments = {split: {"split": split} for split in ("train", "test", *unlabeled)}
+        arguments = {split: {"split": split} for split in (*train, "test", *unlabeled)}
     else:
         raise ConfigError(f"torchvision.datasets has no image set {name!r} with the splits train and test")
     fetch = {"download": True} if download else {}
     try:
-        return {split: kind(str(root), **chosen, **fetch) for split, chosen in arguments.items()}
+        opened: dict[str, Any] = {split: kind(str(root), **chosen, **fetch) for split, chosen in arguments.items()}
     except Exception as error:  # the sets of torchvision raise errors of many types
         raise DataError(
             f"torchvision cannot read {name} in {root}: {' '.join(str(error).split())}; pass the folder of the set as "
             "--root, or download it with --download"
         ) from None
+    if len(train) == 1:
+        return {"train": opened.pop(train[0]), **opened}
+    parts = [opened.pop(split) for split in train]
+    joined: Any = ConcatDataset(parts)
+    if hasattr(parts[0], "classes"):
+        joined.classes = parts[0].classes
+    return {"train": joined, **opened}
 
 
 def _items(title: str, dataset: Any, unlabeled: bool) -> Iterator[tuple[Image.Image, int]]:

@@ -1,0 +1,60 @@
+"""Lists of Pascal VOC with several labels, from miniatures in its official form."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vidssl.data.video_list import read_list
+from vidssl.errors import DataError
+from vidssl.prepare import prepare_voc_classes
+
+MARKS = {
+    "trainval": {"000005": {"cat": 1, "dog": -1, "tree": 0}, "000007": {"cat": -1, "dog": 1, "tree": 1}},
+    "test": {"000001": {"cat": -1, "dog": -1, "tree": -1}, "000002": {"cat": 0, "dog": 1, "tree": -1}},
+}
+
+
+@pytest.fixture
+def voc(tmp_path):
+    root = tmp_path / "VOCdevkit" / "VOC2007"
+    (root / "JPEGImages").mkdir(parents=True)
+    sets = root / "ImageSets" / "Main"
+    sets.mkdir(parents=True)
+    for split, images in MARKS.items():
+        (sets / f"{split}.txt").write_text("".join(f"{name}\n" for name in images))
+        for kind in ("cat", "dog", "tree"):
+            # VOC aligns the numbers to the right.
+            lines = [f"{name} {marks[kind]:2d}\n" for name, marks in images.items()]
+            (sets / f"{kind}_{split}.txt").write_text("".join(lines))
+        for name in images:
+            Image.fromarray(np.zeros((8, 12, 3), np.uint8)).save(root / "JPEGImages" / f"{name}.jpg")
+    return root
+
+
+def test_the_labels_are_those_of_the_official_files(voc, tmp_path):
+    report = prepare_voc_classes(voc, tmp_path / "lists")
+    assert report == "train: 2 images\ntest: 2 images\n3 classes"
+    assert (tmp_path / "lists" / "train.csv").read_text() == (
+        "path,labels\nJPEGImages/000005.jpg,0 2?\nJPEGImages/000007.jpg,1 2\n"
+    )
+    for name, split in (("train", "trainval"), ("test", "test")):
+        found = read_list(tmp_path / "lists" / f"{name}.csv")
+        expected = [[{1: 1, 0: -1, -1: 0}[mark] for mark in marks.values()] for marks in MARKS[split].values()]
+        assert found.classes == ("cat", "dog", "tree") and found.targets.tolist() == expected
+
+
+def test_errors_name_the_file(voc, tmp_path):
+    with pytest.raises(DataError, match=r"no files CLASS_trainval.txt in .*: name the folder of a year"):
+        prepare_voc_classes(voc.parent, tmp_path / "lists")
+    (voc / "JPEGImages" / "000002.jpg").unlink()
+    with pytest.raises(DataError, match=r"1 images of test are not in .*, the first JPEGImages/000002.jpg"):
+        prepare_voc_classes(voc, tmp_path / "lists")
+    (voc / "ImageSets" / "Main" / "dog_test.txt").write_text("000001 yes\n")
+    with pytest.raises(
+        DataError, match=r"dog_test.txt, line 1: '000001 yes' is not the name of an image and 1, 0 or -1"
+    ):
+        prepare_voc_classes(voc, tmp_path / "lists")
+    (voc / "ImageSets" / "Main" / "dog_test.txt").unlink()
+    with pytest.raises(DataError, match=r"cannot read .*dog_test.txt: No such file.* VOC has a file for each class"):
+        prepare_voc_classes(voc, tmp_path / "lists")
+    assert not (tmp_path / "lists").exists()

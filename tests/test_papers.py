@@ -1,0 +1,294 @@
+"""The pages of docs/papers: no table or figure is forgotten, and every row names a config that binds or a reason."""
+
+import argparse
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from vidssl.commands.arguments import parse
+from vidssl.commands.parsers import COMMANDS
+from vidssl.commands.test import protocol_choices
+from vidssl.commands.track import tracker_settings
+from vidssl.config import bind
+from vidssl.data.dataset import ClipDataset
+from vidssl.engine.config_schema import load_run
+from vidssl.errors import ConfigError
+from vidssl.evaluation.protocols import PROTOCOLS
+from vidssl.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "papers"
+COLUMNS = ["table or figure", "what", "expected (paper)", "command or config", "differences", "measured"]
+
+
+def numbered(name, *labels):
+    return {f"{name} {label}" for label in labels}
+
+
+ITEMS = {
+    "sce": numbered("Table", *range(1, 26)) | {"Figure 1"},
+    "interclr": numbered("Table", 1, 2, 3) | numbered("Figure", *range(1, 11)),
+    "infomin": numbered("Table", *range(1, 12)) | numbered("Figure", *range(1, 7)),
+    "frame_invariance": {"Table 5", "Algorithm 1"},
+    "spatial_bias": {"Table C.1", "Figure 2", "Figure A.1", "Figure B.1", "Figure B.2", "Figure B.3"},
+}
+# Parts of tables whose rows are other runs: each is a row of its own.
+PARTS = {
+    "interclr": {"Figure 5(a)", "Figure 5(b)", "Figure 6(a)", "Figure 6(b)"},
+    "infomin": {
+        *("Figure 4(a)", "Figure 4(b)", "Table 3(a)", "Table 3(b)", "Table 5(a)", "Table 5(b)", "Table 6(a)"),
+        *("Table 6(b)", "Table 7(a)", "Table 7(b)", "Table 8(a)", "Table 8(b)", "Table 8(c)", "Table 9(a)"),
+        *("Table 9(b)", "Table 9(c)", "Table 10(a)", "Table 10(b)"),
+    },
+}
+CONFIG = re.compile(r"(?:configs|examples)/[\w/.-]+\.yaml")
+SETTING = re.compile(r"[a-z_]+(?:\.\w+)*=.+", re.DOTALL)
+COMMAND = re.compile(r"(?:^|\s)(?:vidssl|python (?:benchmarks|examples)/\w+\.py) .*")
+CHECKPOINT = re.compile(r"output/[^\s$'`]+/checkpoints/last\.pt")
+
+
+@pytest.fixture(autouse=True)
+def plug_in(monkeypatch):
+    """Configs name files relative to the repository, and one needs the plug-in of an example."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "part_segmentation"))
+    yield
+    sys.modules.pop("part_segmentation", None)
+    METHODS._entries.pop("part_segmentation", None)
+    ClipDataset.read_mask = None
+
+
+# Reading the pages ------------------------------------------------------------------------------------------
+
+
+def page(name):
+    return (FOLDER / f"{name}.md").read_text(encoding="utf-8")
+
+
+def tables(text):
+    """Give the lines of each table as cells."""
+    found, before = [], ""
+    for line in re.sub(r"```.*?```", "", text, flags=re.DOTALL).splitlines():
+        if line.startswith("|"):
+            if not before.startswith("|"):
+                found.append([])
+            found[-1].append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
+        before = line
+    return found
+
+
+@cache
+def rows(name):
+    return [cells for _, _, *table in tables(page(name)) for cells in table]
+
+
+def every_row():
+    return [pytest.param(name, row, id=f"{name}-{row[0]}-{n}") for name in ITEMS for n, row in enumerate(rows(name))]
+
+
+def commands(name):
+    """Give the commands of a page, those of its code blocks and those in its tables, as words."""
+    found = [span for row in rows(name) for span in re.findall(r"`([^`]+)`", row[3]) if COMMAND.fullmatch(span)]
+    for block in re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL):
+        found += [line for line in block.replace("\\\n", " ").splitlines() if COMMAND.search(line.partition("#")[0])]
+    words = [shlex.split(line, comments=True) for line in found]
+    return [line[line.index("python" if "python" in line else "vidssl") :] for line in words]
+
+
+def every_command():
+    return [pytest.param(words, id=f"{name}-{n}") for name in ITEMS for n, words in enumerate(commands(name))]
+
+
+# Checking what they name ------------------------------------------------------------------------------------
+
+
+def study_of(path):
+    text = (ROOT / path).read_text(encoding="utf-8")
+    return YAML(typ="safe").load(text) if "\nruns:\n" in text else None
+
+
+def bind_config(path, settings=(), config=None):
+    """Bind a config, or all runs of a study, perhaps with another config; one for several splits as that of the first.
+
+    Returns the folders that the runs write to.
+    """
+    study = study_of(path)
+    runs = [()] if study is None else study["runs"].values()
+    path = path if study is None else config or study["config"]
+    split = 1 if "{split}" in (ROOT / path).read_text(encoding="utf-8").split("\noutput:", 1)[1] else None
+    return {load_run(ROOT / path, [*own, *settings], split=split).output for own in runs}
+
+
+def parsed_command(words):
+    """Parse `vidssl …` with the options of its command; a mistake raises SystemExit with its text."""
+    parser = argparse.ArgumentParser(prog=f"vidssl {words[1]}")
+    COMMANDS[words[1]](parser)
+    return parser.parse_args(words[2:]) if words[1] == "prepare" else parse(parser, words[2:])
+
+
+def check_protocols(words):
+    for chosen in protocol_choices(words)[0]:
+        assert chosen["name"] in PROTOCOLS
+        bind(PROTOCOLS[chosen["name"]].Config, {key: value for key, value in chosen.items() if key != "name"}, "test")
+
+
+def check_command(words):
+    """Parse a command and bind what it names; returns whether that is a config."""
+    assert (ROOT / words[1]).exists() if words[0] == "python" else words[1] in COMMANDS
+    if words[:2] == ["python", "benchmarks/study.py"]:
+        study, *options = words[2:]
+        assert study_of(study) is not None
+        named = options[options.index("--cfg") + 1] if "--cfg" in options else None
+        assert {"--lists", "--out"} <= {*options}
+        bind_config(study, [word for word in options if SETTING.fullmatch(word)], named)
+        return True
+    if words[0] == "python":
+        return False
+    parsed = parsed_command(words)
+    if getattr(parsed, "protocol", None):
+        check_protocols(parsed.protocol)
+    if getattr(parsed, "tracker", None):
+        tracker_settings(parsed.tracker)
+    if getattr(parsed, "cfg", None) is None:
+        return False
+    bind_config(str(parsed.cfg), parsed.overrides)
+    return True
+
+
+def check_cell(cell):
+    """Bind all configs of a cell, each with the settings beside it, and its commands; returns how many bind."""
+    configs, bound = [], 0
+    for span in re.findall(r"`([^`]+)`", cell):
+        if CONFIG.fullmatch(span):
+            configs.append((span, []))
+        elif COMMAND.fullmatch(span):
+            bound += check_command(shlex.split(span))
+        elif span.startswith("--"):
+            check_protocols(parsed_command(shlex.split(f"vidssl test LIST --checkpoint C --out O {span}")).protocol)
+        else:
+            assert SETTING.fullmatch(span), f"{span} is neither a config, a setting, a command nor options of a test"
+            assert configs, f"{span} comes before the config that it overrides"
+            configs[-1][1].append(span)
+    for path, settings in configs:
+        assert (ROOT / path).is_file(), f"{path} does not exist"
+        bind_config(path, settings)
+    return bound + len(configs)
+
+
+# Tests ------------------------------------------------------------------------------------------------------
+
+
+def test_every_page_is_known():
+    assert {path.stem for path in FOLDER.glob("*.md")} == {*ITEMS}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_no_table_or_figure_is_forgotten(name):
+    labels = {row[0] for row in rows(name)}
+    whole = {re.sub(r" ?\(.*\)", "", label) for label in labels}
+    given = {label for label in whole if re.match(r"(Table|Figure|Algorithm) ", label)}
+    assert given == ITEMS[name]
+    assert PARTS.get(name, set()) == {label for label in labels if re.search(r"\d\([a-z]\)$", label)}
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_table_of_a_page_has_these_columns(name):
+    for header, rule, *_ in tables(page(name)):
+        assert header == COLUMNS and rule == ["|".join(["---"] * len(COLUMNS))]
+
+
+@pytest.mark.parametrize(("name", "row"), every_row())
+def test_a_row_has_all_columns(name, row):
+    assert len(row) == len(COLUMNS) and all(row)
+    _, _, expected, _, _, measured = row
+    assert re.search(r"\d", expected) or expected.startswith("no number")
+    if measured not in ("not run", "a definition"):
+        assert re.search(r"\d.*\]\((?:\.\./)+(?:docs|examples|\w+\.md)", measured), "a number, and where it is from"
+
+
+@pytest.mark.parametrize(("name", "row"), every_row())
+def test_a_row_binds_or_is_left_out_for_a_reason(name, row):
+    cell = row[3]
+    if cell.startswith("left out: "):
+        assert len(cell.removeprefix("left out: ")) >= 30 and row[5] == "not run"
+    else:
+        assert check_cell(cell) >= 1, "the row names no config"
+
+
+@pytest.mark.parametrize("words", every_command())
+def test_every_command_parses_and_binds(words):
+    check_command(words)
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_checkpoints_are_those_of_a_config_or_of_a_command(name):
+    """Of a config in the repository, or of the page: by `output=` or `--out`."""
+    text = page(name)
+    made = {
+        re.search(r"^output: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)[1]
+        for path in (ROOT / "configs").rglob("*.yaml")
+        if study_of(path) is None
+    }
+    made |= {*re.findall(r"(?:output=|--out )(output/[^\s'`]+)", text)}
+    known = tuple(f"{folder}/" for folder in made)
+    assert [found for found in CHECKPOINT.findall(text) if not found.startswith(known)] == []
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_links_lead_somewhere(name):
+    for target in re.findall(r"\]\(([^)]+)\)", page(name)):
+        file, _, anchor = target.partition("#")
+        path = (FOLDER / file).resolve() if file else FOLDER / f"{name}.md"
+        assert path.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in slugs, target
+
+
+@pytest.mark.parametrize("name", ITEMS)
+def test_other_pages_lead_here(name):
+    for other in ("index.md", "reproduce.md"):
+        assert f"(papers/{name}.md)" in (ROOT / "docs" / other).read_text(encoding="utf-8")
+
+
+# The checks themselves --------------------------------------------------------------------------------------
+
+STUDY = "configs/studies/sce_video/lambda.yaml"
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "`configs/pretrain/there_is_no_such_config.yaml`",
+        "`configs/pretrain/sce_r50_imagenet.yaml` `method.coeficient=0.5`",
+        "`configs/pretrain/sce_r50_imagenet.yaml` `method.coefficient=2`",
+        "`configs/studies/sce_images/lambda.yaml` `data.no_such_key=1`",
+        "`epochs=3` `configs/pretrain/sce_r50_imagenet.yaml`",
+        "`config/pretrain/sce_r50_imagenet.yaml`",
+        "`configs/toy/sce.yaml`, test `--protocol nearest`",
+        "`configs/toy/sce.yaml`, test `--protocol knn n=5`",
+        "`configs/toy/sce.yaml`, test `--protocols knn`",
+        "`vidssl train --cfg configs/toy/sce.yaml method.queu=3`",
+        "`vidssl teach --cfg configs/toy/sce.yaml`",
+        "`vidssl retrieval --checkpoint C --out O`",
+        "`python benchmarks/study.py configs/toy/sce.yaml --lists L --out O`",
+        f"`python benchmarks/study.py {STUDY} --cfg configs/toy/byol.yaml --lists L --out O`",
+        f"`python benchmarks/study.py {STUDY} --lists L`",
+        f"`{STUDY}` `method.queue=0`",
+    ],
+)
+def test_a_cell_that_does_not_bind_is_found(cell):
+    with pytest.raises((AssertionError, ConfigError, SystemExit)):
+        check_cell(cell)
+
+
+def test_a_cell_without_a_config_is_found():
+    assert check_cell("settings of the paper") == 0
+    assert check_cell("`vidssl extract lists/x.csv --checkpoint C --out O`") == 0
+    assert check_cell("`configs/toy/sce.yaml` `steps=3`") == 1

@@ -79,7 +79,9 @@ def test_it_reads_a_cell_that_the_mean_hides():
     assert found.details["rate"] == 0.01
     means = (Features(of.x.unflatten(1, (-1, CELLS)).mean(dim=2), of.label, of.index) for of in (gallery, query))
     assert Logistic(Logistic.Config())(*means, NO_PAIRS).numbers["logistic"] < 0.7
+    state = torch.get_rng_state()
     again = Attentive(settings)(gallery, query, NO_PAIRS)
+    assert torch.equal(torch.get_rng_state(), state)  # a measurement during training changes no random number of it
     assert torch.equal(again.predicted, found.predicted) and again.details == found.details
 
 

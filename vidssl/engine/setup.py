@@ -38,6 +38,8 @@ class Training(Generic[RunType]):
     `ClipTraining` and `DetectionTraining` make what differs between methods on videos and detectors.
     """
 
+    samples, views = "videos", 1  # what batches consist of, and the views of each
+
     def __init__(self, run: RunType, until: int | None, stack: ExitStack) -> None:
         output = Path(run.output)
         self.run: RunType = run
@@ -84,8 +86,6 @@ class Training(Generic[RunType]):
             self._log_banner()
 
         distributed.on_main(open_log)  # the other processes have no log
-
-    samples, views = "videos", 1  # what batches consist of, and the views of each
 
     def read_list(self) -> VideoList:
         """Read the list to train on, and check what the run is evaluated with: before hours of training."""

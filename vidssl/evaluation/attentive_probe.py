@@ -113,12 +113,12 @@ def train_heads(maps: Tensor, label: Tensor, rates: list[float], classes: int, c
     heads = []
     with torch.random.fork_rng(devices=[]):
         for _ in rates:
-            torch.manual_seed(config.seed)
+            torch.default_generator.manual_seed(config.seed)  # not that of a GPU, which is not restored
             heads.append(AttentiveHead(maps.shape[2], maps.shape[1], classes, config.heads))
     groups = [{"params": list(head.parameters()), "lr": rate} for head, rate in zip(heads, rates, strict=True)]
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay)
     steps = config.epochs * -(-len(maps) // config.batch_size)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _share(step, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _fraction(step, steps))
     with torch.enable_grad():
         for epoch in range(config.epochs):
             order = torch.from_numpy(generator(config.seed, epoch, 0).permutation(len(maps)))
@@ -131,7 +131,7 @@ def train_heads(maps: Tensor, label: Tensor, rates: list[float], classes: int, c
     return [head.eval() for head in heads]
 
 
-def _share(step: int, steps: int) -> float:
+def _fraction(step: int, steps: int) -> float:
     """Return the fraction of the learning rate at a step."""
     warmup = max(1, steps // 10)
     if step < warmup:

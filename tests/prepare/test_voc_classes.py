@@ -47,7 +47,7 @@ def test_errors_name_the_file(voc, tmp_path):
     with pytest.raises(DataError, match=r"no files CLASS_trainval.txt in .*: name the folder of a year"):
         prepare_voc_classes(voc.parent, tmp_path / "lists")
     (voc / "JPEGImages" / "000002.jpg").unlink()
-    with pytest.raises(DataError, match=r"1 images of test are not in .*, the first JPEGImages/000002.jpg"):
+    with pytest.raises(DataError, match=r"test: 1 of 2 images are missing in .*, the first is JPEGImages/000002.jpg"):
         prepare_voc_classes(voc, tmp_path / "lists")
     (voc / "ImageSets" / "Main" / "dog_test.txt").write_text("000001 yes\n")
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from vidssl.data.box_list import check_images
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
@@ -42,9 +43,5 @@ def _read_split(root: Path, sets: Path, classes: list[str], split: str) -> list[
             if sign is not None:
                 known.append(f"{number}{sign}")
     images = {image: f"JPEGImages/{image}.jpg" for image in sorted(labels)}
-    missing = [path for path in images.values() if not (root / path).is_file()]
-    if missing:
-        raise DataError(
-            f"{len(missing)} images of {split} are not in {root}, the first {missing[0]}: extract all of VOC"
-        )
+    check_images(root, [*images.values()], split)
     return [VideoRecord(path, label_set=" ".join(labels[image])) for image, path in images.items()]

@@ -129,8 +129,12 @@ class Features:
     missing: tuple[tuple[str, str], ...] = ()  # (path, reason) of the videos that could not be decoded
     targets: Tensor | None = None  # (N, classes) int8 of a list with several labels a row: 1, 0, -1 not counted
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
+    reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
+    classes: tuple[str, ...] = ()  # names of the list's classes
 
     def __post_init__(self) -> None:
+        if self.reverse is not None and len(self.reverse) != len(self.x):
+            raise ValueError(f"{len(self.x)} features, {len(self.reverse)} of reversed clips")
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):
             raise ValueError(f"{tuple(self.x.shape)} features, {len(self.label)} labels, {len(self.index)} indices")
         if not bool(torch.all(self.index[1:] > self.index[:-1])):

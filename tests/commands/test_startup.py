@@ -12,7 +12,7 @@ import pytest
 
 import vidssl
 from vidssl.analysis import TRANSFORMATIONS
-from vidssl.commands import COMMANDS
+from vidssl.commands import ANALYSES, COMMANDS
 from vidssl.evaluation import PROTOCOLS
 from vidssl.prepare import FORMS
 
@@ -62,6 +62,7 @@ def helps():
     """What each command prints with --help, and the heavy modules that are there after all of them."""
     words = [["vidssl", "--help"], ["vidssl", "--version"], ["vidssl.__main__", "--help"]]
     words += [["vidssl", name, "--help"] for name in COMMANDS]
+    words += [["vidssl", "analyze", name, "--help"] for name in ANALYSES]
     words += [["vidssl", "prepare", name, "--help"] for name in DATASETS]
     words += [[script, "--help"] for script in SCRIPTS]
     return python(RUN.replace("HEAVY", repr(HEAVY)), json.dumps(words))
@@ -69,7 +70,7 @@ def helps():
 
 def test_help_imports_nothing_heavy(helps):
     shown, heavy = helps
-    assert len(SCRIPTS) >= 17 and len(shown) == 3 + len(COMMANDS) + len(DATASETS) + len(SCRIPTS)
+    assert len(SCRIPTS) >= 17 and len(shown) == 3 + len(COMMANDS) + len(ANALYSES) + len(DATASETS) + len(SCRIPTS)
     assert heavy == []
 
 
@@ -84,7 +85,7 @@ def test_a_command_names_itself(helps):
 def test_help_lists_what_registries_have(helps):
     shown = {words: " ".join(text.split()) for words, text in helps[0].items()}
     assert ", ".join(PROTOCOLS) in shown["vidssl test --help"]
-    assert ", ".join(TRANSFORMATIONS) in shown["vidssl analyze --help"]
+    assert ", ".join(TRANSFORMATIONS) in shown["vidssl analyze invariance --help"]
     assert all(form in shown[f"{TOP}/datasets/prepare_list.py --help"] for form in FORMS)
 
 

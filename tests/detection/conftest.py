@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vidssl.engine.config_schema import load_run
-from vidssl.prepare import prepare_coco, prepare_voc
+from vidssl.prepare import prepare_ava, prepare_coco, prepare_voc
 from vidssl.randomness import generator
 
 TOY = Path(__file__).parents[2] / "configs" / "detection" / "toy.yaml"
@@ -76,3 +76,51 @@ def toy_run(shapes, tmp_path):
         return load_run(TOY, [*where, *overrides])
 
     return bind
+
+
+ACTIONS = {1: "rise", 3: "sink", 7: "be red"}  # numbers with gaps, as AVA's
+
+
+def _film(folder, write_video):
+    """Film 32 videos of 2 s with two discs each that rise or sink, red or blue, and annotate second 901 as AVA does.
+
+    A disc is not told from its key frame alone: there both kinds are at the same heights.
+    """
+    rows = {"train": [], "val": []}
+    for number in range(32):
+        random, name = generator(1, number), f"movie-{number}"
+        frames = np.full((24, 64, 96, 3), 90, np.uint8) + random.integers(0, 30, (64, 96, 1), np.uint8)
+        for person, left in enumerate((0, 48)):
+            side, top = int(random.integers(18, 24)), int(random.integers(18, 26))
+            x, up = left + int(random.integers(4, 20)), bool((number + person) % 2)
+            red = bool(random.integers(2))
+            for t, frame in enumerate(frames):
+                y = top + (12 - t if up else t - 12)
+                cv2.circle(
+                    frame, (x + side // 2, y + side // 2), side // 2, (200, 40, 40) if red else (40, 60, 200), -1
+                )
+            box = [x / 96, top / 64, (x + side) / 96, (top + side) / 64]
+            for action in ([1] if up else [3]) + ([7] if red else []):
+                rows["train" if number < 24 else "val"].append([name, "0901", *box, action, person])
+        write_video(folder / "videos" / f"{name}.mp4", frames, fps=12)
+    official = folder / "annotations"
+    official.mkdir()
+    for side, persons in rows.items():
+        lines = [
+            ",".join(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row) for row in persons
+        ]
+        (official / f"ava_{side}_v2.2.csv").write_text("\n".join(lines) + "\n")
+        (official / f"ava_{side}_excluded_timestamps_v2.2.csv").write_text("another-movie,0904\n")
+    labels = "".join(
+        f'label {{\n  name: "{name}"\n  label_id: {n}\n  label_type: X\n}}\n' for n, name in ACTIONS.items()
+    )
+    (official / "ava_action_list_v2.2.pbtxt").write_text(labels)
+    items = "".join(f'item {{\n  name: "{name}"\n  id: {n}\n}}\n' for n, name in ACTIONS.items())
+    (official / "ava_action_list_v2.2_for_activitynet_2019.pbtxt").write_text(items)
+    prepare_ava(folder / "videos", folder / "lists", official)
+
+
+@pytest.fixture(scope="session")
+def movies(made_once, write_video):
+    """Folder of the filmed set: videos, annotations, lists; not to be changed by a test."""
+    return made_once("movies", lambda folder: _film(folder, write_video))

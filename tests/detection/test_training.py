@@ -84,7 +84,7 @@ def test_mistakes_are_found_before_training(toy_run, shapes, tmp_path):
         train(toy_run("a", "data.train=missing.json"))
     with pytest.raises(ConfigError, match=r"detector.nmae: unknown key"):
         toy_run("a", "detector.nmae=fpn")
-    with pytest.raises(ConfigError, match="method: unknown key"):
+    with pytest.raises(ConfigError, match="set one of method and detector"):
         toy_run("a", "method={name: moco}")
     with pytest.raises(DataError, match="header"):
         read_list(shapes / "lists/voc/trainval.json")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import vidssl
+from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.arguments import parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
@@ -42,11 +43,22 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     Its module, with torch and all that the job needs, is imported after parsing, so that `--help` and a mistyped option
     are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
-    parser = argparse.ArgumentParser(prog=prog, description=COMMANDS[command].__doc__)
-    COMMANDS[command](parser)
+    module, parsed = parse_command(command, arguments, prog)
+    importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+
+
+def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:
+    """Parse the arguments of a command: the name of its module, and its options."""
+    options, module = COMMANDS[command], command
+    parser = argparse.ArgumentParser(prog=prog, description=options.__doc__)
+    options(parser)
+    if command == "analyze":  # its first argument is the name of one of several commands
+        name = parser.parse_args(arguments[:1]).analysis
+        options, module, arguments = ANALYSES[name], f"analyze_{name}", arguments[1:]
+        parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}", description=options.__doc__)
+        options(parser)
     # argparse cannot parse options and settings in any order if there are sub-commands.
-    parsed = parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)
-    importlib.import_module(f"vidssl.commands.{command}").run(parsed)
+    return module, parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)
 
 
 def guarded(command: Callable[[], None]) -> None:

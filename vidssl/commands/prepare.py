@@ -4,12 +4,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from vidssl.commands import guarded, parsers
+from vidssl.commands import guarded, prepare_parsers
 
 
 def run_script(dataset: str) -> None:
     """Run the command of one data set with the arguments of a script."""
-    parser = parsers.prepare(argparse.ArgumentParser())[dataset]
+    parser = prepare_parsers.prepare(argparse.ArgumentParser())[dataset]
     parser.prog = Path(sys.argv[0]).name
     guarded(lambda: run(parser.parse_args()))
 

@@ -9,12 +9,11 @@ from vidssl.atomic import check_folder, file_hash, write_json
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import Results, format_table
 from vidssl.config import build
-from vidssl.data.box_list import read_boxes
 from vidssl.detection.average_precision import check_pycocotools
-from vidssl.detection.detector import Detector
-from vidssl.detection.images import BoxDataset
 from vidssl.detection.measure import measure_detector
-from vidssl.engine.config_schema import DetectionRun, bind_run, choose_device
+from vidssl.engine.config_schema import Run, bind_run, choose_device
+from vidssl.engine.detection import build_detector, evaluation_data, read_evaluation_list
+from vidssl.engine.detection_schema import DetectionRun
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES
@@ -32,7 +31,6 @@ def run(parsed: argparse.Namespace) -> None:
     if given:
         raise ConfigError(f"--{given[0].replace('_', '-')} does not fit a list of boxes: leave it out")
     check_folder(parsed.out)
-    check_pycocotools()
     results = _measure(parsed)
     rows = [(name, f"{100 * value:.1f}") for name, value in results["numbers"].items()]
     print_results(parsed, results, *format_table(rows, "<>"), parsed.out / "results.json")
@@ -41,20 +39,22 @@ def run(parsed: argparse.Namespace) -> None:
 def _measure(parsed: argparse.Namespace) -> Results:
     content = read_checkpoint(parsed.checkpoint, parsed.trust_checkpoint)
     settings = bind_run(content["config"], f"config of {parsed.checkpoint}")
-    if not isinstance(settings, DetectionRun):
+    if isinstance(settings, Run):
         raise ConfigError(f"{parsed.checkpoint} holds no detector, which {parsed.input}, a list of boxes, needs")
+    if isinstance(settings, DetectionRun):
+        check_pycocotools()
     root = settings.data.root if parsed.root is None else parsed.root
-    boxes = read_boxes([parsed.input], root)
+    boxes = read_evaluation_list(settings, parsed.input, root)
     if list(boxes.classes) != content["classes"]:
         raise ConfigError(
             f"{parsed.input} has other classes than the detector was trained on: prepare it from that set"
         )
-    backbone = build(BACKBONES, settings.backbone)
-    detector = Detector(settings.detector, backbone, len(boxes.classes))
+    detector = build_detector(settings, build(BACKBONES, settings.backbone), len(boxes.classes))
     load_state(detector, content["method"], str(parsed.checkpoint))
-    workers = settings.data.workers if parsed.workers is None else parsed.workers
+    if parsed.workers is not None:
+        settings = settings.model_copy(update={"data": settings.data.model_copy(update={"workers": parsed.workers})})
     short = parsed.short_side or settings.evaluate.short_side
-    dataset = BoxDataset(boxes, settings.data.model_copy(update={"workers": workers}), (short,))
+    dataset = evaluation_data(settings, boxes, short)
     device, size = choose_device(parsed.device), parsed.batch_size or settings.evaluate.batch_size
     with distributed.joined(device), StopRequest().listening() as request:
         numbers = measure_detector(detector.to(device), dataset, size, device, request.check)

@@ -1,4 +1,4 @@
-"""Lists of images with boxes: JSON files in the format of COCO, as `vidssl prepare voc` and `coco` write them."""
+"""Lists of images or key frames with boxes: JSON files in the format of COCO, as `vidssl prepare voc` writes them."""
 
 import hashlib
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from vidssl.atomic import check_folder, write_whole
 from vidssl.config import Tree
@@ -21,7 +22,7 @@ from vidssl.errors import DataError
 from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
-_REMEDY = "vidssl prepare voc or coco writes lists of boxes"
+_REMEDY = "vidssl prepare voc, coco or ava writes lists of boxes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +46,20 @@ class BoxList(VideoList):
         """Number of images, and of objects that tests count."""
         return {"images": len(self.records), "objects": int((~self.crowd & ~self.difficult).sum())}
 
-    def images_with_objects(self) -> "BoxList":
+    def images_with_objects(self) -> Self:
         """The images that have an object to train on, and their objects; a DataError if there are none."""
         before = np.concatenate([[0], np.cumsum(~self.crowd)])
         chosen = np.flatnonzero(before[self.ends[1:]] > before[self.ends[:-1]]).tolist()
         if not chosen:
             raise DataError(f"{self.path} has no image with an object: {_REMEDY}")
-        if len(chosen) == len(self.records):
-            return self
+        return self if len(chosen) == len(self.records) else self.images(chosen)
+
+    def images(self, chosen: Sequence[int]) -> Self:
+        """Select images and their objects."""
         records, outlines = Records(self.root), None if self.outlines is None else Strings()
         for n in chosen:
             records.append(self.records.row(n), self.records.root_of(n))
-        rows = np.concatenate([np.arange(self.ends[n], self.ends[n + 1]) for n in chosen])
+        rows, ends = _select(self.ends, chosen)
         if self.outlines is not None and outlines is not None:
             for row in rows.tolist():
                 outlines.append(self.outlines[row])
@@ -65,7 +68,7 @@ class BoxList(VideoList):
             self,
             records=records,
             sizes=self.sizes[chosen],
-            ends=np.concatenate([[0], np.cumsum(np.diff(self.ends)[chosen])]),
+            ends=ends,
             outlines=outlines,
             **{name: getattr(self, name)[rows] for name in columns},
         )
@@ -76,15 +79,53 @@ class BoxList(VideoList):
         digest = hashlib.sha256("\n".join([*self.names, "", *self.classes]).encode())
         for outline in self.outlines or ():
             digest.update(outline.encode())
-        for column in (self.sizes, self.ends, self.boxes, self.categories, self.crowd, self.difficult):
+        for column in self._numbers():
             digest.update(column.tobytes())
         return digest.hexdigest()
+
+    def _numbers(self) -> tuple[NDArray[Any], ...]:
+        return self.sizes, self.ends, self.boxes, self.categories, self.crowd, self.difficult
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFrameList(BoxList):
+    """Key frames of videos, as "images"; an object is one action of a person, whose box has a row for each action."""
+
+    times: NDArray[np.float64]  # (N,) seconds from the start of the file
+    # (P, 4) boxes as those of the objects: detected persons, which tests classify and which have no action in training.
+    proposals: NDArray[np.float32]
+    proposal_ends: NDArray[np.int64]  # (N + 1,) proposals before each key frame
+    has_proposals: bool  # False: the list has none, and tests classify the persons of the objects
+
+    def proposals_of(self, key_frame: int) -> NDArray[np.float32]:
+        """The proposals of a key frame (n, 4)."""
+        return self.proposals[self.proposal_ends[key_frame] : self.proposal_ends[key_frame + 1]]
+
+    def counts(self) -> dict[str, int]:
+        """Number of key frames, of actions of persons, and of proposals."""
+        return {**super().counts(), "proposals": len(self.proposals)}
+
+    def images(self, chosen: Sequence[int]) -> Self:
+        """Select key frames, their objects and proposals."""
+        rows, ends = _select(self.proposal_ends, chosen)
+        selected = replace(self, times=self.times[chosen], proposals=self.proposals[rows], proposal_ends=ends)
+        return super(KeyFrameList, selected).images(chosen)
+
+    def _numbers(self) -> tuple[NDArray[Any], ...]:
+        return *super()._numbers(), self.times, self.proposals, self.proposal_ends
+
+
+def _select(ends: NDArray[np.int64], chosen: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows of the chosen images, of a column with these `ends`, and the ends of the selected rows."""
+    rows = [np.arange(ends[n], ends[n + 1]) for n in chosen]
+    return np.concatenate(rows), np.concatenate([[0], np.cumsum(np.diff(ends)[chosen])])
 
 
 def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> BoxList:
     """Read one list or several of the same classes; images are relative to `root`, else to `root.txt` beside each list.
 
-    Objects without area are left out, with a warning.
+    If the images have a `time`, they are key frames of videos, and the result is a `KeyFrameList`. Objects without area
+    are left out, with a warning.
 
     Raises:
         DataError: A list is unreadable, malformed or empty, two have other classes, or an image leaves the root.
@@ -94,10 +135,12 @@ def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> B
     for part in parts[1:]:
         if part.classes != first.classes:
             raise DataError(f"{first.path} and {part.path} have other classes: train on lists of the same classes")
+        if bool(part.times) != bool(first.times):
+            raise DataError(f"of {first.path} and {part.path} one has key frames of videos, the other images")
     records = Records(first.root)
     for part in parts:
-        for name in part.names:
-            records.append(VideoRecord(name), part.root)
+        for row in part.rows:
+            records.append(row, part.root)
     objects = [item for part in parts for item in part.objects]
     counts = [count for part in parts for count in part.counts]
     outlines: Strings | None = None
@@ -106,18 +149,28 @@ def read_boxes(paths: Sequence[str | Path], root: str | Path | None = None) -> B
         for item in objects:
             outlines.append(json.dumps(item["segmentation"]))
     columns = {name: [item[name] for item in objects] for name in ("box", "category", "area", "crowd", "difficult")}
-    return BoxList(
-        Path(" and ".join(str(part.path) for part in parts)),
-        records,
-        first.classes,
-        sizes=np.array([size for part in parts for size in part.sizes], np.int64).reshape(-1, 2),
-        ends=np.cumsum([0, *counts]),
-        boxes=np.array(columns["box"], np.float32).reshape(-1, 4),
-        categories=np.array(columns["category"], np.int64),
-        areas=np.array(columns["area"], np.float64),
-        crowd=np.array(columns["crowd"], np.bool_),
-        difficult=np.array(columns["difficult"], np.bool_),
-        outlines=outlines,
+    content: dict[str, Any] = {
+        "path": Path(" and ".join(str(part.path) for part in parts)),
+        "records": records,
+        "classes": first.classes,
+        "sizes": np.array([size for part in parts for size in part.sizes], np.int64).reshape(-1, 2),
+        "ends": np.cumsum([0, *counts]),
+        "boxes": np.array(columns["box"], np.float32).reshape(-1, 4),
+        "categories": np.array(columns["category"], np.int64),
+        "areas": np.array(columns["area"], np.float64),
+        "crowd": np.array(columns["crowd"], np.bool_),
+        "difficult": np.array(columns["difficult"], np.bool_),
+        "outlines": outlines,
+    }
+    if not first.times:
+        return BoxList(**content)
+    proposals = [item for part in parts for item in part.proposals]
+    return KeyFrameList(
+        **content,
+        times=np.array([time for part in parts for time in part.times], np.float64),
+        proposals=np.array([item["box"] for item in proposals], np.float32).reshape(-1, 4),
+        proposal_ends=np.cumsum([0, *(count for part in parts for count in part.proposal_counts)]),
+        has_proposals=any(part.has_proposals for part in parts),
     )
 
 
@@ -137,24 +190,40 @@ class _Reader:
             self.classes = tuple(str(content["categories"][n]["name"]) for n in order)
             number = {ids[n]: label for label, n in enumerate(order)}
             images = content["images"]
-            self.names = [str(image["file_name"]) for image in images]
+            rates = [float(image["fps"]) if "fps" in image else None for image in images]
+            names = [str(image["file_name"]) for image in images]
+            self.rows = [VideoRecord(name, fps=fps) for name, fps in zip(names, rates, strict=True)]
             self.sizes = [(int(image["height"]), int(image["width"])) for image in images]
+            if any(min(size) < 1 for size in self.sizes):
+                raise ValueError("the height or width of an image is less than 1")
             place = {image["id"]: n for n, image in enumerate(images)}
             kept = [_object(item, place, number) for item in content["annotations"]]
-        except (json.JSONDecodeError, RecursionError, KeyError, TypeError, ValueError) as error:
+            self.times = [float(image["time"]) for image in images if "time" in image]
+            self.has_proposals = "proposals" in content
+            found = [_object({**item, "category_id": ids[0]}, place, number) for item in content.get("proposals", [])]
+            if len(self.times) not in (0, len(images)) or not np.isfinite(self.times).all():
+                raise ValueError("an image has no time, or one that is not finite, and others have")
+        except (json.JSONDecodeError, RecursionError, LookupError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a list of boxes ({type(error).__name__}: {error}): {_REMEDY}") from None
         if not images or len(place) < len(images) or len(number) < len(ids):
             raise DataError(f"{path} has no images, or two images or classes of one id: {_REMEDY}")
         rule = PathRule(self.root, allow_external=False)
-        for name in self.names:
+        for name in names:
             try:
                 rule.check(name, "file_name")
             except ValueError as error:
                 raise DataError(f"{path}: {error}") from None
-        self.objects = sorted((item for item in kept if item is not None), key=lambda item: int(item["image"]))
-        self.counts = np.bincount([item["image"] for item in self.objects], minlength=len(images)).tolist()
-        if len(kept) > len(self.objects):
-            _log.warning("%s: objects without area are left out: %d", path, len(kept) - len(self.objects))
+        self.objects, self.counts = _in_order(kept, len(images))
+        self.proposals, self.proposal_counts = _in_order(found, len(images))
+        empty = len(kept) + len(found) - len(self.objects) - len(self.proposals)
+        if empty:
+            _log.warning("%s: boxes without area are left out: %d", path, empty)
+
+
+def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], list[int]]:
+    """Sort what has an area by its image, and count it for each image."""
+    kept = sorted((item for item in items if item is not None), key=lambda item: int(item["image"]))
+    return kept, np.bincount(np.array([item["image"] for item in kept], np.int64), minlength=images).tolist()
 
 
 def _object(item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:

@@ -1,5 +1,21 @@
-"""Object detection from a pre-trained 2D backbone: images with boxes, detectors, average precision."""
+"""Detectors on a pre-trained backbone, of objects in images and of actions in videos, and their average precision."""
 
-from vidssl.detection.settings import DetectionData, DetectionEvaluate, DetectorSettings, ImageSettings
+from vidssl.detection.settings import (
+    ActionData,
+    ActionDetectorSettings,
+    ActionEvaluate,
+    DetectionData,
+    DetectionEvaluate,
+    DetectorSettings,
+    ImageSettings,
+)
 
-__all__ = ["DetectionData", "DetectionEvaluate", "DetectorSettings", "ImageSettings"]
+__all__ = [
+    "ActionData",
+    "ActionDetectorSettings",
+    "ActionEvaluate",
+    "DetectionData",
+    "DetectionEvaluate",
+    "DetectorSettings",
+    "ImageSettings",
+]

@@ -94,52 +94,58 @@ def _as_coco(boxes: BoxList, kind: str) -> Tree:
 
 
 def voc_average_precision(found: Sequence[Detections], boxes: BoxList, points: int | None) -> float:
-    """VOC's AP at an overlap above 0.5, the mean over the classes that have objects (Everingham et al., 2010).
+    """VOC's AP at an overlap of 0.5 or more, the mean over the classes that have objects (Everingham et al., 2010).
 
     `points` is 11 for the rule of VOC2007: the mean over recalls 0, 0.1, … 1 of the best precision at that recall or a
     higher one; None for the area under the curve (VOC2010 and later).
     """
+    image = np.repeat([one.index for one in found], [len(one.labels) for one in found]).astype(np.int64)
+    labels, scores, corners = (
+        np.concatenate([getattr(one, name) for one in found] or [empty])
+        for name, empty in (("labels", np.empty(0)), ("scores", np.empty(0)), ("boxes", np.empty((0, 4))))
+    )
     values = []
     for label in range(len(boxes.classes)):
         of = boxes.categories == label
         objects = int((of & ~boxes.difficult & ~boxes.crowd).sum())
         if objects:
-            hits = _hits(found, boxes, label)
-            values.append(precision_at_recalls(hits, objects, points))
+            chosen = np.flatnonzero(labels == label)
+            chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
+            values.append(precision_at_recalls(_hits(image[chosen], corners[chosen], boxes, of), objects, points))
     return float(np.mean(values)) if values else 0.0
 
 
-def _hits(found: Sequence[Detections], boxes: BoxList, label: int) -> NDArray[np.bool_]:
-    """Whether the detections of a class (D,), the best first, are right; those of objects not counted are left out."""
-    rows = [(float(s), one.index, box) for one in found for s, box in _of_class(one, label)]
-    rows.sort(key=lambda row: -row[0])
-    taken: set[int] = set()
-    hits = []
-    for _, image, box in rows:
-        own = boxes.rows_of(image)
-        objects = np.arange(own.start, own.stop)
-        objects = objects[boxes.categories[objects] == label]
-        overlaps = overlap(box, boxes.boxes[objects])
-        best = int(objects[overlaps.argmax()]) if len(objects) else -1
-        if best < 0 or overlaps.max() <= 0.5:
-            hits.append(False)
-        elif not (boxes.difficult[best] or boxes.crowd[best]):
-            hits.append(best not in taken)  # a second detection of an object is wrong
-            taken.add(best)
-    return np.array(hits, np.bool_)
+def _hits(
+    image: NDArray[np.int64], corners: NDArray[np.float32], boxes: BoxList, of: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Whether the detections of a class are right; those of objects not counted are left out.
+
+    `image` (D,) and `corners` (D, 4) are of the detections, the best first; `of` (M,) marks the objects of the class.
+    """
+    objects = np.flatnonzero(of)
+    shown_in = np.searchsorted(boxes.ends, objects, side="right") - 1
+    first, last = (np.searchsorted(shown_in, image, side=side) for side in ("left", "right"))
+    # All pairs of a detection and an object in its image.
+    count = last - first
+    detection = np.repeat(np.arange(len(image)), count)
+    candidate = objects[np.arange(len(detection)) + np.repeat(first - np.cumsum(count) + count, count)]
+    overlaps = overlap(corners[detection], boxes.boxes[candidate])
+    order = np.lexsort((-candidate, overlaps, detection))  # the last pair of a detection has its best object
+    order = order[np.flatnonzero(np.diff(detection[order], append=-1))]
+    order = order[overlaps[order] >= 0.5]
+    matched, best = detection[order], candidate[order]
+    right, counted = np.zeros(len(image), np.bool_), np.ones(len(image), np.bool_)
+    right[matched[np.unique(best, return_index=True)[1]]] = True  # a second detection of an object is wrong
+    counted[matched[boxes.difficult[best] | boxes.crowd[best]]] = False
+    return right[counted]
 
 
-def _of_class(one: Detections, label: int) -> list[tuple[float, NDArray[np.float32]]]:
-    chosen = one.labels == label
-    return list(zip(one.scores[chosen].tolist(), one.boxes[chosen], strict=True))
-
-
-def overlap(box: NDArray[Any], others: NDArray[Any]) -> _Floats:
-    """Intersection over union of a box (4,) with others (M, 4), all xyxy."""
-    box, others = box.astype(np.float64), others.astype(np.float64)
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    common = np.prod(np.maximum(sides, 0), axis=1)
-    areas = np.prod(others[:, 2:] - others[:, :2], axis=1) + np.prod(box[2:] - box[:2])
+def overlap(boxes: NDArray[Any], others: NDArray[Any]) -> _Floats:
+    """Intersection over union of boxes (..., 4) and others (..., 4), all xyxy, one by one."""
+    boxes, others = boxes.astype(np.float64), others.astype(np.float64)
+    sides = np.minimum(boxes[..., 2:], others[..., 2:]) - np.maximum(boxes[..., :2], others[..., :2])
+    common = np.prod(np.maximum(sides, 0), axis=-1)
+    areas = np.prod(others[..., 2:] - others[..., :2], axis=-1) + np.prod(boxes[..., 2:] - boxes[..., :2], axis=-1)
     return np.asarray(common / (areas - common), np.float64)
 
 

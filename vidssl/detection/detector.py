@@ -3,6 +3,7 @@
 Shapes: B images, H x W pixels; C channels of a map; R regions.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,8 @@ from torchvision.models.detection.rpn import RegionProposalNetwork, RPNHead
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
+from vidssl.data.box_list import BoxList
+from vidssl.detection.average_precision import Detections, coco_average_precision, voc_average_precision
 from vidssl.detection.images import DetectionBatch, Target
 from vidssl.detection.settings import DetectorSettings
 from vidssl.errors import ConfigError
@@ -123,6 +126,14 @@ class Detector(Method):
             proposals, _ = self.proposals(images, maps)
             found: list[Target] = self.heads(maps, proposals, images.image_sizes)[0]
         return found
+
+    def average_precisions(self, found: Sequence[Detections], boxes: BoxList) -> dict[str, float]:
+        """Compute `box_AP`, `box_AP50`, `box_AP75`, the same of masks if there are any, `voc_AP50` and `voc07_AP50`."""
+        kinds = {"box": "bbox", "mask": "segm"} if self.config.masks else {"box": "bbox"}
+        coco = {kind: coco_average_precision(found, boxes, name) for kind, name in kinds.items()}
+        numbers = {f"{kind}_{name}": value for kind, values in coco.items() for name, value in values.items()}
+        voc = {"voc_AP50": None, "voc07_AP50": 11}
+        return numbers | {name: voc_average_precision(found, boxes, points) for name, points in voc.items()}
 
     def _encode(self, batch: DetectionBatch) -> tuple[ImageList, dict[str, Tensor]]:
         sizes = [(image.shape[1], image.shape[2]) for image in batch.images]

@@ -1,6 +1,6 @@
-"""Images of any size with their objects: from a list to batches on the device.
+"""Images of any size, or clips, with their objects: from a list to batches on the device.
 
-Shapes: B images, H x W pixels after resizing, n objects of an image.
+Shapes: B images or clips, of T frames; H x W pixels after resizing; n objects of an image, or persons of a clip.
 """
 
 import json
@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import numpy as np
@@ -17,22 +17,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.data.box_list import BoxList
-from vidssl.detection.settings import ImageSettings
+from vidssl.detection.settings import ImageSettings, ReadSettings
 from vidssl.errors import DataError
 from vidssl.randomness import generator
 from vidssl.types import Frames
 from vidssl.worker_pool import ItemGuard, ordered
 
 Target = dict[str, Tensor]
-_Arrays = tuple[Frames, dict[str, NDArray[Any]], int]
+Arrays = tuple[NDArray[np.uint8], dict[str, NDArray[Any]], int]
+
+
+class TargetDataset(Protocol):
+    """Makes samples of a list of boxes."""
+
+    @property
+    def boxes(self) -> BoxList:
+        """The list."""
+
+    @property
+    def settings(self) -> ReadSettings:
+        """How it is read."""
+
+    def sample(self, epoch: int, index: int) -> Arrays:
+        """Make a sample: an image (H, W, 3) or a clip (T, H, W, 3), uint8 RGB; targets; `index`.
+
+        Random choices depend on seed and key only. A DataError if the image or video cannot be read.
+        """
 
 
 @dataclass(frozen=True)
 class DetectionBatch:
-    """B images of any size, with their objects."""
+    """B images of any size with their objects, or B clips with their persons."""
 
-    images: tuple[Tensor, ...]  # (3, H, W) float, normalised
-    # For each image: boxes (n, 4) float32 xyxy, labels (n,) int64 from 1; and masks (n, H, W) uint8, if asked for.
+    images: tuple[Tensor, ...]  # (3, H, W) or (3, T, H, W) float, normalised
+    # For each image: boxes (n, 4) float32 xyxy, labels (n,) int64 from 1, and masks (n, H, W) uint8, if asked for.
+    # For each clip: boxes, and labels (n, classes) float32, 1 for the actions of a person.
     targets: tuple[Target, ...]
     index: Tensor  # (B,) int64, of the image in its list
     replaced: tuple[tuple[str, str], ...] = ()  # always empty: an image that cannot be read is an error
@@ -43,7 +62,7 @@ class DetectionBatch:
         for image, target in zip(self.images, self.targets, strict=True):
             objects = len(target["labels"])
             masks = target.get("masks")
-            if image.ndim != 3 or target["boxes"].shape != (objects, 4):
+            if image.ndim not in (3, 4) or target["boxes"].shape != (objects, 4):
                 raise ValueError(f"image {tuple(image.shape)}, {tuple(target['boxes'].shape)} boxes, {objects} labels")
             if masks is not None and masks.shape != (objects, *image.shape[1:]):
                 raise ValueError(f"masks {tuple(masks.shape)} do not fit the image {tuple(image.shape)}")
@@ -60,7 +79,7 @@ class BoxDataset:
     masks: bool = False
     seed: int = 0
 
-    def sample(self, epoch: int, index: int) -> _Arrays:
+    def sample(self, epoch: int, index: int) -> Arrays:
         """Read image `index`: frames (H, W, 3) uint8 RGB, targets, index. Random choices depend on seed and key only.
 
         Raises:
@@ -134,14 +153,14 @@ def outline_mask(outline: Any, height: int, width: int, new_height: int, new_wid
 
 
 def batches(
-    dataset: BoxDataset, keys: Iterable[list[tuple[int, int]]], device: torch.device
+    dataset: TargetDataset, keys: Iterable[list[tuple[int, int]]], device: torch.device
 ) -> Generator[DetectionBatch, None, None]:
     """Yield the batches of (epoch, index) keys on a device, made by worker processes, in order."""
     of, settings = dataset.boxes.records, dataset.settings
-    shift, scale = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (settings.mean, settings.std))
+    shift, scale = (torch.tensor(values, device=device) for values in (settings.mean, settings.std))
 
     def failed(item: int, reason: str) -> None:
-        raise DataError(f"image {of[item].path}: {reason}; replace it")
+        raise DataError(f"{of[item].path}: {reason}; replace it")
 
     made = ordered(
         partial(_make, dataset),
@@ -154,13 +173,13 @@ def batches(
     for samples in made:
         images, targets, index = zip(*samples, strict=True)
         yield DetectionBatch(
-            tuple((torch.from_numpy(x).to(device).permute(2, 0, 1).float() / 255 - shift) / scale for x in images),
+            tuple(((torch.from_numpy(x).to(device).float() / 255 - shift) / scale).movedim(-1, 0) for x in images),
             tuple({name: torch.from_numpy(x).to(device) for name, x in target.items()} for target in targets),
             torch.tensor(index, device=device),
         )
 
 
-def _make(dataset: BoxDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[_Arrays]:
+def _make(dataset: TargetDataset, keys: list[tuple[int, int]], guard: ItemGuard) -> list[Arrays]:
     if dataset.settings.workers:
         torch.set_num_threads(1)  # workers share the cores already
     samples = []

@@ -8,19 +8,21 @@ import torch
 
 from vidssl import distributed
 from vidssl.data.box_list import BoxList
-from vidssl.detection.average_precision import Detections, coco_average_precision, voc_average_precision
+from vidssl.detection.action_detector import ActionDetector
+from vidssl.detection.average_precision import Detections
 from vidssl.detection.detector import Detector
-from vidssl.detection.images import BoxDataset, DetectionBatch, Target, batches
+from vidssl.detection.images import DetectionBatch, Target, TargetDataset, batches
 from vidssl.progress import progress
+
+AnyDetector = Detector | ActionDetector
 
 
 def measure_detector(
-    detector: Detector, dataset: BoxDataset, batch_size: int, device: torch.device, check: Callable[[], None]
+    detector: AnyDetector, dataset: TargetDataset, batch_size: int, device: torch.device, check: Callable[[], None]
 ) -> dict[str, float]:
     """Detect the objects of all images of a list, divided among the processes, and return the average precisions.
 
-    `box_AP`, `box_AP50` and `box_AP75` are COCO's, with masks also `mask_AP` and so on; `voc_AP50` and `voc07_AP50` are
-    VOC's, by area and of 11 points. `check` is called for each batch, and may raise to stop.
+    `check` is called for each batch, and may raise to stop.
     """
     boxes = dataset.boxes
     mine = range(distributed.rank(), len(boxes.records), distributed.world())
@@ -41,24 +43,15 @@ def measure_detector(
         every = sorted(chain(*distributed.gather_outcomes(detect)), key=lambda one: one.index)
     finally:
         detector.train(was)
-    return distributed.on_main(lambda: average_precisions(every, boxes, detector.config.masks))
-
-
-def average_precisions(found: list[Detections], boxes: BoxList, masks: bool) -> dict[str, float]:
-    """Compute the numbers of `measure_detector`."""
-    numbers = {f"box_{name}": value for name, value in coco_average_precision(found, boxes, "bbox").items()}
-    if masks:
-        numbers |= {f"mask_{name}": value for name, value in coco_average_precision(found, boxes, "segm").items()}
-    voc = {"voc_AP50": None, "voc07_AP50": 11}
-    return numbers | {name: voc_average_precision(found, boxes, points) for name, points in voc.items()}
+    return distributed.on_main(lambda: detector.average_precisions(every, boxes))
 
 
 def _in_files(batch: DetectionBatch, found: list[Target], boxes: BoxList) -> list[Detections]:
-    """Convert detections to the pixels of the image files."""
+    """Convert detections to the units of the list: pixels of the image files, or fractions of key frames."""
     made = []
     for index, image, target in zip(batch.index.tolist(), batch.images, found, strict=True):
         height, width = boxes.sizes[index].tolist()
-        scale = target["boxes"].new_tensor([width / image.shape[2], height / image.shape[1]] * 2)
+        scale = target["boxes"].new_tensor([width / image.shape[-1], height / image.shape[-2]] * 2)
         corners = target["boxes"] * scale
         made.append(
             Detections(

@@ -1,28 +1,37 @@
-"""The settings of detection runs."""
+"""The settings of runs of detectors."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from vidssl.config import Settings
+from vidssl.transforms.recipes import TrainCrop
+from vidssl.video.reader import DecodeSettings
+
+_Lists = str | Annotated[tuple[str, ...], Field(min_length=1)]  # a list (JSON), or several of the same classes
 
 
-class ImageSettings(Settings):
-    """How images are read, in training and in tests."""
+class ReadSettings(Settings):
+    """Where images or videos are, and how batches of them are made."""
 
-    root: str | None = None  # folder of the images; overrides root.txt of the lists
-    max_side: int = Field(default=1333, ge=32)  # pixels; images whose longer side would exceed it are made smaller
+    root: str | None = None  # folder of the images or videos; overrides root.txt of the lists
     workers: int = Field(default=2, ge=0)
     prefetch: int = Field(default=2, ge=1)  # batches that each worker prepares ahead, in memory
-    timeout: float = Field(default=120.0, gt=0)  # seconds for one image; after a second timeout the run stops
+    timeout: float = Field(default=120.0, gt=0)  # seconds for one of them; after a second timeout the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
+
+
+class ImageSettings(ReadSettings):
+    """How images are read, in training and in tests."""
+
+    max_side: int = Field(default=1333, ge=32)  # pixels; images whose longer side would exceed it are made smaller
 
 
 class DetectionData(ImageSettings):
     """Which images a detector is trained on."""
 
-    train: str | Annotated[tuple[str, ...], Field(min_length=1)]  # a list (JSON), or several of the same classes
+    train: _Lists
     # The short side of each image is drawn from these, pixels.
     short_sides: Annotated[tuple[Annotated[int, Field(ge=32)], ...], Field(min_length=1)]
     flip: float = Field(default=0.5, ge=0, le=1)  # probability of a mirror image
@@ -38,7 +47,7 @@ class DetectionEvaluate(Settings):
 
 
 class DetectorSettings(Settings):
-    """Settings of a detector."""
+    """Settings of a detector of objects."""
 
     # c4: proposals and regions from the third stage; the fourth encodes each region. fpn: a feature pyramid.
     name: Literal["c4", "fpn"]
@@ -49,3 +58,30 @@ class DetectorSettings(Settings):
     width: int = Field(default=256, ge=8)  # fpn: channels of the pyramid; the box head has four times as many
     regions: int = Field(default=512, ge=1)  # of an image, that the box head is trained on
     proposals: int = Field(default=1000, ge=1)  # of an image in tests: each is classified
+
+
+class KeyFrameSettings(ReadSettings, DecodeSettings):
+    """How the clips around key frames are read, in training and in tests."""
+
+    frames: int = Field(ge=1)  # of a clip
+    seconds: float = Field(gt=0)  # of a clip, which is centred on its key frame; SlowFast's 8 x 8 is 64 / 30
+
+
+class ActionData(KeyFrameSettings):
+    """Which key frames a detector of actions is trained on, and what it sees of them."""
+
+    train: _Lists
+    view: TrainCrop.Config = TrainCrop.Config()
+
+
+class ActionEvaluate(DetectionEvaluate):
+    """The list that a detector of actions is tested on; the whole frames are seen."""
+
+    short_side: int = Field(default=256, ge=32)  # pixels
+
+
+class ActionDetectorSettings(Settings):
+    """Settings of a detector of actions."""
+
+    dilated: bool = True  # the last stage has stride 1 and dilation 2, so that its maps have twice the resolution
+    dropout: float = Field(default=0.5, ge=0, lt=1)  # before the classifier

@@ -13,20 +13,17 @@ from vidssl.config import Settings, Tree, bind, choice, read
 from vidssl.data.samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
-from vidssl.detection import DetectionData, DetectionEvaluate, DetectorSettings
-from vidssl.engine.optim import OptimizerConfig
+from vidssl.engine.detection_schema import KINDS, ActionRun, DetectionRun, detection_schema
+from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
-from vidssl.models.weights import Initial
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import check_short_side
 from vidssl.video.reader import DecodeSettings
-
-SyncBN = Literal["auto", "sync", "shuffle", "local"]
 
 
 class RenderedDigits(MovingDigits):
@@ -110,17 +107,6 @@ class Evaluate(Settings):
         return self
 
 
-class Checkpoints(Settings):
-    """When the run is saved; the last step always is."""
-
-    every: int = Field(default=1000, ge=1)  # steps
-    keep: int = Field(default=2, ge=2)  # older ones are deleted
-    # If a checkpoint or a line of the log cannot be written, `stop` ends the run, `continue` warns. If the last
-    # checkpoint cannot be written, the run always ends with an error.
-    on_error: Literal["stop", "continue"] = "stop"
-    trust: bool = False  # load checkpoints that hold objects, which can run code
-
-
 class TrackFiles(Settings):
     """Regions tracked through the training videos; patch pairs are drawn from them."""
 
@@ -134,38 +120,6 @@ class TrackFiles(Settings):
         if self.folder is None and self.refresh is None:
             raise ValueError("set folder (written by `vidssl track`), refresh, or both")
         return self
-
-
-class RunSettings(Settings):
-    """What the configs of all runs have. Fields of type `Any` get theirs from the registries, see `schema`."""
-
-    imports: tuple[str, ...] = ()  # your modules that register methods, backbones, samplers, recipes or protocols
-    output: str
-    seed: int = Field(default=0, ge=0)
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["float32", "bfloat16"] = "float32"
-    deterministic: bool = False  # bit-exact on a GPU too; slower
-    sync_bn: SyncBN = "auto"  # batch norm with several processes, see `set_batch_norm`
-    verify_every: int | None = Field(default=None, ge=1)  # steps between comparisons of the state of all processes
-    epochs: float | None = Field(default=None, gt=0)  # length of the run: set either epochs or steps
-    steps: int | None = Field(default=None, ge=1)
-    init: Initial | None = None  # file of initial weights of the backbone
-    batch_size: int = Field(ge=1)  # global
-    micro_batch_size: int | None = Field(default=None, ge=1)  # of one process; None: no gradient accumulation
-    backbone: Any
-    optimizer: OptimizerConfig
-    checkpoint: Checkpoints = Checkpoints()
-    log_every: int = Field(default=10, ge=1)  # steps
-
-    @model_validator(mode="after")
-    def _has_length(self) -> "RunSettings":
-        if (self.epochs is None) == (self.steps is None):
-            raise ValueError("set exactly one of epochs and steps")
-        return self
-
-    def total_steps(self, samples_per_epoch: int) -> int:
-        """Length of the run in optimizer steps."""
-        return self.steps or max(1, round((self.epochs or 0) * samples_per_epoch / self.batch_size))
 
 
 class Run(RunSettings):
@@ -188,15 +142,7 @@ class Run(RunSettings):
         return int(self.evaluate.size or self.data.views[0].size)
 
 
-class DetectionRun(RunSettings):
-    """A run of a detector on images with boxes: the config has `detector` instead of `method`."""
-
-    data: DetectionData
-    detector: DetectorSettings
-    evaluate: DetectionEvaluate = DetectionEvaluate()
-
-
-AnyRun = Run | DetectionRun
+AnyRun = Run | DetectionRun | ActionRun
 
 
 def schema() -> type[Run]:
@@ -208,12 +154,6 @@ def schema() -> type[Run]:
     evaluate = create_model("Evaluate", __base__=Evaluate, protocols=(protocols | None, None))
     parts: Any = {"data": (data, ...), "backbone": (choice(BACKBONES), ...), "method": (choice(METHODS), ...)}
     return create_model("Run", __base__=Run, evaluate=(evaluate, evaluate()), **parts)
-
-
-def detection_schema() -> type[DetectionRun]:
-    """Make the type of a detection run, with all backbones registered so far."""
-    parts: Any = {"backbone": (choice(BACKBONES), ...)}
-    return create_model("DetectionRun", __base__=DetectionRun, **parts)
 
 
 def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None = None) -> AnyRun:
@@ -253,12 +193,16 @@ def fill_split(value: Any, split: int) -> Any:
 def bind_run(tree: Tree, source: str) -> AnyRun:
     """Bind plain data to the schema of a run, after importing the modules of `imports`."""
     import_modules(tree.get("imports") or (), f"{source}: imports")
-    return bind(detection_schema(), tree, source) if "detector" in tree else bind(schema(), tree, source)
+    given = [key for key in ("method", *KINDS) if key in tree]
+    if len(given) > 1:
+        raise ConfigError(f"{source}: set one of {' and '.join(given)}: they are different runs")
+    kind = KINDS.get(given[0]) if given else None
+    return bind(schema() if kind is None else detection_schema(kind), tree, source)
 
 
 def require_videos(run: AnyRun, source: str) -> Run:
     """Return a run of a method on videos; a ConfigError if it is one of a detector."""
-    if isinstance(run, DetectionRun):
+    if not isinstance(run, Run):
         raise ConfigError(
             f"{source} is of a detector: it works with vidssl train and, on a list of boxes (JSON), with vidssl test, "
             "without --splits; its backbone with init and vidssl.load_backbone"

@@ -15,7 +15,8 @@ from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
-from vidssl.engine.config_schema import AnyRun, DetectionRun, Run, bfloat16_is_emulated, choose_device
+from vidssl.engine.config_schema import AnyRun, Run, bfloat16_is_emulated, choose_device
+from vidssl.engine.detection_schema import AnyDetectionRun
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
@@ -29,7 +30,7 @@ from vidssl.models.weights import load_initial
 _log = logging.getLogger(__name__)
 
 
-RunType = TypeVar("RunType", Run, DetectionRun)
+RunType = TypeVar("RunType", Run, AnyDetectionRun)
 
 
 class Training(Generic[RunType]):

@@ -12,7 +12,8 @@ from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.clip_training import ClipTraining
-from vidssl.engine.config_schema import AnyRun, DetectionRun, Run
+from vidssl.engine.config_schema import AnyRun, Run
+from vidssl.engine.detection_schema import AnyDetectionRun
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
@@ -20,7 +21,7 @@ from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
-AnyTraining = Training[Run] | Training[DetectionRun]
+AnyTraining = Training[Run] | Training[AnyDetectionRun]
 
 
 def train(run: AnyRun, until: int | None = None) -> Path:

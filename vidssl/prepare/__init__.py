@@ -1,5 +1,6 @@
 """Data sets to lists: one module for each data set or list format."""
 
+from vidssl.prepare.ava import prepare_ava
 from vidssl.prepare.coco import prepare_coco
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
@@ -15,6 +16,7 @@ from vidssl.prepare.voc_classes import prepare_voc_classes
 
 __all__ = [
     "FORMS",
+    "prepare_ava",
     "prepare_chunks",
     "prepare_coco",
     "prepare_folder",

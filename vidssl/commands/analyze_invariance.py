@@ -45,7 +45,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     own, alone = {"clips": parsed.clips or 1, "crops": 1}, len(parsed.checkpoint) == 1
     found = {}
     with distributed.joined(choose_device(parsed.device)):
-        for name, checkpoint, out in _networks(parsed.checkpoint, parsed.out):
+        for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
             one = argparse.Namespace(**{**vars(parsed), **own, "checkpoint": checkpoint, "out": out})
             file = fill_split(checkpoint, parsed.splits[0]) if parsed.splits else checkpoint
             if not alone and file != "random" and is_checkpoint(read_anything(file, one.trust_checkpoint)):
@@ -55,7 +55,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     return found
 
 
-def _networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Path]]:
+def name_networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Path]]:
     """Names, checkpoints and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
     ignored = ("checkpoints", "last", "..", "/", "split{split}")
     parts = [

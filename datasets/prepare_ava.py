@@ -1,0 +1,9 @@
+"""Write lists of the key frames of AVA with their persons and actions; the same as `vidssl prepare ava`.
+
+python datasets/prepare_ava.py /data/ava/videos --annotations /data/ava/annotations --out lists/ava
+"""
+
+from vidssl.commands.prepare import run_script
+
+if __name__ == "__main__":
+    run_script("ava")

@@ -1,0 +1,411 @@
+"""Actions of persons in key frames: lists of AVA, clips, the detector, its average precision, runs."""
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision.ops import roi_align
+
+import vidssl
+from vidssl.commands import main
+from vidssl.data.box_list import KeyFrameList, read_boxes
+from vidssl.detection import ActionDetectorSettings
+from vidssl.detection.action_detector import ActionDetector
+from vidssl.detection.average_precision import Detections
+from vidssl.detection.images import DetectionBatch, batches
+from vidssl.detection.key_frames import KeyFrameDataset, clip_frames
+from vidssl.detection.settings import KeyFrameSettings
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+from vidssl.models.backbones import build_backbone
+from vidssl.prepare import prepare_ava
+from vidssl.randomness import generator
+from vidssl.transforms.recipes import TrainCrop
+from vidssl.types import VideoMeta
+
+TOY = Path(__file__).parents[2] / "configs" / "detection" / "actions_toy.yaml"
+CLIP = KeyFrameSettings(frames=8, seconds=1.0)
+
+
+@pytest.fixture
+def toy(movies, tmp_path):
+    def bind(output, *overrides):
+        lists = movies / "lists"
+        where = [f"data.train={lists}/train.json", f"evaluate.list={lists}/val.json", f"output={tmp_path / output}"]
+        return load_run(TOY, [*where, "device=cpu", *overrides])
+
+    return bind
+
+
+def test_the_list_has_what_the_files_say(movies):
+    persons = read_boxes([movies / "lists/train.json"])
+    assert isinstance(persons, KeyFrameList) and persons.classes == ("rise", "sink", "be red")
+    assert len(persons.records) == 24 and persons.times.tolist() == [1.0] * 24 and len(persons.proposals) == 0
+    rows = [line.split(",") for line in (movies / "annotations/ava_train_v2.2.csv").read_text().splitlines()]
+    assert persons.categories.tolist() == [[1, 3, 7].index(int(row[6])) for row in rows]
+    assert np.allclose(persons.boxes, [[float(number) for number in row[2:6]] for row in rows], atol=1e-6)
+    assert persons.records[2].path == str(movies / "videos/movie-2.mp4")
+    some = persons.images([2, 0])
+    assert some.records[0].path.endswith("movie-2.mp4") and some.times.tolist() == [1.0, 1.0]
+    assert np.array_equal(some.boxes[some.rows_of(1)], persons.boxes[persons.rows_of(0)])
+    assert some.fingerprint != persons.fingerprint
+    assert replace(persons, times=persons.times + 1).fingerprint != persons.fingerprint
+
+
+def change(movies, tmp_path, name, edit):
+    """A copy of the annotations with one changed file."""
+    shutil.copytree(movies / "annotations", tmp_path / "official", dirs_exist_ok=True)
+    path = tmp_path / "official" / name
+    path.write_text(edit(path.read_text() if path.exists() else ""))
+    return tmp_path / "official"
+
+
+def test_excluded_key_frames_and_uncounted_actions(movies, tmp_path):
+    official = change(movies, tmp_path, "ava_train_excluded_timestamps_v2.2.csv", lambda _: "movie-1,0901\n")
+    name = "ava_action_list_v2.2_for_activitynet_2019.pbtxt"
+    (official / name).write_text('item {\n  name: "rise"\n  id: 1\n}\n')
+    report = prepare_ava(movies / "videos", tmp_path / "lists", official)
+    assert "train: 24 movies listed, 24 found, 0 missing\n  23 key frames, 46 persons" in report
+    train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
+    assert {*train.categories} == {0, 1, 2} and {*val.categories} == {0} and val.classes == train.classes
+    assert len(val.records) == 8  # key frames stay, for detections in them are wrong
+
+
+def test_detected_persons(movies, tmp_path):
+    detected = tmp_path / "detected.csv"
+    rows = (
+        "movie-24,0901,0.1,0.2,0.5,0.9,,0.95\nmovie-24,0901,0.1,0.2,0.4,0.9,,0.5\nmovie-25,0902,0.2,0.2,0.5,1.02,,0.8\n"
+    )
+    detected.write_text(rows)
+    more = tmp_path / "more.csv"
+    more.write_text("movie-0,0901,0.1,0.2,0.5,0.9,7,0.95\nmovie-0,0901,0.1,0.2,0.6,0.9,,0.95\n")
+    options = {"proposals": detected, "train_boxes": more}
+    prepare_ava(movies / "videos", tmp_path / "lists", movies / "annotations", **options)
+    train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
+    before = read_boxes([movies / "lists/train.json"])
+    assert len(train.categories) == 1 + len(before.categories) and not before.has_proposals and train.has_proposals
+    assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9]])  # a person without an action
+    random_view = TrainCrop(TrainCrop.Config(size=60, short_side=(60, 60)))
+    for persons, count in ((before, 2), (train, 4)):
+        sample = KeyFrameDataset(replace(persons, times=persons.times), CLIP, 64).sample(0, 0)[1]
+        assert len(sample["labels"]) == (count if persons is before else 1)
+        labels = np.concatenate(
+            [KeyFrameDataset(persons, CLIP, random_view, s).sample(0, 0)[1]["labels"] for s in range(4)]
+        )
+        assert (labels.sum(axis=1) == 0).any() == (persons is train)
+    assert len(val.records) == 9 and val.times.tolist() == [1] * 8 + [2]
+    assert np.allclose(val.proposals, [[0.1, 0.2, 0.5, 0.9], [0.2, 0.2, 0.5, 1.0]])
+    assert val.proposals_of(1).shape == (0, 4) and val.counts()["proposals"] == 2
+    kept = val.images([8, 0])
+    assert np.array_equal(kept.proposals, val.proposals[::-1]) and kept.proposals_of(0).shape == (1, 4)
+    tested, trained = (
+        KeyFrameDataset(val, CLIP, view) for view in (64, TrainCrop(TrainCrop.Config(size=64, short_side=(64, 64))))
+    )
+    assert tested.sample(0, 0)[1]["boxes"].shape == (1, 4) and not tested.sample(0, 0)[1]["labels"].any()
+    assert len(trained.sample(0, 0)[1]["labels"]) <= 2 and trained.sample(0, 0)[1]["labels"].any()
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        (
+            "ava_train_v2.2.csv",
+            lambda text: "movie-0,0901,0.1,0.2\n",
+            "ava_train_v2.2.csv:1: 'movie-0,0901,0.1,0.2' is",
+        ),
+        ("ava_train_v2.2.csv", lambda text: text.replace(",1,", ",2,"), "action 2 is not one of the 3 of the set"),
+        ("ava_val_v2.2.csv", lambda text: text.replace("movie", "film"), "val: 8 of 8 movies are not in"),
+        ("ava_val_excluded_timestamps_v2.2.csv", lambda text: "a,b,c\n", "'a,b,c' is not video,second"),
+        ("ava_action_list_v2.2.pbtxt", lambda text: "", "names no actions"),
+        (
+            "ava_val_v2.2.csv",
+            lambda text: text.replace("0901,0", "0901,nan0", 1).replace("nan0", "nan,0"),
+            "is not video",
+        ),
+        (
+            "ava_val_v2.2.csv",
+            lambda text: text.replace(",0901,", ",0905,"),
+            "is 2 s long, and its last key frame is second",
+        ),
+        ("ava_action_list_v2.2_for_activitynet_2020.pbtxt", lambda text: "", "has 2 files ava_action_list_v2.2_for"),
+    ],
+)
+def test_errors_of_prepare_are_one_line(movies, tmp_path, name, edit, message):
+    with pytest.raises(DataError, match=r"^[^\n]*$") as error:
+        prepare_ava(movies / "videos", tmp_path / "out", change(movies, tmp_path, name, edit))
+    assert message in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_start_and_files_must_fit(movies, tmp_path):
+    """Seconds 1 to 2 of a movie are in its file; with --start 0 the key frame at second 901 is not."""
+    with pytest.raises(DataError, match=r"movie-0.mp4 is 2 s long, .* 901 s after --start 0: set --start"):
+        prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", start=0.0)
+    official = change(movies, tmp_path, "ava_train_v2.2.csv", lambda text: text.replace(",0901,", ",0002,"))
+    with pytest.raises(DataError, match=r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"):
+        prepare_ava(movies / "videos", tmp_path / "out", official, start=1.0)
+
+
+def test_boxes_that_do_not_fit_are_an_error(movies, tmp_path):
+    for row in ("movie-0,0901,0.1,0.2,0.5,0.9,,0.95\n", "movie-24,0901,0.1,0.2,0.5,0.9,,0.5\n", ""):
+        (tmp_path / "detected.csv").write_text(row)
+        with pytest.raises(
+            DataError, match=r"detected.csv: none of \d boxes is of a movie of val and has a score of 0.8"
+        ):
+            prepare_ava(
+                movies / "videos", tmp_path / "out", movies / "annotations", proposals=tmp_path / "detected.csv"
+            )
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda c: c["images"][0].update(height=0), "the height or width of an image is less than 1"),
+        (
+            lambda c: c.update(categories=[], proposals=[{"image_id": 1, "bbox": [0, 0, 1, 1]}]),
+            "is not a list of boxes",
+        ),
+        (lambda c: c["images"][0].pop("time"), "an image has no time"),
+    ],
+)
+def test_lists_that_cannot_be_right(movies, tmp_path, edit, message):
+    content = json.loads((movies / "lists/val.json").read_text())
+    edit(content)
+    (tmp_path / "list.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"^[^\n]*$") as error:
+        read_boxes([tmp_path / "list.json"], movies / "videos")
+    assert message in str(error.value)
+
+
+def test_folders_of_frames(movies, tmp_path):
+    """Movies as folders of frames at a given rate give the same clips as the files."""
+    for path in sorted((movies / "videos").iterdir()):
+        with vidssl.open_video(path) as video:
+            (tmp_path / path.stem).mkdir()
+            for n, image in enumerate(video.iter_frames(), 1):
+                cv2.imwrite(str(tmp_path / path.stem / f"{path.stem}_{n:06d}.png"), image[:, :, ::-1])
+    prepare_ava(tmp_path, tmp_path / "lists", movies / "annotations", fps=12.0)
+    one, other = (read_boxes([folder / "lists/val.json"]) for folder in (movies, tmp_path))
+    for n in range(2):
+        a, b = (KeyFrameDataset(each, CLIP, 64).sample(0, n) for each in (one, other))
+        assert np.array_equal(a[0], b[0]) and np.array_equal(a[1]["boxes"], b[1]["boxes"])
+
+
+def test_the_frames_of_a_clip():
+    """At 30 frames a second 8 frames over 64 / 30 s are 8 apart and have the key frame as the fifth, as in SlowFast."""
+    meta = VideoMeta(900, 30.0, 48, 64)
+    assert clip_frames(meta, 10.0, 8, 64 / 30).tolist() == [*range(300 - 32, 300 + 32, 8)]
+    assert clip_frames(meta, 0.0, 4, 1.0).tolist() == [0, 0, 0, 8]
+    assert clip_frames(meta, 30.0, 4, 1.0).tolist() == [885, 892, 899, 899]
+
+
+@pytest.mark.parametrize("flip", [0.0, 1.0])
+def test_boxes_follow_the_pixels(movies, flip):
+    """Each disc has its colour: where it is in the key frame of the view, there is its box."""
+    persons = read_boxes([movies / "lists/train.json"])
+    crop = TrainCrop(TrainCrop.Config(size=60, short_side=(64, 70), flip_probability=flip))
+    seen = 0
+    for view in (crop, 96):
+        for index in range(4):
+            clip, target, _ = KeyFrameDataset(persons, CLIP, view).sample(0, index)
+            assert clip.shape == ((8, 60, 60, 3) if view is crop else (8, 96, 144, 3))
+            shown = np.abs(clip[4, :, :, 0].astype(int) - clip[4, :, :, 2]) > 60
+            for x1, y1, x2, y2 in np.rint(target["boxes"]).astype(int):
+                if x1 == 0 or x2 == clip.shape[2]:
+                    continue  # cut by the crop
+                found = shown[max(y1 - 3, 0) : y2 + 3, max(x1 - 3, 0) : x2 + 3].nonzero()
+                left, top = max(x1 - 3, 0) + found[1].min(), max(y1 - 3, 0) + found[0].min()
+                assert abs(left - x1) < 3 and abs(top - y1) < 3
+                assert abs(np.ptp(found[1]) + 1 - (x2 - x1)) < 4 and abs(np.ptp(found[0]) + 1 - (y2 - y1)) < 4
+                seen += 1
+    assert seen >= 10
+
+
+def test_key_frames_outside_of_the_file(movies):
+    persons = read_boxes([movies / "lists/train.json"])
+    for time in (-0.1, 3.5):
+        with pytest.raises(DataError, match=r"movie-0.mp4: the key frame at .* lies outside of the file, .* --start"):
+            KeyFrameDataset(replace(persons, times=persons.times * 0 + time), CLIP, 64).sample(0, 0)
+
+
+def detector(**settings):
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet3d18", width=8, zero_init=False)
+    return ActionDetector(ActionDetectorSettings(dropout=0.0, **settings), backbone, classes=3)
+
+
+def batch(sizes=((64, 64), (48, 80)), persons=(2, 1)):
+    torch.manual_seed(1)
+    clips, targets = [], []
+    for (height, width), count in zip(sizes, persons, strict=True):
+        clips.append(torch.randn(3, 4, height, width))
+        low = torch.rand(count, 2) * 20
+        labels = (torch.rand(count, 3) > 0.5).float()
+        targets.append({"boxes": torch.cat([low, low + 20], dim=1), "labels": labels})
+    return DetectionBatch(tuple(clips), tuple(targets), torch.arange(len(clips)))
+
+
+@pytest.mark.parametrize("dilated", [True, False])
+def test_scores_are_those_of_one_person_at_a_time(dilated):
+    """Clips of several sizes in a batch, and the head: RoIAlign of the mean over time, maximum, linear, sigmoid."""
+    network, given = detector(dilated=dilated).eval(), batch()
+    found = network.detect(given)
+    stride = 16 if dilated else 32
+    for clip, target, one in zip(given.images, given.targets, found, strict=True):
+        (maps,) = network.backbone.features(clip[None], ("layer4",))
+        assert maps.shape[3:] == (-(-clip.shape[2] // stride), -(-clip.shape[3] // stride))
+        for n, box in enumerate(target["boxes"]):
+            region = roi_align(maps.mean(dim=2), [box[None]], 7, 1 / stride, aligned=True)
+            scores = torch.sigmoid(network.head(region.flatten(2).max(dim=2).values))[0]
+            rows = slice(3 * n, 3 * n + 3)
+            assert torch.allclose(one["scores"][rows], scores, atol=1e-6)
+            assert one["labels"][rows].tolist() == [1, 2, 3] and torch.equal(one["boxes"][rows], box.expand(3, 4))
+
+
+def test_the_last_stage_is_dilated_by_its_weights():
+    """The dilated stage on maps whose odd rows and columns are cut is the original stage with stride 1."""
+    network, plain = detector(), detector(dilated=False)
+    last, reference = network.backbone.net.blocks[-1].eval(), plain.backbone.net.blocks[-1].eval()
+    for module in reference.modules():
+        if isinstance(module, nn.Conv3d):
+            module.stride = (1, 1, 1)
+    maps = torch.randn(1, 32, 2, 12, 12)
+    assert torch.allclose(last(maps)[..., ::2, ::2], reference(maps[..., ::2, ::2]), atol=1e-5)
+    assert {*network.state_dict()} == {*plain.state_dict()}
+
+
+def test_the_loss_is_the_mean_over_persons_and_actions():
+    network, given = detector(), batch()
+    network.eval()
+    probabilities = torch.cat([one["scores"].view(-1, 3) for one in network.detect(given)])
+    labels = torch.cat([target["labels"] for target in given.targets])
+    expected = -(labels * probabilities.log() + (1 - labels) * (1 - probabilities).log()).mean()
+    assert torch.allclose(network(given)["loss"], expected, atol=1e-5)
+    network.train()
+    network(given)["loss"].backward()
+    assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in network.parameters())
+    nobody = network(batch(persons=(0, 0)))["loss"]
+    nobody.backward()
+    assert nobody.item() == 0 and network.eval().detect(batch(persons=(0, 1)))[0]["scores"].shape == (0,)
+
+
+def test_the_backbone_must_be_3d():
+    with pytest.raises(ConfigError, match=r"needs a 3D ResNet, got ResNet2D.*: set backbone.name"):
+        ActionDetector(ActionDetectorSettings(), build_backbone("resnet18"), 3)
+
+
+def ava_loop(found, persons):
+    """AVA's mAP by loops over key frames, as the official evaluation goes: image by image, area of the envelope."""
+    values = []
+    for action in range(len(persons.classes)):
+        scores, right, total = [], [], 0
+        for one in found:
+            rows = [n for n in range(len(persons.boxes))[persons.rows_of(one.index)] if persons.categories[n] == action]
+            total += len(rows)
+            order = [n for n in np.argsort(-one.scores, kind="stable") if one.labels[n] == action]
+            taken = set()
+            for n in order:
+                overlaps = []
+                for row in rows:
+                    (a, b, c, d), (e, f, g, h) = one.boxes[n].astype(float), persons.boxes[row].astype(float)
+                    both = max(min(c, g) - max(a, e), 0) * max(min(d, h) - max(b, f), 0)
+                    overlaps.append(both / ((c - a) * (d - b) + (g - e) * (h - f) - both))
+                best = int(np.argmax(overlaps)) if overlaps else -1
+                hit = best >= 0 and overlaps[best] >= 0.5 and best not in taken
+                taken |= {best} if hit else set()
+                scores.append(one.scores[n])
+                right.append(hit)
+        if not total:
+            continue
+        hits = np.array(right)[np.argsort(-np.array(scores), kind="stable")]
+        recall, precision = np.cumsum(hits) / total, np.cumsum(hits) / np.arange(1, len(hits) + 1)
+        recall, precision = np.r_[0, recall, 1], np.r_[0, precision, 0]
+        for n in range(len(precision) - 1, 0, -1):
+            precision[n - 1] = max(precision[n - 1], precision[n])
+        steps = np.flatnonzero(recall[1:] != recall[:-1]) + 1
+        values.append(((recall[steps] - recall[steps - 1]) * precision[steps]).sum())
+    return float(np.mean(values))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_average_precision_is_that_of_the_official_rules(movies, seed):
+    persons = read_boxes([movies / f"lists/{side}.json" for side in ("train", "val")])
+    found = []
+    for index in range(len(persons.records)):
+        random, rows = generator(seed, index), persons.rows_of(index)
+        moved = persons.boxes[rows] + random.normal(0, 0.05, (rows.stop - rows.start, 4))
+        wrong = random.uniform([0, 0, 0.5, 0.5], [0.5, 0.5, 1, 1], (2, 4))
+        corners = np.repeat(np.concatenate([moved, wrong]), 3, axis=0)
+        scores = random.random(len(corners)).astype(np.float32)
+        found.append(Detections(index, corners.astype(np.float32), np.tile(np.arange(3), len(corners) // 3), scores))
+    (value,) = detector().average_precisions(found, persons).values()
+    assert value == pytest.approx(ava_loop(found, persons), abs=1e-9) and 0.05 < value < 0.95
+
+
+def test_a_toy_runs_resumes_and_is_tested(toy, movies, tmp_path, monkeypatch, capsys):
+    straight = torch.load(train(toy("straight")), weights_only=True)
+    train(toy("stopped", "data.workers=1"), until=3)
+    last = train(toy("stopped"))
+    resumed = torch.load(last, weights_only=True)
+    assert resumed["classes"] == ["rise", "sink", "be red"]
+    for name, weight in straight["method"].items():
+        assert name == "_extra_state" or torch.equal(weight, resumed["method"][name]), name
+    results = json.loads((tmp_path / "stopped/results.json").read_text())
+    assert results["images"] == 8 and results["proposals"] == 0 and 0 <= results["numbers"]["AP50"] <= 1
+    options = ["--checkpoint", str(last), "--out", str(tmp_path / "test"), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["vidssl", "test", str(movies / "lists/val.json"), *options])
+    main()
+    assert "AP50" in capsys.readouterr().out
+    assert json.loads((tmp_path / "test/results.json").read_text())["numbers"] == results["numbers"]
+    assert vidssl.load_backbone(last).dim == 64
+
+
+def test_batches_do_not_depend_on_workers(movies):
+    persons, keys = read_boxes([movies / "lists/train.json"]), [[(0, 1), (1, 0)], [(1, 3)]]
+    crop = TrainCrop(TrainCrop.Config(size=48, short_side=(48, 56)))
+    made = []
+    for workers in (0, 2):
+        settings = CLIP.model_copy(update={"workers": workers, "mean": (0.5, 0.4, 0.3), "std": (0.2,)})
+        made.append([*batches(KeyFrameDataset(persons, settings, crop), keys, torch.device("cpu"))])
+    for one, other in zip(*made, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(one.images, other.images, strict=True))
+        assert all(torch.equal(a[k], b[k]) for a, b in zip(one.targets, other.targets, strict=True) for k in a)
+    (clip, _), (pixels, _, _) = made[0][0].images, KeyFrameDataset(persons, CLIP, crop).sample(0, 1)
+    assert clip.shape == (3, 8, 48, 48)
+    assert torch.allclose(clip[2] * 0.2 + 0.3, torch.from_numpy(pixels[..., 2] / 255.0).float(), atol=1e-6)
+
+
+def test_mistakes_are_found_before_training(toy, shapes, movies):
+    with pytest.raises(ConfigError, match="is a list of images: action_detector needs key frames of videos"):
+        train(toy("a", f"data.train={shapes}/lists/voc/trainval.json"))
+    with pytest.raises(ConfigError, match="detector needs a list of images"):
+        images = [f"data.train={movies}/lists/train.json", f"output={movies}/never", "evaluate.list=null"]
+        train(load_run(TOY.parent / "toy.yaml", images))
+    with pytest.raises(ConfigError, match="set one of detector and action_detector"):
+        toy("a", "detector.name=fpn")
+    with pytest.raises(ConfigError, match=r"action_detector.drop: unknown key"):
+        toy("a", "action_detector.drop=0.1")
+
+
+@pytest.mark.long
+def test_it_learns_motion_and_colour(toy, tmp_path):
+    """Trained on four videos, it tells rising from sinking discs in two others, which a single frame does not show."""
+    train(
+        toy(
+            "learned",
+            "steps=150",
+            "data.frames=8",
+            "evaluate.batch_size=2",
+            "log_every=50",
+            "optimizer.lr=0.002",
+            "seed=2",
+        )
+    )
+    assert json.loads((tmp_path / "learned/results.json").read_text())["numbers"]["AP50"] > 0.9

@@ -1,0 +1,33 @@
+"""The options of each analysis of the command `analyze`. The docstrings are the texts of `--help`."""
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+from vidssl.commands.arguments import add_input, add_network_options, add_splits, at_least
+
+
+def invariance(parser: ArgumentParser) -> None:
+    """Measure how invariant networks are to transformations of the central square of a clip (or of --clips)."""
+    option = parser.add_argument
+    add_input(parser)
+    add_network_options(parser, several=True)
+    known = "occlusion, viewpoint, rotation, illumination, colour, blur, instance, shift, gap, speed, reverse"
+    option("--transformations", nargs="+", metavar="NAME", help=f"default: all that apply of {known}")
+    option("--top-k", type=at_least(1), default=10, help="number of best units (default 10)")
+    text = "thresholds, rates and best units per class, or for all videos together (default class)"
+    option("--variant", choices=("class", "goodfellow"), default="class", help=text)
+    text = "compute thresholds from clips and transformed clips, or from clips only (default all)"
+    option("--population", choices=("all", "samples"), default="all", help=text)
+    option("--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame")
+    add_splits(parser, "measure")
+    option("--out", type=Path, required=True, help="folder for results.json and invariance.png")
+
+
+def classes(parser: ArgumentParser) -> None:
+    """Measure uniformity and distances of classes, of a checkpoint or (--checkpoint FOLDER) of all those of a run."""
+    add_input(parser)
+    add_network_options(parser, several=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder for results.json and classes.png")
+
+
+ANALYSES = {add_options.__name__: add_options for add_options in (invariance, classes)}

@@ -4,7 +4,9 @@ import csv
 import gzip
 import itertools
 import json
+import math
 import multiprocessing
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -17,7 +19,19 @@ from sklearn.neighbors import KNeighborsClassifier
 from vidssl.config import bind
 from vidssl.data.synthetic import moving_digits
 from vidssl.data.synthetic.digit_images import digit_images, make_glyph
-from vidssl.data.synthetic.digit_motion import MOTIONS, REACH, SWELL, TILT, Factors, draw_factors, track
+from vidssl.data.synthetic.digit_motion import (
+    ASYMMETRIC,
+    FAINT,
+    MOTIONS,
+    OPPOSITES,
+    REACH,
+    SWELL,
+    TILT,
+    Factors,
+    draw_factors,
+    track,
+    visibility,
+)
 from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
@@ -378,3 +392,50 @@ def test_parts_turn_with_the_digit():
                 turned = np.argwhere(masks[tilt] == part).mean(axis=0) - centre
                 expected = (np.sin(tilt) * x + np.cos(tilt) * y, np.cos(tilt) * x - np.sin(tilt) * y)
                 np.testing.assert_allclose(turned, expected, atol=1)  # of 28 pixels
+
+
+def test_opposite_motions_are_each_other_reversed():
+    """Path, scale and opacity; with the same other factors, so that no single frame tells the two apart."""
+    for n, pair in enumerate(OPPOSITES):
+        one = draw_factors(pair[0], 3, [0], generator(0, 1, n))
+        other = replace(one, motion=pair[1])
+        forward, backward = (np.column_stack([track(f, 40), visibility(f, 40)]) for f in (one, other))
+        assert np.allclose(forward, backward[::-1], atol=1e-12) and not np.allclose(forward, backward)
+        assert np.abs(forward[:, :2] - 0.5).max() <= REACH + 1e-9
+
+
+def test_what_changes_in_an_asymmetric_motion():
+    found = {m: draw_factors(m, 3, [0], generator(0, 1, n)) for n, m in enumerate(ASYMMETRIC)}
+    speed = np.linalg.norm(np.diff(track(found["accelerate"], 40)[:, :2], axis=0), axis=1)
+    assert (np.diff(speed) > 0).all() and speed[0] < speed[-1] / 10
+    assert np.allclose(track(found["grow"], 40)[:, 3], 1 + SWELL * np.linspace(-1, 1, 40))
+    assert np.allclose(visibility(found["fade_in"], 40), np.linspace(FAINT, 1, 40))
+    for name, factors in found.items():
+        path = track(factors, 40)
+        still = {"accelerate": 0, "decelerate": 0}.get(name, 1)
+        assert (np.ptp(path[:, :2], axis=0).max() < 1e-12) == still and np.ptp(path[:, 2]) == 0
+    assert all((visibility(factors, 9) == 1).all() for factors in many_factors(8))
+
+
+def test_the_asymmetric_set(tmp_path):
+    settings = MovingDigits(train=60, test=6, size=32, frames=8, motions="asymmetric")
+    assert ensure(tmp_path / "set", settings) and not ensure(tmp_path / "set", settings)
+    rows = table(tmp_path / "set/factors.csv")[:60]
+    assert len({(row["motion"], row["digit"]) for row in rows}) == math.lcm(6, 10) * 2 == 60
+    assert (tmp_path / "set/pairs.csv").read_text().splitlines() == [",".join(pair) for pair in OPPOSITES]
+    videos, forward = (read_list(tmp_path / f"set/{name}/train.csv") for name in ("motion", "forward"))
+    assert videos.classes == forward.classes == ASYMMETRIC
+    assert np.bincount(videos.labels).tolist() == [10] * 6
+    assert {forward.classes[n] for n in forward.labels} == {one for one, _ in OPPOSITES} and len(forward.records) == 30
+    # The digit is faint in the first frame of fade_in: its brightest pixels are darker than in the last one.
+    path = tmp_path / "set" / next(row["path"] for row in rows if row["motion"] == "fade_in")
+    frames = decode(path)
+    assert np.percentile(frames[0], 99) + 60 < np.percentile(frames[-1], 99)
+    with pytest.raises(DataError, match="motions is asymmetric"):
+        ensure(tmp_path / "set", MovingDigits(train=60, test=6, size=32, frames=8))
+
+
+def test_older_sets_are_found_again(tmp_path):
+    ensure(tmp_path / "set", TINY)
+    assert {"motions", "masks"}.isdisjoint(json.loads((tmp_path / "set/settings.json").read_text()))
+    assert not ensure(tmp_path / "set", TINY)

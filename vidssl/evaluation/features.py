@@ -64,6 +64,19 @@ class TestClips(DecodeSettings):
         return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing)
 
 
+class BothDirections(nn.Module):
+    """Encodes clips (B, C, T, S, S) and the same clips reversed: (B, 2 D), the features of the reversed ones last."""
+
+    def __init__(self, encoder: Backbone) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.train(encoder.training)  # a module that was just made would be in training mode
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Encode the clips."""
+        return torch.cat([self.encoder(clips), self.encoder(clips.flip(2))], dim=1)
+
+
 def extract(
     encoder: Backbone,
     videos: VideoList,
@@ -73,21 +86,28 @@ def extract(
     shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
     classify: Classifier | None = None,
+    reverse: bool = False,
 ) -> Features:
     """Average the features of all views of each video, as of `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
-    appended to the features of each view.
+    appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
     """
+    dim = encoder.dim
+    network = BothDirections(encoder) if reverse else encoder
 
     def average(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
-        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
+        rows = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
         return (sum(rows, torch.zeros(())) / len(batch.views),)
 
-    columns, missing = encode_videos(encoder, test.dataset(videos), test, device, average, title, shard, check)
-    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, encoder.dim))  # an empty part of the list
+    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, shard, check)
+    index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
-    return Features(x, torch.from_numpy(videos.labels)[index], index, missing, targets, test.cells)
+    other = None
+    if reverse:
+        x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), x[:, dim : 2 * dim]
+    label = torch.from_numpy(videos.labels)[index]
+    return Features(x, label, index, missing, targets, test.cells, other, videos.classes)
 
 
 @torch.no_grad()

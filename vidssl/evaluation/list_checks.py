@@ -47,6 +47,8 @@ def check_measurable(
     if gallery is None:
         return
     check_classes(gallery, query)
+    for protocol in protocols.values():
+        protocol.check_lists(gallery, query)
     learning = {name: protocol for name, protocol in protocols.items() if protocol.learns}
     if learning:
         check_disjoint(gallery, query, ", ".join(learning))

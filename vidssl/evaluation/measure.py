@@ -76,11 +76,13 @@ def measure(
     check_measurable(protocols, gallery, query, classes, test.cells)
     encoder = test.encoder(backbone)
     asking = any(protocol.probabilities for protocol in protocols.values())
+    reverse = any(protocol.reverse for protocol in protocols.values())
     g, galleries = None, None
     if gallery is not None and any(protocol.gallery for protocol in protocols.values()):
-        g = extract(encoder, gallery, test, device, "gallery", check=check)
+        g = extract(encoder, gallery, test, device, "gallery", check=check, reverse=reverse)
         galleries = gallery.rows(g.index.tolist())
-    both = extract(encoder, query, test, device, "queries", check=check, classify=classify if asking else None)
+    classifier = classify if asking else None
+    both = extract(encoder, query, test, device, "queries", check=check, classify=classifier, reverse=reverse)
     q, probabilities = (replace(both, x=x) for x in (both.x[:, : encoder.dim], both.x[:, encoder.dim :]))
     queries = query.rows(q.index.tolist())
 

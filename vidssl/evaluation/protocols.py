@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from vidssl.config import Settings
+from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
@@ -40,6 +41,7 @@ class EvaluationProtocol:
     learns: ClassVar[bool] = False  # from the gallery's labels: no query may be in the gallery
     labels: ClassVar[bool] = True  # needs labels
     maps: ClassVar[bool] = False  # needs the feature maps of a layer: features of several `cells`
+    reverse: ClassVar[bool] = False  # needs the features of the reversed clips, in `reverse`
     several: ClassVar[bool] = False  # needs lists with several labels a row, in `targets`; `check` gets them too
 
     def __init__(self, config: Any) -> None:
@@ -47,6 +49,9 @@ class EvaluationProtocol:
 
     def check(self, label: Tensor) -> None:
         """Raise a DataError if it cannot learn from the labels (N,) of a gallery, before features are extracted."""
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Raise a DataError if it cannot measure these lists, before features are extracted."""
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
         """Measure; `exclude` (P, 2) are pairs of a query row and a gallery row that it must not find."""

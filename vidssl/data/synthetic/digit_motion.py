@@ -7,6 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOTIONS = ("straight", "circle", "zigzag", "bounce", "rock", "pulse", "stop_and_go", "shuttle")
+# Each one happens once in a video; the second of a pair is the first one reversed.
+OPPOSITES = (("accelerate", "decelerate"), ("grow", "shrink"), ("fade_in", "fade_out"))
+ASYMMETRIC = tuple(motion for pair in OPPOSITES for motion in pair)
 COLOURS = {
     "white": (255, 255, 255),
     "yellow": (255, 240, 60),
@@ -19,6 +22,7 @@ TEXTURES = 4
 TEXTURE_EDGE = 8  # canvas edges
 REACH = 0.34  # the center of the digit stays within 0.5 ± REACH of the canvas
 TILT, SWELL = np.radians(50), 0.25  # largest tilt from upright, largest change of scale
+FAINT = 0.2  # opacity at the start of fade_in
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,11 @@ def draw_factors(motion: str, digit: int, images: Sequence[int], rng: np.random.
 def track(factors: Factors, frames: int) -> NDArray[np.float64]:
     """Path of the digit (T, 4): x and y of its center in canvas edges, tilt in radians, scale.
 
-    Each motion repeats around a fixed position: two clips of a video show it in the same part of the canvas.
+    Each motion repeats around a fixed position: two clips of a video show it in the same part of the canvas. Those of
+    `ASYMMETRIC` happen once, over the whole video.
     """
     t = np.arange(frames)
+    once = _once(factors.motion, frames)
     cycle = t / factors.period + factors.phase  # fast; the slow motions take three times as long
     slow = t / (3 * factors.period) + factors.phase
     along = np.array([np.cos(2 * np.pi * factors.heading), np.sin(2 * np.pi * factors.heading)])
@@ -93,10 +99,26 @@ def track(factors: Factors, frames: int) -> NDArray[np.float64]:
             tilt = cycle + factors.tilt
         case "pulse":
             swell = cycle + factors.swell
+        case "accelerate" | "decelerate":  # from rest; of the reversed motion the heading is as random
+            moved = 0.26 * (2 * once**2 - 1)[:, None] * along
     free = REACH - np.abs(moved).max(axis=0)  # range that the motion leaves for its position
     position = 0.5 + free * (2 * np.array([factors.start_x, factors.start_y]) - 1)
     angle = TILT * np.sin(2 * np.pi * tilt)
-    return np.column_stack([position + moved, angle, 1 + SWELL * np.sin(2 * np.pi * swell)])
+    scale = 2 * once - 1 if factors.motion in ("grow", "shrink") else np.sin(2 * np.pi * swell)
+    return np.column_stack([position + moved, angle, 1 + SWELL * scale])
+
+
+def visibility(factors: Factors, frames: int) -> NDArray[np.float64]:
+    """Opacity of the digit (T,): 1, but for those that fade."""
+    if factors.motion not in ("fade_in", "fade_out"):
+        return np.ones(frames)
+    return FAINT + (1 - FAINT) * _once(factors.motion, frames)
+
+
+def _once(motion: str, frames: int) -> NDArray[np.float64]:
+    """Progress of a motion (T,) from 0 to 1 over the video, or back for the reversed ones."""
+    progress = np.arange(frames) / max(frames - 1, 1)
+    return progress[::-1] if motion in {second for _, second in OPPOSITES} else progress
 
 
 def _triangle(cycle: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -8,10 +8,12 @@ videos where they change (`rock`, `pulse`) and where they do not.
 
 import csv
 import json
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Literal
 
 import av
 import cv2
@@ -23,14 +25,17 @@ from vidssl.atomic import creating_folder
 from vidssl.config import Settings, differences
 from vidssl.data.synthetic.digit_images import Floats, Pixels, digit_images, make_glyph
 from vidssl.data.synthetic.digit_motion import (
+    ASYMMETRIC,
     COLOURS,
     MOTIONS,
+    OPPOSITES,
     TEXTURE_EDGE,
     TEXTURES,
     Factors,
     camera,
     draw_factors,
     track,
+    visibility,
 )
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
@@ -39,7 +44,7 @@ from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 
 DIGITS = tuple("0123456789")
-LABELS = {"motion": MOTIONS, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
+SETS = {"periodic": MOTIONS, "asymmetric": ASYMMETRIC}
 FORMAT = 1  # version of the rendered set: raise it when the pixels change
 PARTS = ("background", "upper half", "lower half")
 SEEN = 0.25  # opacity above which a pixel belongs to the digit
@@ -52,7 +57,7 @@ Box = tuple[int, int, int, int]  # xyxy, pixels, far edges exclusive
 class MovingDigits(Settings):
     """What is rendered. Equal settings give byte-equal videos on one machine."""
 
-    # Multiples of 80 have each motion with each digit equally often.
+    # Multiples of 80 have each motion with each digit equally often, of the asymmetric ones multiples of 60.
     train: int = Field(default=640, ge=1)
     test: int = Field(default=160, ge=0)
     frames: int = Field(default=48, ge=1)  # per video; a motion repeats every 12 to 54
@@ -60,6 +65,7 @@ class MovingDigits(Settings):
     size: int = Field(default=64, ge=16, multiple_of=2)  # pixels; the codec needs even numbers
     seed: int = Field(default=0, ge=0)
     mnist: Path | None = None  # folder with idx files, raw or .gz; None: the 8x8 digits of scikit-learn
+    motions: Literal["periodic", "asymmetric"] = "periodic"  # asymmetric: other forward than reversed
     masks: bool = False  # also write crops of the digit with part masks, under `parts/`
 
 
@@ -106,14 +112,19 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
 
 def _describe(settings: MovingDigits) -> dict[str, object]:
     mnist = None if settings.mnist is None else str(settings.mnist.resolve())
-    # Without masks the key is left out, as in older sets.
-    described = set(MovingDigits.model_fields) - (set() if settings.masks else {"masks"})
+    # Keys that older sets lack are left out where they have the default.
+    older = {"masks"} if not settings.masks else set()
+    older |= {"motions"} if settings.motions == "periodic" else set()
+    described = set(MovingDigits.model_fields) - older
     return {"format": FORMAT, **settings.model_dump(include=described), "mnist": mnist}
 
 
 def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     """Write the whole set into `folder`, with `out` as the path in its files."""
     images, pools = digit_images(settings.mnist)
+    motions = SETS[settings.motions]
+    labels = {"motion": motions, "digit": DIGITS, "colour": tuple(COLOURS)}  # the classes of each list
+    turn = math.lcm(len(motions), len(DIGITS))
     textures = [_texture(settings.size, generator(settings.seed, 0, k)) for k in range(TEXTURES)]
     factors: list[tuple[object, ...]] = [("path", *(field.name for field in fields(Factors)))]
     boxes: list[tuple[object, ...]] = [("path", "frame", "x1", "y1", "x2", "y2")]
@@ -124,14 +135,16 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             (folder / kind / split).mkdir(parents=True)
         for i in range(count):
             path = f"videos/{split}/{i:05d}.mp4"
-            # 80 consecutive videos have each pair once: 40 the pairs of equal parity, 40 the others.
-            motion, digit = MOTIONS[i % 8], (i + i // 40) % 10
+            # 80 (60) consecutive videos have each pair once: half of them the pairs of equal parity, then the others.
+            motion, digit = motions[i % len(motions)], (i + i // turn) % 10
             drawn = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
             glyph = make_glyph(images[drawn.digit_image])
             frames, found = _render_video(drawn, glyph, textures, settings)
             _write_video(folder / path, frames, settings.fps)
-            for name, classes in LABELS.items():
+            for name, classes in labels.items():
                 lists[name][split].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
+            if any(motion == first for first, _ in OPPOSITES):
+                lists["forward"][split].append(VideoRecord(path, motions.index(motion)))
             if settings.masks:
                 lists["parts"][split].append(_write_crop(folder, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
             factors.append((path, *astuple(drawn)))
@@ -139,7 +152,9 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             bar.update()
     bar.close()
     for name, splits in lists.items():
-        write_lists(folder / name, out, splits, LABELS.get(name, DIGITS))
+        write_lists(folder / name, out, splits, motions if name == "forward" else labels.get(name, DIGITS))
+    if settings.motions == "asymmetric":
+        (folder / "pairs.csv").write_text("".join(f"{one},{other}\n" for one, other in OPPOSITES), encoding="utf-8")
     if settings.masks:
         (folder / "parts" / "parts.txt").write_text("".join(f"{name}\n" for name in PARTS), encoding="utf-8")
     for file_name, rows in {"factors.csv": factors, "boxes.csv": boxes}.items():
@@ -156,8 +171,8 @@ def _render_video(
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
     boxes = []
-    positions = zip(track(factors, settings.frames), camera(factors, settings.frames), strict=True)
-    for t, ((x, y, tilt, scale), view) in enumerate(positions):
+    each = (motion(factors, settings.frames) for motion in (track, camera, visibility))
+    for t, ((x, y, tilt, scale), view, visible) in enumerate(zip(*each, strict=True)):
         shift = np.column_stack([np.eye(2), size * view])
         backward = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
         texture = textures[factors.texture]
@@ -165,8 +180,8 @@ def _render_video(
         alpha = opacity(glyph, rotation(tilt, scale, size, len(glyph)), x, y, size)
         # A dark rim keeps the digit legible where the texture is as bright.
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
-        dark = ground * (1 - 0.7 * rim[..., None])
-        frames[t] = np.rint(dark + alpha[..., None] * (colour - dark))
+        dark = ground * (1 - float(0.7 * visible) * rim[..., None])
+        frames[t] = np.rint(dark + float(visible) * alpha[..., None] * (colour - dark))
         rows, columns = np.nonzero(alpha.max(axis=1) > SEEN)[0], np.nonzero(alpha.max(axis=0) > SEEN)[0]
         boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
     return frames, boxes

@@ -1,0 +1,143 @@
+"""The protocol `order`: whether features hold the order of time."""
+
+import csv
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+
+from vidssl.config import Settings
+from vidssl.data.video_list import VideoList
+from vidssl.errors import DataError
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
+from vidssl.evaluation.search import check_finite
+from vidssl.types import Features
+
+_EQUAL = 1e-3  # of a standard deviation: features of both directions that differ by less are equal but for rounding
+
+_Rows = NDArray[Any]
+
+
+def _read_pairs(value: Any) -> Any:
+    """Read pairs of class names from a CSV file with two names a row; other values are returned as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        with Path(value).open(encoding="utf-8-sig", newline="") as file:
+            return tuple(tuple(row) for row in csv.reader(file) if row)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(
+            f"cannot read {value} ({error}): give a CSV file with the names of two classes a row"
+        ) from None
+
+
+Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_pairs)]
+
+
+@PROTOCOLS.register("order")
+class Order(EvaluationProtocol):
+    """Accuracy of a linear classifier on frozen features that tells clips from the same clips reversed.
+
+    Both directions of a video are in the same list and in the same fold. Where they have equal features but for
+    rounding (differences below 0.001 of a standard deviation), as of networks that average frames, both get the same
+    prediction, of which one is right: such videos are exactly at chance.
+
+    With `pairs` also a classifier for each pair of opposite classes, such as opening and closing something, of which
+    only the clips as they are are used.
+    """
+
+    learns: ClassVar[bool] = True
+    labels: ClassVar[bool] = False  # only with pairs
+    reverse: ClassVar[bool] = True
+
+    class Config(Settings):
+        pairs: Pairs = ()  # a CSV file with the names of two classes a row, or the pairs
+        costs: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.001, 0.01, 0.1, 1.0), min_length=1)
+        folds: int = Field(default=3, ge=2)  # of the cross-validation that chooses the cost
+        seed: int = Field(default=0, ge=0)  # of the folds
+
+    def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
+        """Return `order`, and with pairs `order_pairs`, the mean over pairs; `details` hold each pair and the costs."""
+        for name, features in (("gallery", gallery), ("query", query)):
+            check_finite(name, features.x)
+            if features.reverse is None:
+                raise DataError("protocol order needs the features of reversed clips: extract them with reverse=True")
+            check_finite(name, features.reverse)
+        x, other = _standardised(gallery, gallery)
+        rows, direction = np.concatenate([x, other]), np.repeat([1, 0], len(x))
+        model, cost = self._fit(rows, direction, np.tile(np.arange(len(x)), 2))
+        x, other = _standardised(gallery, query)
+        forward, backward = model.decision_function(x), model.decision_function(other)
+        backward = np.where((x == other).all(axis=1), forward, backward)
+        numbers = {"order": float(np.mean([*(forward > 0), *(backward <= 0)]))}
+        details: dict[str, Any] = {"cost": cost}
+        if self.config.pairs:
+            details["pairs"] = {f"{a}, {b}": self._measure_pair(gallery, query, a, b) for a, b in self.config.pairs}
+            numbers["order_pairs"] = mean(details["pairs"].values())
+        return Measured(numbers, details=details)
+
+    def _measure_pair(self, gallery: Features, query: Features, *names: str) -> float:
+        """Return the mean of the accuracies of two classes, told apart by a classifier: chance is 0.5."""
+        numbers = [gallery.classes.index(name) for name in names]
+        (x, _), (queries, _) = _standardised(gallery, gallery), _standardised(gallery, query)
+        first = numbers[0]
+        train, test = (np.isin(of.label.numpy(), numbers) for of in (gallery, query))
+        label, wanted = gallery.label.numpy()[train] == first, query.label.numpy()[test] == first
+        model, _ = self._fit(x[train], label.astype(int), np.arange(int(train.sum())))
+        right = (model.decision_function(queries[test]) > 0) == wanted
+        return float(right[wanted].mean() + right[~wanted].mean()) / 2
+
+    def _fit(self, x: _Rows, label: _Rows, group: _Rows) -> tuple[Any, float]:
+        """Fit a logistic regression with the cost of the highest accuracy in cross-validation, of equal ones the least.
+
+        Rows of a group are in the same fold.
+        """
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.model_selection import GridSearchCV, StratifiedGroupKFold
+
+        costs = sorted({*self.config.costs})
+        model = LogisticRegression(C=costs[0], max_iter=5000)
+        if len(costs) == 1:
+            return model.fit(x, label), costs[0]
+        folds = StratifiedGroupKFold(self.config.folds, shuffle=True, random_state=self.config.seed)
+        found = GridSearchCV(model, {"C": costs}, cv=folds).fit(x, label, groups=group)
+        return found.best_estimator_, found.best_params_["C"]
+
+    def check(self, label: Tensor) -> None:
+        """Check that there are enough videos for the folds."""
+        needed = self.config.folds if len({*self.config.costs}) > 1 else 1
+        if len(label) < needed:
+            raise DataError(f"protocol order needs at least {needed} training videos, got {len(label)}: lower folds")
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Check that both classes of each pair have enough videos."""
+        folds = self.config.folds if len({*self.config.costs}) > 1 else 1
+        for videos, needed in ((gallery, folds), (query, 1)):
+            for name in (name for pair in self.config.pairs for name in pair):
+                if name not in videos.classes:
+                    raise DataError(f"protocol order: {name!r} of pairs is not a class of {videos.path}: correct pairs")
+                count = int((videos.labels == videos.classes.index(name)).sum())
+                if count < needed:
+                    raise DataError(
+                        f"protocol order: {name!r} of pairs has {count} videos in {videos.path}, needs {needed}: lower "
+                        "folds, or add videos"
+                    )
+
+
+def _standardised(gallery: Features, features: Features) -> tuple[_Rows, _Rows]:
+    """Standardise the features of both directions, float64, with mean and deviation of the gallery's.
+
+    Features of a video that are equal in both directions but for rounding are made equal.
+    """
+    assert gallery.reverse is not None and features.reverse is not None
+    every = torch.cat([gallery.x, gallery.reverse]).double()
+    shift, scale = every.mean(dim=0), every.std(dim=0)
+    scale = scale.clamp(min=1e-6 * max(1e-12, scale.max().item()))  # units that are constant
+    x, other = ((of.double() - shift) / scale for of in (features.x, features.reverse))
+    equal = ((x - other).abs() < _EQUAL).all(dim=1)
+    return x.numpy(), torch.where(equal[:, None], x, other).numpy()

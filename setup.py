@@ -63,6 +63,7 @@ setup(
             "torchcodec",
             "submitit",
             "pycocotools",
+            "scikit-image",
         ],
     },
 )

@@ -4,10 +4,13 @@
     python benchmarks/study.py configs/studies/sce_video/lambda.yaml --lists lists/k200 --out output/studies/lambda
 
 A study is a folder of configs, or a YAML file with a `config` and `runs`, each a name and settings that differ from
-that config; `--cfg` puts another config in its place, for example a small one for a CPU. Each run is trained with
-`seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}` may be part of --lists too.
-The untrained network is tested beside them. The same command continues a study that was stopped. At the end a table is
-printed; `results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
+that config; `--cfg` puts another config in its place, for example a small one for a CPU. With `knob`, the name of what
+varies, it is a sweep: its runs are named by the values of the knob, numbers, and OUT/sweep.png has I_NCE and accuracies
+over them.
+
+Each run is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
+may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
+stopped. At the end a table is printed; `results.json` of each run is in OUT/NAME, for `benchmarks/report.py`.
 """
 
 import argparse
@@ -19,15 +22,21 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import mean
 
 from measure import table
 from ruamel.yaml import YAML
+
+from vidssl.atomic import write_whole
+from vidssl.viz.figure import png
+from vidssl.viz.sweep import sweep_chart
 
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
 COLUMNS = {
     "R@1": ("R@1", 100),
     "kNN": ("knn", 100),
+    "linear": ("logistic", 100),
     "SVM": ("svm", 100),
     "top-1": ("top1", 100),
     "uniformity loss": ("uniformity_loss", 1),
@@ -45,7 +54,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time, each on one core")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for all runs")
     parsed = parser.parse_intermixed_args()
-    runs = read_runs(parsed.study, parsed.cfg)
+    runs, knob = read_runs(parsed.study, parsed.cfg)
     if "untrained" in runs:
         sys.exit(f"{parsed.study}: rename the run untrained: that name is taken by the network before training")
     if parsed.jobs < 1:
@@ -65,6 +74,8 @@ def main() -> None:
                 os.kill(process, signal.SIGTERM)  # after Ctrl-C, which they received too, it has no effect
             sys.exit(130)
     print(summary(parsed.out, [name for name in commands if name not in failed]))
+    if knob is not None and (done := [name for name in runs if name not in failed]):
+        print(draw_sweep(parsed.out, done, knob))
     if failed:
         sys.exit(f"failed: {', '.join(failed)}; each has its log in {parsed.out}/NAME/log.txt")
 
@@ -72,17 +83,21 @@ def main() -> None:
 Run = tuple[Path, Sequence[str]]  # a config, and the settings that differ from it
 
 
-def read_runs(study: Path, config: Path | None) -> dict[str, Run]:
-    """Read the runs of a study: a folder of configs, or a YAML file."""
+def read_runs(study: Path, config: Path | None) -> tuple[dict[str, Run], str | None]:
+    """Read the runs of a study, a folder of configs or a YAML file, and its knob, if it is a sweep."""
     if study.is_dir() or not study.exists():
         if config is not None:
             sys.exit(f"--cfg replaces the config of a YAML file, and {study} is a folder")
         runs: dict[str, Run] = {path.stem: (path, ()) for path in sorted(study.glob("*.yaml"))}
-        return runs or sys.exit(f"no YAML files in {study}")
+        return (runs, None) if runs else sys.exit(f"no YAML files in {study}")
     content = YAML(typ="safe").load(study)
-    if not isinstance(content, dict) or content.keys() != {"config", "runs"}:
-        sys.exit(f"{study} is not a study: it needs `config` and `runs`, and nothing else")
-    return {name: (config or Path(content["config"]), settings) for name, settings in content["runs"].items()}
+    if not isinstance(content, dict) or {*content} - {"knob"} != {"config", "runs"}:
+        sys.exit(f"{study} is not a study: it needs `config` and `runs`, for a sweep `knob`, and nothing else")
+    knob, named = content.get("knob"), content["runs"]
+    words = [name for name in named if knob is not None and not isinstance(name, int | float)]
+    if words:
+        sys.exit(f"{study}: the run {words[0]} of a sweep is not a number: name it by the value of the knob")
+    return {str(name): (config or Path(content["config"]), settings) for name, settings in named.items()}, knob
 
 
 def trained(name: str, run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
@@ -124,6 +139,22 @@ def run(out: Path, command: list[str]) -> str | None:
         return out.name
     print(f"{out.name}: {cpu:.0f} s", flush=True)
     return None
+
+
+def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:
+    """Write the chart of a sweep; I_NCE is the mean of the last tenth of the lines that log it."""
+    measured: dict[str, list[list[float]]] = {"I_NCE": [], "kNN": [], "linear": []}
+    for name in names:
+        splits = json.loads((out / name / "results.json").read_text())["splits"]
+        lines = [(out / name / f"split{split}" / "metrics.jsonl").read_text().splitlines() for split in splits]
+        bounds = [[found["i_nce"] for found in map(json.loads, each) if "i_nce" in found] for each in lines]
+        measured["I_NCE"].append([mean(each[-max(1, len(each) // 10) :]) for each in bounds if each])
+        for label in ("kNN", "linear"):
+            key, scale = COLUMNS[label]
+            measured[label].append([scale * found[key] for found in splits.values() if key in found])
+    file = out / "sweep.png"
+    write_whole(file, png(sweep_chart(knob, [float(name) for name in names], measured)))
+    return file
 
 
 def summary(out: Path, names: list[str]) -> str:

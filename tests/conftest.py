@@ -2,6 +2,7 @@
 
 import fcntl
 import gc
+import logging
 import os
 import runpy
 from collections.abc import Callable, Iterator
@@ -49,6 +50,15 @@ def _refused(report: Any) -> Any:
 def one_thread() -> None:
     """Several threads on a small machine are slower, and sums in another order are other numbers."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Undo `--quiet` of a command that a test ran in this process."""
+    log = logging.getLogger("vidssl")
+    level = log.level
+    yield
+    log.setLevel(level)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,7 +43,8 @@ def test_every_run_of_a_study_binds_and_differs(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     study = YAML(typ="safe").load(text)
     commands = re.findall(rf"# python benchmarks/study\.py {re.escape(name)} (?:--cfg (\S+))?", text)
-    assert study.keys() == {"config", "runs"} and "untrained" not in study["runs"] and "" in commands
+    assert {*study} - {"knob"} == {"config", "runs"} and "untrained" not in study["runs"] and "" in commands
+    assert "knob" not in study or all(isinstance(value, int | float) for value in study["runs"])
     for config in {study["config"], *filter(None, commands)}:
         bound = [load_run(ROOT / config, settings).model_dump_json() for settings in study["runs"].values()]
         assert len({*bound}) == len(bound) >= 2

@@ -1,6 +1,5 @@
 """The pages of docs/papers: no table or figure is forgotten, and every row names a config that binds or a reason."""
 
-import argparse
 import re
 import shlex
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from vidssl.commands.arguments import parse
-from vidssl.commands.parsers import COMMANDS
+from vidssl.commands import COMMANDS, parse_command
 from vidssl.commands.test import protocol_choices
 from vidssl.commands.track import tracker_settings
 from vidssl.config import bind
@@ -126,9 +124,7 @@ def bind_config(path, settings=(), config=None):
 
 def parsed_command(words):
     """Parse `vidssl …` with the options of its command; a mistake raises SystemExit with its text."""
-    parser = argparse.ArgumentParser(prog=f"vidssl {words[1]}")
-    COMMANDS[words[1]](parser)
-    return parser.parse_args(words[2:]) if words[1] == "prepare" else parse(parser, words[2:])
+    return parse_command(words[1], words[2:])[1]
 
 
 def check_protocols(words):

@@ -99,7 +99,31 @@ def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monk
     assert "method.coefficient=0.1" in asked["low"] and {"method.coefficient=0.9", "steps=2"} <= {*asked["high"]}
     assert all(str(config) in command for command in asked.values())
     other = tmp_path / "b.yaml"
-    assert study["read_runs"](file, other)["low"] == (other, ["method.coefficient=0.1"])
+    runs, knob = study["read_runs"](file, other)
+    assert runs["low"] == (other, ["method.coefficient=0.1"]) and knob is None
+
+
+def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):
+    file, drawn = tmp_path / "sweep.yaml", []
+    file.write_text("config: x.yaml\nknob: sigma\nruns:\n  0.5: [a=1]\n  2: [a=2]\n")
+    runs, knob = study["read_runs"](file, None)
+    assert knob == "sigma" and [*runs] == ["0.5", "2"]
+    for name in runs:
+        measured = {str(split): {"knn": float(name) / 10 + split / 100} for split in (1, 2)}
+        for split in measured:
+            folder = tmp_path / name / f"split{split}"
+            folder.mkdir(parents=True)
+            lines = [{"step": n, "i_nce": float(name) + n * (int(split) - 1)} for n in range(1, 21)]
+            (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, [*lines, {"step": 20, "knn": 0.0}])))
+        (tmp_path / name / "results.json").write_text(json.dumps({"splits": {int(k): v for k, v in measured.items()}}))
+    draw = study["draw_sweep"]
+    chart = draw.__globals__["sweep_chart"]
+    monkeypatch.setitem(draw.__globals__, "sweep_chart", lambda *given: drawn.append(given) or chart(*given))
+    assert draw(tmp_path, [*runs], knob).read_bytes().startswith(b"\x89PNG")
+    ((label, values, series),) = drawn
+    assert (label, values) == ("sigma", [0.5, 2.0])
+    assert series["I_NCE"] == [[0.5, 20.0], [2.0, 21.5]]  # the mean of the last two of twenty lines: 19 and 20
+    assert series["kNN"] == [pytest.approx([6.0, 7.0]), pytest.approx([21.0, 22.0])] and series["linear"] == [[], []]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -133,6 +157,7 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
         (["none"], "no YAML files"),
         (["configs", "--jobs", "0"], "--jobs must be at least 1, got 0"),
         (["named"], "named: rename the run untrained"),
+        (["words.yaml"], "the run low of a sweep is not a number"),
         (["configs", "--cfg", "x.yaml"], "--cfg replaces the config of a YAML file, and .*configs is a folder"),
         (["configs/a.yaml"], r"a.yaml is not a study: it needs `config` and `runs`"),
     ],
@@ -140,6 +165,7 @@ def test_a_signal_stops_what_runs_and_starts_nothing_more(study, tmp_path, numbe
 def test_errors_are_one_line(study, tmp_path, monkeypatch, given, reason):
     (tmp_path / "named").mkdir()
     (tmp_path / "named" / "untrained.yaml").touch()
+    (tmp_path / "words.yaml").write_text("config: x.yaml\nknob: sigma\nruns: {1.0: [], low: []}\n")
     folder, *more = given
     monkeypatch.setattr(sys, "argv", ["study.py", str(tmp_path / folder), "--lists", "x", "--out", "y", *more])
     with pytest.raises(SystemExit, match=reason):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from vidssl.data.samplers import Pair, TrackedPair, pairs_of
+from vidssl.data.samplers import Pair, Spaced, TrackedPair, pairs_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.types import Tracks, VideoMeta
@@ -222,3 +222,21 @@ def test_a_video_shorter_than_the_clip_has_no_tracked_pair():
     sampler = TrackedPair(TrackedPair.Config(frames=4, sampling_rate=3, min_gap=1))
     with pytest.raises(DataError, match="no track"):
         draw(sampler, meta(7, tracks_of([(0, 0), (0, 6)])), 2, 0)
+
+
+@pytest.mark.parametrize(("views", "distance"), [(2, 0), (2, 7), (3, 4)])
+def test_spaced_clips_start_exactly_the_distance_apart(views, distance):
+    sampler = Spaced(Spaced.Config(frames=3, sampling_rate=2, distance=distance))
+    count = 5 + (views - 1) * distance + 3  # a clip spans 5 frames: four first starts
+    found = starts(sampler, meta(count), views, 800)
+    assert (np.diff(np.sort(found, axis=1), axis=1) == distance).all()
+    firsts = np.bincount(found.min(axis=1), minlength=4).tolist()
+    assert len(firsts) == 4 and chi_square(firsts) < limit(4)
+    if distance:
+        ranked = found.argsort(axis=1)
+        orders = [int((ranked == order).all(axis=1).sum()) for order in itertools.permutations(range(views))]
+        assert sum(orders) == 800 and chi_square(orders) < limit(len(orders))
+    needed = count - 3
+    assert (starts(sampler, meta(needed), views, 5).min(axis=1) == 0).all()
+    with pytest.raises(DataError, match=f"{views} clips of 5 frames, {distance} apart, need {needed} frames"):
+        draw(sampler, meta(needed - 1), views, 0)

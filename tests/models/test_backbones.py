@@ -201,7 +201,7 @@ def test_every_torchvision_video_network_is_registered():
 
 def test_unknown_name():
     with pytest.raises(
-        ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: mc3_18"
+        ConfigError, match=r"no backbone 'resnet3d81' \(did you mean 'resnet3d18'\?\); there are: color_flow"
     ):
         build_backbone("resnet3d81")
 

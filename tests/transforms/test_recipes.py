@@ -42,7 +42,7 @@ def small(name: str) -> recipes.Recipe:
 
 
 def test_the_names() -> None:
-    assert set(RECIPES) == {*VIEWS, "infomin", "train_crop", "center_crop", "uniform_crops"}
+    assert set(RECIPES) == {*VIEWS, "infomin", "train_crop", "center_crop", "uniform_crops", "patches"}
 
 
 def test_configs_at_half_strength_are_table_1_of_the_paper() -> None:

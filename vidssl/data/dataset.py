@@ -165,7 +165,10 @@ def make_views(
     middle_frames: list[int] = []
     for clip, parts, (recipe, rng) in zip(clips, wanted, pairs, strict=True):
         decoded = [frames[np.searchsorted(union, indices)] for indices in parts]
-        made = recipe(decoded[0] if len(decoded) == 1 else rgb_difference(*decoded), rng)
+        try:
+            made = recipe(decoded[0] if len(decoded) == 1 else rgb_difference(*decoded), rng)
+        except DataError as error:
+            raise DataError(f"{video.path}: {error}") from None
         if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
             raise ConfigError(f"recipe {type(recipe).__name__} must return a list of View, got {type(made).__name__}")
         views += made

@@ -204,6 +204,32 @@ class Pair(Sampler):
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
 
 
+@SAMPLERS.register("spaced")
+class Spaced(Sampler):
+    """Clips at an exact distance in time, one for each view, in random order.
+
+    Of two consecutive clips one starts `distance` native frames after the other; 0: all views show the same clip.
+    """
+
+    class Config(ClipSettings):
+        distance: int = Field(default=16, ge=0)  # native frames
+
+    config: Config
+
+    def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
+        """Draw the clips, all with the first generator."""
+        views, span, distance = len(generators), self.config.span(meta), self.config.distance
+        needed = span + (views - 1) * distance
+        if meta.num_frames < needed:
+            raise DataError(
+                f"{views} clips of {span} frames, {distance} apart, need {needed} frames, the video has "
+                f"{meta.num_frames}; lower distance, or remove such videos (vidssl check --min-frames {needed})"
+            )
+        first = int(generators[0].integers(meta.num_frames - needed, endpoint=True))
+        starts = first + distance * np.arange(views)
+        return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
+
+
 def _evenly_spaced(last: int, count: int) -> NDArray[np.int64]:
     """Return `count` >= 2 integers from 0 to `last`, both included, as evenly as rounding allows."""
     return (2 * last * np.arange(count, dtype=np.int64) + count - 1) // (2 * (count - 1))

@@ -1,0 +1,42 @@
+"""Two encoders, one for each of two views of a clip (Contrastive Multiview Coding, Tian et al., 2020).
+
+Shapes: B clips, T frames, H x W pixels; dim features of a clip.
+"""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from vidssl.config import Settings
+from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+from vidssl.models.view_splits import Split, SplitConfig
+
+
+@BACKBONES.register("two_encoders")
+class TwoEncoders(Backbone):
+    """Two networks of one kind with separate weights; the features are those of both, joined.
+
+    The split belongs to the network, so that tests see the views that it was trained on.
+    """
+
+    class Config(Settings):
+        encoder: dict[str, Any] = Field(default={"name": "resnet18"})  # a backbone and its settings
+        split: SplitConfig | None = None  # None: each encoder sees whole clips
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.split = None if config.split is None else Split(config.split)
+        first, second = build_backbone(**config.encoder), build_backbone(**config.encoder)
+        self.encoders = nn.ModuleList([first, second])
+        self.dims = first.dim, second.dim
+        self.dim = sum(self.dims)
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        """Encode clips (B, 3, T, H, W) as features (B, dim); the second encoder sees `other` if it is given."""
+        views = x, x if other is None else other
+        if self.split is not None:
+            whole = self.split(x)
+            views = whole if other is None else (whole[0], self.split(other)[1])
+        return torch.cat([encoder(view) for encoder, view in zip(self.encoders, views, strict=True)], dim=1)

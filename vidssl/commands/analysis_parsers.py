@@ -30,4 +30,21 @@ def classes(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and classes.png")
 
 
-ANALYSES = {add_options.__name__: add_options for add_options in (invariance, classes)}
+def all_analyses(parser: ArgumentParser) -> None:
+    """Run every analysis on some of the videos, and write one page."""
+    add_input(parser)
+    add_network_options(parser)
+    parser.add_argument("--train-list", type=Path, help="training videos, for the analyses that need them")
+    text = "tested videos, drawn at random, and four times as many training videos; or all (default 64)"
+    parser.add_argument("--videos", type=_count_or_all, default=64, metavar="N", help=text)
+    parser.add_argument(
+        "--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame"
+    )
+    parser.add_argument("--out", type=Path, required=True, help="folder for index.html and a folder of each analysis")
+
+
+def _count_or_all(text: str) -> int | None:
+    return None if text == "all" else at_least(2)(text)
+
+
+ANALYSES = {"invariance": invariance, "classes": classes, "all": all_analyses}

@@ -43,6 +43,12 @@ _NUMBERS = {
 
 def run(parsed: argparse.Namespace) -> None:
     """Measure networks, and print the numbers of their checkpoints."""
+    found = measure_parsed(parsed)
+    print_results(parsed, found, summary(found), parsed.out / "classes.png")
+
+
+def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
+    """Measure networks as the arguments describe: `results.json` of each, by its name, and the chart `classes.png`."""
     check_folder(parsed.out)
     alone, found = len(parsed.checkpoint) == 1, {}
     with distributed.joined(choose_device(parsed.device)):
@@ -52,7 +58,7 @@ def run(parsed: argparse.Namespace) -> None:
                 options = replace(options, cfg=None, overrides=())
             found[name] = measure_classes(options, parsed.input, out)
         distributed.on_main(lambda: write_whole(parsed.out / "classes.png", chart(found)))
-    print_results(parsed, found, summary(found), parsed.out / "classes.png")
+    return found
 
 
 def _has_config(options: LoadOptions) -> bool:

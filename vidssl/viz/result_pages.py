@@ -55,6 +55,18 @@ class QueryRow:
     hits: tuple[Hit, ...]
 
 
+@dataclass(frozen=True)
+class Section:
+    """One analysis on the page of a network."""
+
+    name: str  # of its folder beside the page
+    title: str
+    about: str  # what it measures
+    text: str | None = None  # its table, as the terminal shows it
+    image: bytes | None = None  # PNG
+    reason: str | None = None  # why it was left out
+
+
 def preview(frames: Frames) -> Preview:
     """Make the preview of one video from its frames (T, 3, H, W)."""
     total, _, height, width = frames.shape
@@ -156,6 +168,13 @@ def write_compare_page(
         strip=[(caption, sprites[clip]) for caption, clip in strip],
         sprites=sprites,
     )
+
+
+def write_report_page(
+    path: Path, *, title: str, details: Sequence[tuple[str, str]], sections: Sequence[Section]
+) -> None:
+    """Write a page with the analyses of a network; `details` are names and values at its head."""
+    _write(path, "report.html", title=title, details=details, sections=sections, sprites={})
 
 
 def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:

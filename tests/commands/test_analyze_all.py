@@ -1,0 +1,60 @@
+"""`analyze all`: every analysis of a network on drawn videos, and one page."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from vidssl import commands
+from vidssl.commands.analysis_parsers import ANALYSES
+from vidssl.commands.analyze_all import PARTS
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("all") / "run"
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    train(load_run(TOY, [*given, f"output={out}", "steps=1"]))
+    return out / "checkpoints" / "last.pt"
+
+
+def analyze(digits, checkpoint, out, *words):
+    given = [f"{digits}/motion/test.csv", "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
+    commands.run("analyze", ["all", *given, "--out", str(out), *words])
+    return json.loads((out / "results.json").read_text()), (out / "index.html").read_text()
+
+
+def drawn(out, name):
+    with (out / "lists" / name).open() as file:
+        return [row["path"] for row in csv.DictReader(file)]
+
+
+def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
+    lists = ["--train-list", f"{digits}/motion/train.csv", "--boxes", f"{digits}/boxes.csv"]
+    results, page = analyze(digits, checkpoint, tmp_path / "a", *lists, "--videos", "8")
+    assert {name for name in ANALYSES if name != "all"} <= {part.name for part in PARTS}
+    assert results["left_out"] == {} and results["num_videos"] == 8
+    for part in PARTS:
+        found = json.loads((tmp_path / "a" / part.name / "results.json").read_text())
+        assert found["num_videos"] == 8, part.name
+        assert f'id="{part.name}"' in page and part.title in page
+    assert page.count("data:image/png") == sum(part.image is not None for part in PARTS)
+    assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
+    tested, trained = drawn(tmp_path / "a", "test/test.csv"), drawn(tmp_path / "a", "train/train.csv")
+    assert len(tested) == 8 and len(trained) == 32
+    analyze(digits, checkpoint, tmp_path / "b", "--videos", "8")
+    assert drawn(tmp_path / "b", "test/test.csv") == tested
+
+
+def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoint, tmp_path):
+    results, page = analyze(digits, checkpoint, tmp_path, "--videos", "all")
+    with (digits / "motion/test.csv").open() as file:
+        assert results["num_videos"] == len(list(csv.DictReader(file)))
+    assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
+    assert "classes" not in results["left_out"]

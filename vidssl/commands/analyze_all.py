@@ -1,0 +1,147 @@
+"""The command `analyze all`: every analysis of a network, on a subset of the videos, on one page."""
+
+import argparse
+import importlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidssl import distributed
+from vidssl.atomic import check_folder, write_json
+from vidssl.commands import parse_command
+from vidssl.commands.arguments import print_results
+from vidssl.commands.load import Subject, load_subject, network_options
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.write_lists import copy_list
+from vidssl.engine.config_schema import choose_device
+from vidssl.errors import ConfigError, DataError
+from vidssl.randomness import generator
+from vidssl.viz.result_pages import Section, write_report_page
+
+_log = logging.getLogger(__name__)
+_TRAIN = 4  # times as many training videos as tested ones
+_OWN = ("input", "checkpoint", "out", "train_list", "overrides")  # each analysis has its own
+
+
+@dataclass(frozen=True)
+class Part:
+    """One analysis: a command with a folder of its own, and its section of the page."""
+
+    name: str  # of the folder
+    title: str
+    text: str  # what it measures
+    command: str
+    words: tuple[str, ...] = ()  # of the command line, before the list
+    options: tuple[str, ...] = ()  # after it
+    image: str | None = None  # in the folder
+    trains: bool = False  # uses the training videos
+
+
+PARTS = (
+    Part(
+        "numbers",
+        "Numbers",
+        "Retrieval, kNN and uniformity of the features, and the accuracy of the network's own classifier.",
+        "test",
+        trains=True,
+    ),
+    Part(
+        "order",
+        "Order of time",
+        "Whether a linear classifier of frozen features tells clips from the same clips reversed. Chance is 50.",
+        "test",
+        options=("--protocol", "order"),
+        trains=True,
+    ),
+    Part(
+        "classes",
+        "Classes",
+        "How evenly the features cover the sphere, and mean squared distances within and between classes.",
+        "analyze",
+        ("classes",),
+        image="classes.png",
+    ),
+    Part(
+        "invariance",
+        "Invariance",
+        "Whether the units that respond to a class keep responding when the clip is transformed. 1 is chance; "
+        "shuffled is what the best of many units reach by chance.",
+        "analyze",
+        ("invariance",),
+        image="invariance.png",
+    ),
+)
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Run all analyses, write the page, and print what was measured."""
+    check_folder(parsed.out)
+    with distributed.joined(choose_device(parsed.device)):
+        subject = load_subject(network_options(parsed))  # an unusable checkpoint ends the command at once
+        train, count = None, parsed.videos
+        videos = distributed.on_main(lambda: draw_videos(parsed, parsed.input, count, "test"))
+        if parsed.train_list is not None:
+            more = None if count is None else _TRAIN * count
+            train = distributed.on_main(lambda: draw_videos(parsed, parsed.train_list, more, "train"))
+        sections = [_section(part, parsed, videos, train) for part in PARTS]
+        left_out = {section.name: section.reason for section in sections if section.reason}
+        results = {"num_videos": len(videos.records), "left_out": left_out, **subject.describe()}
+        page = parsed.out / "index.html"
+
+        def write() -> None:
+            write_json(parsed.out / "results.json", results)
+            details = _details(parsed, subject, videos, train)
+            write_report_page(page, title=f"Analysis of {parsed.checkpoint}", details=details, sections=sections)
+
+        distributed.on_main(write)
+    print_results(parsed, results, *(f"{s.title}: {s.reason or 'measured'}" for s in sections), page)
+
+
+def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name: str) -> VideoList:
+    """Draw videos of a list at random, the same each time, and write them as a list; None: all of them."""
+    listed = read_list(path, parsed.root, parsed.allow_external)
+    total, out = len(listed.records), parsed.out / "lists" / name
+    drawn = {*range(total)} if count is None else {*generator(0).permutation(total)[:count].tolist()}
+    names = [text if n in drawn else None for n, text in enumerate(listed.names)]
+    return read_list(copy_list(listed, out, listed.root, names), None, parsed.allow_external)
+
+
+def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: VideoList | None) -> Section:
+    """Run one analysis; an error that the user could fix becomes the reason why it is left out."""
+    out = parsed.out / part.name
+    try:
+        module, options = _options(part, parsed, videos, train)
+        command = importlib.import_module(f"vidssl.commands.{module}")
+        text = command.summary(command.measure_parsed(options))
+        image = None if part.image is None else (out / part.image).read_bytes()
+    except (ConfigError, DataError) as error:
+        _log.warning("%s is left out: %s", part.name, error)
+        return Section(part.name, part.title, part.text, reason=str(error))
+    return Section(part.name, part.title, part.text, text, image)
+
+
+def _options(
+    part: Part, parsed: argparse.Namespace, videos: VideoList, train: VideoList | None
+) -> tuple[str, argparse.Namespace]:
+    """The module of an analysis, and its options: the shared ones as they were given, its own at their defaults."""
+    words = [*part.words, str(videos.path), "--checkpoint", parsed.checkpoint, "--out", str(parsed.out / part.name)]
+    if part.trains and train is not None:
+        words += ["--train-list", str(train.path)]
+    module, options = parse_command(part.command, [*words, *part.options])
+    given = {name: value for name, value in vars(parsed).items() if name in options and name not in _OWN}
+    return module, argparse.Namespace(**{**vars(options), **given, "overrides": [*parsed.overrides]})
+
+
+def _details(
+    parsed: argparse.Namespace, subject: Subject, videos: VideoList, train: VideoList | None
+) -> list[tuple[str, str]]:
+    """What stands at the head of the page."""
+    backbone = subject.run.backbone
+    found = [("Videos", f"n = {len(videos.records)} of {parsed.input}")]
+    if train is not None:
+        found.append(("Training videos", f"{len(train.records)} of {parsed.train_list}"))
+    step = subject.origin.get("step")
+    test = subject.test
+    clips = f"{test.clips} x {test.clip.frames} frames, {test.crops} crops of {test.size}²"
+    found += [("Backbone", f"{backbone.name}, {subject.encoder.dim} features"), ("Clips", clips)]
+    return found + ([("Step", f"{step:,}")] if step is not None else [])

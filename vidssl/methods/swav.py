@@ -38,11 +38,11 @@ class SwAV(InBatchMethod):
 
     def embed(self, batch: Batch) -> Tensor:
         """Compute the scores (B, views, K) of all views."""
-        embedding, prototypes = super().embed(batch), self.prototypes
+        embedding, c = super().embed(batch), self.prototypes.T
         if self.progress < self.config.frozen:
-            prototypes = prototypes.detach() + 0 * prototypes  # a gradient of 0, not none, which DDP would wait for
+            c = c.detach() + 0 * c  # a gradient of 0, not none, for which DDP would wait
         with full_precision(batch.index.device):
-            return unit(embedding) @ prototypes.T
+            return unit(embedding) @ c
 
     def objective(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """Swapped prediction (Eq. 6) of all rows, on every process."""

@@ -64,6 +64,15 @@ def test_the_frames_are_the_released_ones(name, fps):
     assert [(clip.indices - clip.first).tolist() for clip in clips] == [FRAMES[fps]] * 3
 
 
+def test_the_learning_rate_on_ava_is_the_released_one():
+    """finetune_ava_Slow_R50: 0.3 x (1, 0.1, 0.01, 0.001) from epochs 0, 16, 24, 28; a line from 0.0005 to epoch 5.3."""
+    run = load_run(PRETRAIN.parent / "detection" / "ava.yaml")
+    assert (run.epochs, run.batch_size) == (32, 64)
+    optimizer = torch.optim.SGD([{"params": [nn.Parameter(torch.zeros(1))], "scale": 1.0}], lr=0.0)
+    found = [set_lr(optimizer, run.optimizer, epoch / 32, 64) for epoch in (0, 2.65, 5.3, 15.9, 16, 23.9, 24, 28, 31.9)]
+    assert found == pytest.approx([0.0005, 0.15025, 0.3, 0.3, 0.03, 0.03, 0.003, 0.0003, 0.0003], rel=1e-6)
+
+
 def test_the_learning_rate_of_supcon_is_the_released_one():
     """SupContrast's util.py: 0.5 along a cosine to 0.0005, and 10 of 1,000 epochs of warm-up from 0.01 to its value.
 

@@ -16,6 +16,7 @@ So no loss stores the (N, K) similarities: `_attend` computes the log-sums, and 
 the relations of each key, in one pass. The gradient of a log-sum is such a mean too.
 """
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -146,6 +147,34 @@ def two_view_nce(embedding: Tensor, group: Tensor, temperature: float, anchors: 
         mean = (similarity * positive).sum(dim=1) / positive.sum(dim=1)
         terms.append((torch.logsumexp(similarity, dim=1) - mean).mean())
     return (terms[0] + terms[1]) / 2
+
+
+def swapped_prediction(
+    scores: Tensor, keys: Sequence[int], temperature: float, epsilon: float, iterations: int
+) -> Tensor:
+    """Cross-entropy of each key view's assignment with the prediction of each other view (SwAV, Eq. 2 and 6).
+
+    `scores` (N, V, K) are the cosines of V views of N videos with K prototypes; `keys` are numbers of views. The mean
+    over all pairs. Assignments get no gradient.
+    """
+    predicted = functional.log_softmax(scores / temperature, dim=2)
+    terms = []
+    for key in keys:
+        code = sinkhorn(scores[:, key].detach(), epsilon, iterations)
+        terms += [-(code * predicted[:, v]).sum(dim=1).mean() for v in range(scores.shape[1]) if v != key]
+    return torch.stack(terms).mean()
+
+
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Assign N samples to K prototypes by their scores (N, K), so that all prototypes are used equally (SwAV, Eq. 3-5).
+
+    Sinkhorn-Knopp steps scale exp(scores / epsilon) to equal sums over samples, then over prototypes. Returns (N, K)
+    probabilities; rows sum to 1, columns to about N / K.
+    """
+    logarithm = scores / epsilon
+    for _ in range(iterations):
+        logarithm = logarithm.log_softmax(dim=0).log_softmax(dim=1)
+    return logarithm.exp()
 
 
 def vicreg(embedding: Tensor) -> dict[str, Tensor]:

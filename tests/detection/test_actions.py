@@ -86,13 +86,18 @@ def test_detected_persons(movies, tmp_path):
     )
     detected.write_text(rows)
     more = tmp_path / "more.csv"
-    more.write_text("movie-0,0901,0.1,0.2,0.5,0.9,7,0.95\nmovie-0,0901,0.1,0.2,0.6,0.9,,0.95\n")
+    more.write_text(
+        "movie-0,0901,0.1,0.2,0.5,0.9,7,0.95\nmovie-0,0901,0.1,0.2,0.6,0.9,,0.95\nmovie-1,0902,0.1,0.2,0.7,0.9,,0.95\n"
+    )
     options = {"proposals": detected, "train_boxes": more}
     prepare_ava(movies / "videos", tmp_path / "lists", movies / "annotations", **options)
     train, val = (read_boxes([tmp_path / f"lists/{side}.json"]) for side in ("train", "val"))
     before = read_boxes([movies / "lists/train.json"])
     assert len(train.categories) == 1 + len(before.categories) and not before.has_proposals and train.has_proposals
-    assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9]])  # a person without an action
+    assert np.allclose(train.proposals, [[0.1, 0.2, 0.6, 0.9], [0.1, 0.2, 0.7, 0.9]])  # persons without an action
+    # A key frame that has only those is trained on, as in SlowFast.
+    assert len(train.records) == len(before.records) + 1 == len(train.images_with_objects().records)
+    assert len(replace(train, proposal_ends=train.proposal_ends * 0).images_with_objects().records) == 24
     random_view = TrainCrop(TrainCrop.Config(size=60, short_side=(60, 60)))
     for persons, count in ((before, 2), (train, 4)):
         sample = KeyFrameDataset(replace(persons, times=persons.times), CLIP, 64).sample(0, 0)[1]

@@ -25,6 +25,7 @@ SETTINGS = {
     "supcon": {"temperature": 0.2},
     "vicreg": {"invariance": 1.0, "variance": 1.0, "covariance": 1.0},  # so that rounding is that of the others
     "lejepa": {"directions": 16},
+    "swav": {"prototypes": 7, "frozen": 0.0},
 }
 FREE = {("vicreg", "projector.2.bias")}  # VICReg's loss is the same for embeddings that are all shifted
 NAMES = tuple(SETTINGS)

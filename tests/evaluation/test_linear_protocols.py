@@ -9,7 +9,7 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import LinearSVC
 
 from vidssl.errors import DataError
-from vidssl.evaluation.linear_protocols import Logistic, MultilabelLowShot, MultilabelSVM
+from vidssl.evaluation.linear_protocols import Logistic, MultilabelLogistic, MultilabelLowShot, MultilabelSVM
 from vidssl.evaluation.metrics import average_precision
 from vidssl.randomness import generator
 from vidssl.types import Features
@@ -101,6 +101,29 @@ def test_multilabel_svm_equals_a_loop_over_classes(unclear):
     assert found.numbers["multilabel_svm"] > 0.6
 
 
+def test_multilabel_logistic_equals_a_loop_over_classes():
+    """On features that are not scaled, with VOC2007's average precision; the cost by the same folds."""
+    gallery, query = made(120, 1, unclear=0.2), made(90, 2, unclear=0.2)
+    costs = (0.001, 1.0)
+    settings = MultilabelLogistic.Config(costs=costs, interpolation="11-point")
+    found = MultilabelLogistic(settings)(gallery, query, NO_PAIRS)
+    precisions, chosen = [], []
+    for n in range(CLASSES):
+        known, tested = gallery.targets[:, n].numpy() >= 0, query.targets[:, n].numpy() >= 0
+        x, y = gallery.x.double().numpy()[known], gallery.targets[:, n].numpy()[known]
+        score = dict.fromkeys(costs, 0.0)
+        for train, test in StratifiedKFold(3, shuffle=True, random_state=0).split(x, y):
+            for cost in costs:
+                model = LogisticRegression(C=cost, max_iter=5000).fit(x[train], y[train])
+                score[cost] += by_loop(model.decision_function(x[test]), y[test], points=11)
+        chosen.append(max(costs, key=score.get))
+        model = LogisticRegression(C=chosen[-1], max_iter=5000).fit(x, y)
+        scores = model.decision_function(query.x.double().numpy()[tested])
+        precisions.append(by_loop(scores, query.targets[:, n].numpy()[tested], points=11))
+    assert found.details["costs"] == chosen
+    assert found.numbers == {"multilabel_logistic": pytest.approx(np.mean(precisions))}
+
+
 def test_videos_that_are_not_counted_change_nothing():
     gallery, query = made(120, 1), made(90, 2)
     targets, changed = gallery.targets.clone(), gallery.x.clone()
@@ -134,7 +157,7 @@ def test_shots_of_all_videos_are_the_svm_of_all():
     assert shots["multilabel_lowshot@20_spread"] < 1e-3
 
 
-@pytest.mark.parametrize("protocol", [MultilabelSVM, MultilabelLowShot])
+@pytest.mark.parametrize("protocol", [MultilabelSVM, MultilabelLogistic, MultilabelLowShot])
 def test_a_class_without_videos(protocol):
     gallery = made(30, 1)
     gallery.targets[:, 1] = 0

@@ -26,6 +26,7 @@ CONFIGS = Path(__file__).parents[2] / "configs" / "toy"
         "frame_invariance.temperature",
         "npid.temperature",
         "simclr.temperature",
+        "swav.temperature",
         "interclr_byol.inter.temperature",
         "ressl.target_temperature",
         "sce.target_temperature",

@@ -48,11 +48,15 @@ class BoxList(VideoList):
 
     def images_with_objects(self) -> Self:
         """The images that have an object to train on, and their objects; a DataError if there are none."""
-        before = np.concatenate([[0], np.cumsum(~self.crowd)])
-        chosen = np.flatnonzero(before[self.ends[1:]] > before[self.ends[:-1]]).tolist()
+        chosen = np.flatnonzero(self._trains()).tolist()
         if not chosen:
             raise DataError(f"{self.path} has no image with an object: {_REMEDY}")
         return self if len(chosen) == len(self.records) else self.images(chosen)
+
+    def _trains(self) -> NDArray[np.bool_]:
+        """Whether each image has an object to train on (N,)."""
+        before = np.concatenate([[0], np.cumsum(~self.crowd)])
+        return np.asarray(before[self.ends[1:]] > before[self.ends[:-1]])
 
     def images(self, chosen: Sequence[int]) -> Self:
         """Select images and their objects."""
@@ -110,6 +114,9 @@ class KeyFrameList(BoxList):
         rows, ends = _select(self.proposal_ends, chosen)
         selected = replace(self, times=self.times[chosen], proposals=self.proposals[rows], proposal_ends=ends)
         return super(KeyFrameList, selected).images(chosen)
+
+    def _trains(self) -> NDArray[np.bool_]:
+        return np.asarray(super()._trains() | (np.diff(self.proposal_ends) > 0))  # persons without an action too
 
     def _numbers(self) -> tuple[NDArray[Any], ...]:
         return *super()._numbers(), self.times, self.proposals, self.proposal_ends

@@ -1,5 +1,6 @@
-"""Protocols with linear classifiers on frozen features: logistic regression, and SVMs for several labels a video."""
+"""Protocols with linear classifiers on frozen features: logistic regression and SVMs, of one or several labels."""
 
+from collections.abc import Callable
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
 _Rows = NDArray[Any]
+_Fit = Callable[[_Rows, _Rows, float], Any]  # rows (N, D), whether each has the class (N,), and cost to a classifier
 _Costs = tuple[Annotated[float, Field(gt=0)], ...]
 
 
@@ -89,26 +91,59 @@ class MultilabelSVM(EvaluationProtocol):
 
     learns: ClassVar[bool] = True
     several: ClassVar[bool] = True
+    name: ClassVar[str] = "multilabel_svm"
 
     class Config(_SeveralSettings):
         """Settings of the protocol."""
 
     def __call__(self, gallery: Features, query: Features, exclude: Tensor) -> Measured:
-        """Return `multilabel_svm`, the mean over classes; `details` hold the precision and the cost of each class."""
+        """Return the mean over classes, by `name`; `details` hold the precision and the cost of each class."""
         assert gallery.targets is not None and query.targets is not None
         self.check(gallery.targets)
-        x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
+        x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
         found, costs = [], []
         for of, tested in zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True):
             known = of >= 0
-            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds)
-            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config))
+            cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, self.fit)
+            found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, self.fit))
             costs.append(cost)
-        return Measured({"multilabel_svm": mean(found)}, details={"average_precision": found, "costs": costs})
+        return Measured({self.name: mean(found)}, details={"average_precision": found, "costs": costs})
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos with and without it; `label` are the targets (N, classes)."""
-        _check_targets("multilabel_svm", label, self.config.folds)
+        _check_targets(self.name, label, self.config.folds)
+
+    def rows(self, name: str, x: Tensor) -> _Rows:
+        """Return the features as they are classified, here of unit length."""
+        return unit_rows(name, x)
+
+    def fit(self, x: _Rows, present: _Rows, cost: float) -> Any:
+        """Fit the classifier of a class."""
+        return _svm(x, present, cost)
+
+
+@PROTOCOLS.register("multilabel_logistic")
+class MultilabelLogistic(MultilabelSVM):
+    """The same by L2-regularised logistic regression on features of any length, as SCE's transfer to VOC2007."""
+
+    name: ClassVar[str] = "multilabel_logistic"
+
+    class Config(_SeveralSettings):
+        costs: _Costs = Field(default=tuple(10.0**n for n in range(-6, 6)), min_length=1)  # as those of `logistic`
+        iterations: int = Field(default=5000, ge=1)  # maximum of L-BFGS
+
+    config: Config
+
+    def rows(self, name: str, x: Tensor) -> _Rows:
+        """Return the features, float64."""
+        check_finite(name, x)
+        return x.double().numpy()
+
+    def fit(self, x: _Rows, present: _Rows, cost: float) -> Any:
+        """Fit the classifier of a class."""
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(C=cost, max_iter=self.config.iterations).fit(x, present)
 
 
 @PROTOCOLS.register("multilabel_lowshot")
@@ -145,8 +180,8 @@ class MultilabelLowShot(EvaluationProtocol):
                 generator(self.config.seed, draw, n, value).permutation(np.flatnonzero(of == value)) for value in (1, 0)
             )
             rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
-            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds))
-            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config))
+            cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm)
+            found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm))
         return mean(found)
 
     def check(self, label: Tensor) -> None:
@@ -171,7 +206,7 @@ def _svm(x: _Rows, present: _Rows, cost: float) -> "LinearSVC":
     return LinearSVC(C=cost, class_weight=weights, dual="auto", max_iter=20_000, random_state=0).fit(x, present)
 
 
-def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int) -> float:
+def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int, fit: _Fit) -> float:
     """Return the smallest cost of the highest average precision in cross-validation, as scikit-learn computes it."""
     costs = sorted({*config.costs})
     if len(costs) == 1 or folds < 2:  # nothing to choose from, or nothing to validate on: the middle cost
@@ -183,7 +218,7 @@ def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int)
     def score(cost: float) -> float:
         return mean(
             metrics.average_precision(
-                torch.from_numpy(_svm(x[train], present[train], cost).decision_function(x[test])),
+                torch.from_numpy(fit(x[train], present[train], cost).decision_function(x[test])),
                 torch.from_numpy(present[test]),
                 config.interpolation,
             )
@@ -193,10 +228,12 @@ def _choose_cost(x: _Rows, present: _Rows, config: _SeveralSettings, folds: int)
     return max(costs, key=score)
 
 
-def _precision(x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings) -> float:
-    """Fit an SVM and return its average precision on the queries that count."""
+def _precision(
+    x: _Rows, present: _Rows, cost: float, queries: _Rows, tested: _Rows, config: _SeveralSettings, fit: _Fit
+) -> float:
+    """Fit a classifier and return its average precision on the queries that count."""
     known = tested >= 0
-    scores = _svm(x, present, cost).decision_function(queries[known])
+    scores = fit(x, present, cost).decision_function(queries[known])
     return metrics.average_precision(
         torch.from_numpy(scores), torch.from_numpy(tested[known] == 1), config.interpolation
     )

@@ -30,4 +30,20 @@ def classes(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and classes.png")
 
 
-ANALYSES = {add_options.__name__: add_options for add_options in (invariance, classes)}
+def background(parser: ArgumentParser) -> None:
+    """Measure the accuracy of networks on videos whose instance is put before the background of other videos."""
+    option = parser.add_argument
+    add_input(parser)
+    add_network_options(parser, several=True)
+    option("--train-list", type=Path, help="training videos, for kNN and R@1; optional if the network has a classifier")
+    group = parser.add_mutually_exclusive_group(required=True)
+    text = "folder with the masks of each video: a video or a folder of images with its path in the list"
+    group.add_argument("--masks", type=Path, metavar="FOLDER", help=text)
+    text = "CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame"
+    group.add_argument("--boxes", type=Path, help=text)
+    option("--seed", type=at_least(0), default=0, help="of the choice of the backgrounds (default 0)")
+    add_splits(parser, "measure")
+    option("--out", type=Path, required=True, help="folder for results.json, background.png and examples.png")
+
+
+ANALYSES = {add_options.__name__: add_options for add_options in (invariance, classes, background)}

@@ -140,16 +140,16 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
 
 @pytest.mark.long
 def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
-    """Half the training of configs/studies/order/supervised.yaml, on fewer videos; 2D networks are at exactly 0.5."""
+    """A shorter run of configs/studies/order/supervised.yaml on fewer videos; docs/bias.md has the untrained network."""
     data = tmp_path / "data"
     ensure(data, MovingDigits(train=480, test=120, frames=24, size=48, motions="asymmetric"))
     motion = {name: data / f"motion/{name}.csv" for name in ("train", "test")}
-    given = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=200", "evaluate.query=null"]
+    given = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=300", "evaluate.query=null"]
     train(load_run(ORDER, [*given, "evaluate.gallery=null", "evaluate.protocols=null", f"output={tmp_path / 'run'}"]))
     options = LoadOptions(str(tmp_path / "run/checkpoints/last.pt"), workers=0, device="cpu")
     pairs = [{"name": "order", "pairs": str(data / "pairs.csv")}]
     found = measure_network(options, motion["test"], tmp_path / "pairs", motion["train"], pairs)
-    assert found["order_pairs"] >= 0.8
+    assert found["order_pairs"] >= 0.85
     lists = (data / f"forward/{name}.csv" for name in ("test", "train"))
     found = measure_network(options, next(lists), tmp_path / "forward", next(lists), [{"name": "order"}])
-    assert found["order"] >= 0.8
+    assert found["order"] >= 0.85

@@ -330,7 +330,7 @@ def test_masks_change_nothing_else(masked, tmp_path):
     for name, content in without.items():
         if not name.endswith(("root.txt", "settings.json")):
             assert extra[name] == content, name
-    assert {name.split("/")[0] for name in extra.keys() - without.keys()} == {"parts"}
+    assert {name.split("/")[0] for name in extra.keys() - without.keys()} == {"parts", "masks"}
     assert not ensure(masked, plain) and not ensure(masked, MASKED)
     with pytest.raises(DataError, match="masks is None, requested True"):
         ensure(tmp_path / "set", MASKED)

@@ -9,8 +9,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.commands.test import measure_network
 from vidssl.config import bind
+from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable
@@ -19,7 +23,8 @@ from vidssl.evaluation.temporal_order import Order
 from vidssl.randomness import generator
 from vidssl.types import Features
 
-TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs"
+TOY, ORDER = CONFIGS / "toy" / "sce.yaml", CONFIGS / "studies" / "order" / "supervised.yaml"
 NO_PAIRS = torch.empty(0, 2, dtype=torch.int64)
 NAMES = ("open", "close", "other")
 
@@ -114,6 +119,7 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
     path.write_text('bounce,rock\n\n"pulse",circle\n')
     config = bind(Order.Config, {"pairs": str(path)}, "test")
     assert config.pairs == (("bounce", "rock"), ("pulse", "circle"))
+    assert bind(Order.Config, config.model_dump(mode="json"), "a checkpoint") == config
     gallery, query = (read_list(digits / f"motion/{name}.csv") for name in ("train", "test"))
     check_measurable({"order": Order(config)}, gallery, query, 0)
     wrong = {"order": Order(Order.Config(pairs=(("bounce", "fly"),)))}
@@ -130,3 +136,20 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
     path.write_text("bounce,rock,pulse\n")
     with pytest.raises(ConfigError, match="pairs"):
         bind(Order.Config, {"pairs": str(path)}, "test")
+
+
+@pytest.mark.long
+def test_a_trained_video_network_holds_the_order_of_time(tmp_path):
+    """A shorter run of configs/studies/order/supervised.yaml on fewer videos; docs/bias.md has the untrained one."""
+    data = tmp_path / "data"
+    ensure(data, MovingDigits(train=480, test=120, frames=24, size=48, motions="asymmetric"))
+    motion = {name: data / f"motion/{name}.csv" for name in ("train", "test")}
+    given = [f"data.train={motion['train']}", "data.workers=0", "device=cpu", "steps=300", "evaluate.query=null"]
+    train(load_run(ORDER, [*given, "evaluate.gallery=null", "evaluate.protocols=null", f"output={tmp_path / 'run'}"]))
+    options = LoadOptions(str(tmp_path / "run/checkpoints/last.pt"), workers=0, device="cpu")
+    pairs = [{"name": "order", "pairs": str(data / "pairs.csv")}]
+    found = measure_network(options, motion["test"], tmp_path / "pairs", motion["train"], pairs)
+    assert found["order_pairs"] >= 0.85
+    lists = (data / f"forward/{name}.csv" for name in ("test", "train"))
+    found = measure_network(options, next(lists), tmp_path / "forward", next(lists), [{"name": "order"}])
+    assert found["order"] >= 0.85

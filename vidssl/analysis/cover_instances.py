@@ -19,16 +19,16 @@ from vidssl.video.reader import DecodeSettings, Video
 
 FRACTIONS = (0.25, 0.5, 0.75)  # of the width of the box, covered from the left
 _HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
-# Frame n + c * _COPY, c > 0, is frame n with FRACTIONS[c - 1] of the instance covered. So the clip and all its covered
+# Frame n + c * COPY, c > 0, is frame n with FRACTIONS[c - 1] of the instance covered. So the clip and all its covered
 # versions are frames of one video, and one pass of the decoder gives them all.
-_COPY = 1 << 40
+COPY = 1 << 40
 
 Boxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the decoded frame, the far edges exclusive
 
 
 def covered_clip(clip: Clip, fraction: float) -> Clip:
     """Return the frames of a clip with a fraction (one of `FRACTIONS`) of the instance covered."""
-    first = _COPY * (1 + FRACTIONS.index(fraction))
+    first = COPY * (1 + FRACTIONS.index(fraction))
     return Clip(clip.indices + first, clip.first + first, clip.last + first)
 
 
@@ -64,7 +64,7 @@ def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
 
 
 class CoveringSettings(DecodeSettings):
-    """Opens videos whose frames `n + c * _COPY` have the instance covered."""
+    """Opens videos whose frames `n + c * COPY` have the instance covered."""
 
     boxes: Any  # Mapping[str, Boxes], by the path of the record
 
@@ -82,7 +82,7 @@ class _CoveredVideo(Video):
 
     def frames(self, indices: Sequence[int] | NDArray[np.int64]) -> Frames:
         """Decode frames by number, each of them once."""
-        copies, numbers = np.divmod(np.asarray(indices, dtype=np.int64), _COPY)
+        copies, numbers = np.divmod(np.asarray(indices, dtype=np.int64), COPY)
         wanted, rows = np.unique(numbers, return_inverse=True)
         frames = super().frames(wanted).transpose(0, 2, 3, 1)[rows]  # a copy
         for frame, copy, number in zip(frames, copies.tolist(), numbers.tolist(), strict=True):

@@ -30,6 +30,22 @@ def classes(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and classes.png")
 
 
+def background(parser: ArgumentParser) -> None:
+    """Measure the accuracy of networks on videos whose instance is put before the background of other videos."""
+    option = parser.add_argument
+    add_input(parser)
+    add_network_options(parser, several=True)
+    option("--train-list", type=Path, help="training videos, for kNN and R@1; optional if the network has a classifier")
+    group = parser.add_mutually_exclusive_group(required=True)
+    text = "folder with the masks of each video: a video or a folder of images with its path in the list"
+    group.add_argument("--masks", type=Path, metavar="FOLDER", help=text)
+    text = "CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame"
+    group.add_argument("--boxes", type=Path, help=text)
+    option("--seed", type=at_least(0), default=0, help="of the choice of the backgrounds (default 0)")
+    add_splits(parser, "measure")
+    option("--out", type=Path, required=True, help="folder for results.json, background.png and examples.png")
+
+
 def all_analyses(parser: ArgumentParser) -> None:
     """Run every analysis on some of the videos, and write one page."""
     add_input(parser)
@@ -47,4 +63,4 @@ def _count_or_all(text: str) -> int | None:
     return None if text == "all" else at_least(2)(text)
 
 
-ANALYSES = {"invariance": invariance, "classes": classes, "all": all_analyses}
+ANALYSES = {"invariance": invariance, "classes": classes, "background": background, "all": all_analyses}

@@ -54,14 +54,15 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     with distributed.joined(choose_device(parsed.device)):
         for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
             options = replace(network_options(parsed), checkpoint=checkpoint)
-            if not alone and _has_config(options):
+            if not alone and has_config(options):
                 options = replace(options, cfg=None, overrides=())
             found[name] = measure_classes(options, parsed.input, out)
         distributed.on_main(lambda: write_whole(parsed.out / "classes.png", chart(found)))
     return found
 
 
-def _has_config(options: LoadOptions) -> bool:
+def has_config(options: LoadOptions) -> bool:
+    """Whether the checkpoint of the options has its own config."""
     path = options.checkpoint
     return Path(path).is_dir() or (path != "random" and is_checkpoint(read_anything(path, options.trust_checkpoint)))
 

@@ -132,4 +132,4 @@ def _add_others(commands: Any) -> None:
     option("--mnist", help="folder with MNIST's idx files, instead of scikit-learn's 8x8 digits")
     text = "asymmetric: motions that differ from their reversal, as growing and shrinking (default periodic)"
     option("--motions", choices=("periodic", "asymmetric"), default="periodic", help=text)
-    option("--masks", action="store_true", help="also write crops of the digits and part masks")
+    option("--masks", action="store_true", help="also write masks, and crops of the digits with part masks")

@@ -24,7 +24,9 @@ _Rows = NDArray[Any]
 
 
 def _read_pairs(value: Any) -> Any:
-    """Read pairs of class names from a CSV file with two names a row; other values are returned as they are."""
+    """Read pairs of class names from a CSV file with two names a row; lists, as in a checkpoint, become tuples."""
+    if isinstance(value, list):
+        return tuple(tuple(pair) if isinstance(pair, list) else pair for pair in value)
     if not isinstance(value, str):
         return value
     try:

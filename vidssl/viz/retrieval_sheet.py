@@ -25,8 +25,11 @@ class Shot:
     hit: bool | None = None  # None: unknown, or a query
 
 
-def retrieval_sheet(rows: Sequence[Sequence[Shot]]) -> "Figure":
-    """Draw rows of a query and its nearest videos; hits are framed green (✓), misses red (✗)."""
+def retrieval_sheet(rows: Sequence[Sequence[Shot]], heads: Sequence[str] = ("query", "nearest")) -> "Figure":
+    """Draw rows of a query and its nearest videos; hits are framed green (✓), misses red (✗).
+
+    `heads` are the titles of the first columns; the others are numbered.
+    """
     from matplotlib.figure import Figure
 
     # A cell is as high as the highest image needs at the common width.
@@ -46,7 +49,7 @@ def retrieval_sheet(rows: Sequence[Sequence[Shot]]) -> "Figure":
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set(color=_COLORS[shot.hit], linewidth=1.0 if shot.hit is None else 2.4)
             if line == 0:
-                name = ("query", "nearest")[column] if column < 2 else f"{column}."
+                name = heads[column] if column < len(heads) else f"{column}."
                 figure.text(x / width, 1 - (top - 0.1) / height, name, fontsize=8.5, color="#5d636c")
             text = _MARKS[shot.hit] + shortened(shot.caption, 17)
             ink = "#1c1e22" if shot.hit is None else _COLORS[shot.hit]

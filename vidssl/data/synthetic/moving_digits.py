@@ -66,7 +66,8 @@ class MovingDigits(Settings):
     seed: int = Field(default=0, ge=0)
     mnist: Path | None = None  # folder with idx files, raw or .gz; None: the 8x8 digits of scikit-learn
     motions: Literal["periodic", "asymmetric"] = "periodic"  # asymmetric: other forward than reversed
-    masks: bool = False  # also write crops of the digit with part masks, under `parts/`
+    # Also write the mask of the digit in each frame, under `masks/`, and crops of it with part masks, under `parts/`.
+    masks: bool = False
 
 
 def ensure(out: Path, settings: MovingDigits) -> bool:
@@ -131,7 +132,7 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
     lists: dict[str, dict[str, list[VideoRecord]]] = defaultdict(lambda: defaultdict(list))
     bar = progress(title="moving digits", unit="video", total=settings.train + settings.test, leave=False)
     for number, (split, count) in enumerate([("train", settings.train), ("test", settings.test)], start=1):
-        for kind in ("videos", "parts") if settings.masks else ("videos",):
+        for kind in ("videos", "masks/videos", "parts") if settings.masks else ("videos",):
             (folder / kind / split).mkdir(parents=True)
         for i in range(count):
             path = f"videos/{split}/{i:05d}.mp4"
@@ -139,13 +140,16 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
             motion, digit = motions[i % len(motions)], (i + i // turn) % 10
             drawn = draw_factors(motion, digit, pools[split][digit], generator(settings.seed, number, i))
             glyph = make_glyph(images[drawn.digit_image])
-            frames, found = _render_video(drawn, glyph, textures, settings)
+            frames, seen = _render_video(drawn, glyph, textures, settings)
+            found = [_box(mask) for mask in seen]
             _write_video(folder / path, frames, settings.fps)
             for name, classes in labels.items():
                 lists[name][split].append(VideoRecord(path, classes.index(str(getattr(drawn, name)))))
             if any(motion == first for first, _ in OPPOSITES):
                 lists["forward"][split].append(VideoRecord(path, motions.index(motion)))
             if settings.masks:
+                white = np.repeat(np.uint8(255) * seen[..., None], 3, axis=3)
+                _write_video(folder / f"masks/{path}", white, settings.fps, crf=0)
                 lists["parts"][split].append(_write_crop(folder, f"parts/{split}/{i:05d}", drawn, glyph, frames, found))
             factors.append((path, *astuple(drawn)))
             boxes.extend((path, t, *box) for t, box in enumerate(found))
@@ -165,12 +169,12 @@ def _render(folder: Path, out: Path, settings: MovingDigits) -> None:
 
 def _render_video(
     factors: Factors, glyph: Floats, textures: Sequence[Floats], settings: MovingDigits
-) -> tuple[Pixels, list[Box]]:
-    """Render the frames (T, S, S, 3) of one video, and the box of the digit in each."""
+) -> tuple[Pixels, NDArray[np.bool_]]:
+    """Render the frames (T, S, S, 3) of one video, and the mask of the digit in each (T, S, S)."""
     size = settings.size
     colour = np.array(COLOURS[factors.colour], np.float32)
     frames = np.empty((settings.frames, size, size, 3), np.uint8)
-    boxes = []
+    seen = np.empty((settings.frames, size, size), bool)
     each = (motion(factors, settings.frames) for motion in (track, camera, visibility))
     for t, ((x, y, tilt, scale), view, visible) in enumerate(zip(*each, strict=True)):
         shift = np.column_stack([np.eye(2), size * view])
@@ -182,9 +186,14 @@ def _render_video(
         rim = cv2.GaussianBlur(cv2.dilate(alpha, np.ones((3, 3), np.uint8)), (3, 3), 0)
         dark = ground * (1 - float(0.7 * visible) * rim[..., None])
         frames[t] = np.rint(dark + float(visible) * alpha[..., None] * (colour - dark))
-        rows, columns = np.nonzero(alpha.max(axis=1) > SEEN)[0], np.nonzero(alpha.max(axis=0) > SEEN)[0]
-        boxes.append((int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1))
-    return frames, boxes
+        seen[t] = alpha > SEEN
+    return frames, seen
+
+
+def _box(mask: NDArray[np.bool_]) -> Box:
+    """Return the smallest box of a mask (S, S)."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def _texture(size: int, rng: np.random.Generator) -> Floats:
@@ -207,11 +216,11 @@ def _texture(size: int, rng: np.random.Generator) -> Floats:
     return np.asarray(255 * cv2.cvtColor(hsv.astype(np.float32), cv2.COLOR_HSV2RGB), np.float32)
 
 
-def _write_video(path: Path, frames: Pixels, fps: int) -> None:
-    """Write frames (T, S, S, 3) RGB as H.264 in MP4; equal frames give equal bytes."""
+def _write_video(path: Path, frames: Pixels, fps: int, crf: int = 18) -> None:
+    """Write frames (T, S, S, 3) RGB as H.264 in MP4, lossless with a `crf` of 0; equal frames give equal bytes."""
     # With its macroblock tree, x264 wrote other bytes for equal frames in about one of ten of these videos.
     exact = {"x264-params": "mbtree=0:cpu-independent=1"}
-    options = {"preset": "veryfast", "crf": "18", "g": "12", **exact}
+    options = {"preset": "veryfast", "crf": str(crf), "g": "12", **exact}
     with av.open(str(path), "w", format="mp4", options={"fflags": "+bitexact"}) as container:
         stream = container.add_stream("libx264", rate=fps, options=options)
         stream.height, stream.width = frames.shape[1:3]

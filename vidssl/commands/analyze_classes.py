@@ -48,14 +48,15 @@ def run(parsed: argparse.Namespace) -> None:
     with distributed.joined(choose_device(parsed.device)):
         for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
             options = replace(network_options(parsed), checkpoint=checkpoint)
-            if not alone and _has_config(options):
+            if not alone and has_config(options):
                 options = replace(options, cfg=None, overrides=())
             found[name] = measure_classes(options, parsed.input, out)
         distributed.on_main(lambda: write_whole(parsed.out / "classes.png", chart(found)))
     print_results(parsed, found, summary(found), parsed.out / "classes.png")
 
 
-def _has_config(options: LoadOptions) -> bool:
+def has_config(options: LoadOptions) -> bool:
+    """Whether a checkpoint, or folder of a run, brings its own config."""
     path = options.checkpoint
     return Path(path).is_dir() or (path != "random" and is_checkpoint(read_anything(path, options.trust_checkpoint)))
 

@@ -91,14 +91,14 @@ def write_retrieval_page(
     def class_name(label: int) -> str:
         return class_names[label] if label < len(class_names) else f"class {label}"
 
-    _write(
+    write_page(
         path,
         "retrieval.html",
         title=title,
         scores=[(_TITLES.get(key, key), results[key]) for key in keys],
         details=[*_counts(results), *details],
         queries=queries,
-        sprites=_number(previews[video] for video in videos),
+        sprites=number_previews(previews[video] for video in videos),
         previews=previews,
         total=total_queries or len(queries),
         classes={label: class_name(label) for label in sorted({row.label for row in queries} - {-1})},
@@ -143,8 +143,8 @@ def write_compare_page(
                 "counts": _counts(last),
             }
         )
-    sprites = _number(clip for _, clip in strip)
-    _write(
+    sprites = number_previews(clip for _, clip in strip)
+    write_page(
         path,
         "compare.html",
         title=title,
@@ -163,7 +163,7 @@ def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, f"{int(results[key]):,} videos") for key, name in names.items() if key in results]
 
 
-def _number(previews: Iterable[Preview]) -> dict[Preview, int]:
+def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:
     """Number each distinct preview, for its CSS class."""
     return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}
 
@@ -193,7 +193,8 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _write(path: Path, template: str, **content: object) -> None:
+def write_page(path: Path, template: str, **content: object) -> None:
+    """Write a page from one of the templates."""
     environment = Environment(
         loader=PackageLoader("vidssl.viz"),
         autoescape=True,

@@ -119,10 +119,10 @@ def mass_inside(maps: NDArray[np.float32], inside: NDArray[np.float32]) -> tuple
     )
 
 
-def coarse(map: NDArray[np.float32], cells: tuple[int, ...]) -> NDArray[np.float32]:
+def coarse(map: NDArray[np.float32], cells: tuple[int, int, int]) -> NDArray[np.float32]:
     """Average a map (T, H, W) over cells (T', H', W') and resize it back: what maps of so many cells can show of it."""
     pooled = functional.adaptive_avg_pool3d(torch.from_numpy(map)[None], cells)
-    return upsampled(pooled, map.shape)[0].numpy()  # type: ignore[arg-type]
+    return upsampled(pooled, map.shape)[0].numpy()
 
 
 def randomized(network: Backbone, untrained: Backbone) -> Iterator[str]:

@@ -24,7 +24,7 @@ from vidssl.commands.results import Results, format_count, format_table
 from vidssl.config import build
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
-from vidssl.errors import ConfigError
+from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.search import nearest
@@ -91,11 +91,13 @@ def _measure(
 
     def measure() -> tuple[Results, dict[int, Explained]]:
         found = dict(_explain(subject, listed, gallery, drawn, layer, pairs))
+        if not found:
+            raise DataError(f"none of the {len(drawn)} videos drawn from {listed.path} can be read")
         kept = {row: found[row] for row in [row for row in drawn if row in found][: cam.overlays]}
         results: Results = {
             "target": target,
             "layer": layer,
-            "cells": next(iter(found.values())).clip.cells if found else None,
+            "cells": next(iter(found.values())).clip.cells,
             "num_videos": len(found),
             "zero_maps": sum(not one.clip.map.any() for one in found.values()),
             **(_mass(subject, listed, found, boxes) if boxes is not None else {}),
@@ -159,10 +161,10 @@ def _explain(
 def _mass(subject: Subject, listed: VideoList, found: Mapping[int, Explained], boxes: Mapping[str, Boxes]) -> Results:
     """Measure the mass inside of the boxes, their area, and the mass that the boxes themselves would have as maps."""
     rows = list(found)
-    inside = {
-        rows[n]: mass_inside(found[rows[n]].clip.map, mask) for n, mask in box_masks(subject, listed.rows(rows), boxes)
-    }
-    measured = {row: pair for row, pair in inside.items() if not isnan(pair[0]) and not isnan(pair[1])}
+    masks = {rows[n]: mask for n, mask in box_masks(subject, listed.rows(rows), boxes)}
+    inside = {row: mass_inside(found[row].clip.map, mask) for row, mask in masks.items()}
+    measured = {row: pair for row, pair in inside.items() if not any(map(isnan, pair))}
+    limits = [mass_inside(coarse(masks[row], found[row].clip.cells), masks[row])[0] for row in measured]
     if not measured:
         raise ConfigError("no drawn video has both a map that is not zero and a box inside of its clip: draw more")
     return {
@@ -205,7 +207,7 @@ def summary(found: Mapping[str, Results]) -> str:
     first, rows = next(iter(found.values())), table(found)
     lines = [
         f"{format_count(first['num_videos'], first['missing'])} videos",
-        *formattable(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
+        *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
     ]
     if any("randomized" in results for results in found.values()):
         lines.append(

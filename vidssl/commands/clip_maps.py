@@ -29,7 +29,7 @@ class ClipMap:
 
     frames: Frames  # (T, 3, S, S)
     map: NDArray[np.float32]  # (T, S, S), not negative
-    cells: tuple[int, ...]  # (T', H', W'), of the map before it was resized
+    cells: tuple[int, int, int]  # (T', H', W'), of the map before it was resized
 
 
 def one_clip(subject: Subject) -> Subject:
@@ -107,4 +107,7 @@ def _rows(batch: Batch, wanted: list[int]) -> Tensor:
 def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
     """Resize the maps (B, T', H', W') of clips (B, T, 3, S, S)."""
     whole = upsampled(maps, (views.shape[1], *views.shape[3:])).cpu().numpy()
-    return [ClipMap(frames.cpu().numpy(), one, tuple(maps.shape[1:])) for frames, one in zip(views, whole, strict=True)]
+    return [
+        ClipMap(frames.cpu().numpy(), one, (maps.shape[1], maps.shape[2], maps.shape[3]))
+        for frames, one in zip(views, whole, strict=True)
+    ]

@@ -57,7 +57,7 @@ def run(parsed: argparse.Namespace) -> None:
 def measure_grad_cam(
     options: LoadOptions, checkpoints: list[str], videos: Path, out: Path, cam: CamOptions
 ) -> dict[str, Results]:
-    """Compute the maps of networks; write overlays and `results.json` of each, and the page `index.html`.
+    """Compute the maps of networks; write overlays and `results.json` of each, `index.html` and `gradcam.png`.
 
     Several networks have folders of their own and see the same videos; `options.cfg` is for those without a config.
     """

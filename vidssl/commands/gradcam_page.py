@@ -9,11 +9,14 @@ from vidssl.commands.clip_maps import ClipMap
 from vidssl.commands.results import Results, format_count
 from vidssl.data.video_list import VideoList
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
+from vidssl.viz.cam_sheet import cam_sheet
+from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
 from vidssl.viz.result_pages import Preview, preview
 from vidssl.viz.track_overlay import enlarged, write_mp4
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
+_STILLS = 5  # videos of the image
 
 
 @dataclass(frozen=True)
@@ -42,18 +45,23 @@ def write_page(
     found: Mapping[str, Results],
     shown: Mapping[str, Mapping[int, Explained]],
 ) -> None:
-    """Write the page on which the overlays of all networks, by their names, are side by side."""
+    """Write the page on which the overlays of all networks, by their names, are side by side, and the image of some."""
     previews: dict[str, Preview] = {}
-    rows = []
+    rows, sheet = [], []
     for row in drawn:
         explained = {name: ones[row] for name, ones in shown.items() if row in ones}
         if not explained:
             continue
         previews[str(row)] = preview(next(iter(explained.values())).clip.frames)
+        if len(explained) == len(found):
+            clips = {name: draw_heat(one.clip.frames, one.clip.map) for name, one in explained.items()}
+            sheet.append({"video": next(iter(explained.values())).clip.frames, **clips})
         cells = [_cell(listed, row, name, one, found, previews) for name, one in explained.items()]
         label = listed.records[row].label
         class_name = listed.class_name(label) if label >= 0 else ""
         rows.append(CamRow(str(row), listed.names[row], class_name, tuple(cells)))
+    if sheet:
+        write_whole(out / "gradcam.png", png(cam_sheet(sheet[:_STILLS])))
     first = next(iter(found.values()))
     videos = format_count(first["num_videos"], first["missing"])
     write_cam_page(

@@ -43,6 +43,7 @@ class Hit:
     name: str  # such as the path in the list
     label: int  # -1: unknown
     similarity: float
+    maps: tuple[str, str] | None = None  # keys of the previews of their maps for this similarity: query's and video's
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,9 @@ def write_retrieval_page(
     `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
     without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them.
     """
-    videos = [row.video for row in queries] + [hit.video for row in queries for hit in row.hits]
+    hits = [hit for row in queries for hit in row.hits]
+    videos = [*(row.video for row in queries), *(hit.video for hit in hits)]
+    videos += [key for hit in hits for key in hit.maps or ()]
     nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
     keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
 
@@ -101,6 +104,7 @@ def write_retrieval_page(
         sprites=number_previews(previews[video] for video in videos),
         previews=previews,
         total=total_queries or len(queries),
+        mapped=any(hit.maps for hit in hits),
         classes={label: class_name(label) for label in sorted({row.label for row in queries} - {-1})},
         judged=sum(verdict is not None for verdict in nearest),
         right=sum(verdict is True for verdict in nearest),

@@ -125,9 +125,9 @@ def test_clips_do_not_depend_on_one_another_and_the_network_stays(name, layer):
     together = grad_cam(backbone, x, layer, lambda h: h.square().sum(dim=1))
     alone = grad_cam(backbone, x[1:], layer, lambda h: h.square().sum(dim=1))
     assert torch.allclose(together.maps[1], alone.maps[0], atol=1e-4, rtol=1e-3)
-    assert together.maps.shape[1:] == backbone.features(x, (layer,))[0].shape[2:]
     assert backbone.training and not backbone.layer_module(layer)._forward_hooks
     assert all(torch.equal(value, before[key]) for key, value in backbone.state_dict().items())
+    assert together.maps.shape[1:] == backbone.eval().features(x, (layer,))[0].shape[2:]
 
 
 @pytest.mark.parametrize(

@@ -156,5 +156,7 @@ def test_what_is_refused(options, digits, tmp_path):
         measured(options, gallery=path)
     with pytest.raises(ConfigError, match="no module 'layer5'"):
         measured(options, layer="layer5")
+    with pytest.raises(ConfigError, match="no module 'layer5'"):
+        retrieve(options, path, path, tmp_path / "r", gradcam="layer5")
     with pytest.raises(ConfigError, match="leave out --center or --gradcam"):
         retrieve(options, path, path, tmp_path / "r", center=True, gradcam="")

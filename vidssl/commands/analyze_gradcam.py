@@ -18,7 +18,7 @@ from vidssl.commands.analyze_classes import has_config
 from vidssl.commands.analyze_invariance import name_networks
 from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
-from vidssl.commands.gradcam_page import Explained, table, write_overlay, write_page
+from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
 from vidssl.commands.results import Results, format_count, format_table
 from vidssl.config import build
@@ -60,6 +60,7 @@ def measure_grad_cam(
     """Compute the maps of networks; write overlays and `results.json` of each, `index.html` and `gradcam.png`.
 
     Several networks have folders of their own and see the same videos; `options.cfg` is for those without a config.
+    `options.layer` chooses the features, `cam.layer` the maps.
     """
     check_folder(out)
     found: dict[str, Results] = {}
@@ -85,6 +86,7 @@ def _measure(
     if target == "class" and cam.gallery is not None:
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
     layer = cam.layer or subject.encoder.last_maps
+    subject.encoder.layer_module(layer)  # an error before the long work, if there is none
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
     gallery = listed if cam.gallery is None else read_list(cam.gallery, options.root, options.allow_external)
     pairs = _nearest_videos(subject, listed, gallery, drawn) if target == "similarity" else None
@@ -209,8 +211,5 @@ def summary(found: Mapping[str, Results]) -> str:
         f"{format_count(first['num_videos'], first['missing'])} videos",
         *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
     ]
-    if any("randomized" in results for results in found.values()):
-        lines.append(
-            "untrained from the last stage to the one named: rank correlation with the maps of the network as it is"
-        )
+    lines += [f"{name.lower()}: {text}" for name, text in legend(found)]
     return "\n".join(lines)

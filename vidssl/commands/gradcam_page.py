@@ -68,7 +68,7 @@ def write_page(
         out / "index.html",
         title=f"Grad-CAM: {listed.path.parent.name}/{listed.path.stem}",
         table=table(found),
-        details=[("Videos", videos), ("Drawn with seed", str(first["seed"]))],
+        details=[("Videos", videos), ("Drawn with seed", str(first["seed"])), *legend(found)],
         rows=rows,
         previews=previews,
     )
@@ -101,3 +101,12 @@ def table(found: Mapping[str, Results]) -> list[list[str]]:
         row += [f"{100 * results[key]:.1f}" for key in masses]
         rows.append([*row, *(f"{own[stage]:.2f}" if stage in own else "–" for stage in stages)])
     return rows
+
+
+def legend(found: Mapping[str, Results]) -> list[tuple[str, str]]:
+    """Explain the columns of the table that need it."""
+    texts = {
+        "mass_limit": ("Limit", "mass in the box of the box itself, drawn with the cells of the maps"),
+        "randomized": ("Untrained", "from the last stage to the one named: rank correlation with the maps as they are"),
+    }
+    return [text for key, text in texts.items() if any(key in results for results in found.values())]

@@ -79,6 +79,8 @@ def retrieve(
         check_classes(listed, queries)
     with distributed.joined(choose_device(options.device)):
         subject = load_subject(options)
+        if gradcam:
+            subject.encoder.layer_module(gradcam)  # an error before the long work, if there is none
         data = distributed.on_main(lambda: identify(queries))
         found = _load_gallery(subject, listed, index, options.root, query, data)
         q = extract(subject.encoder, queries, subject.test, subject.device, "queries")

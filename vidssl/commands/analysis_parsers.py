@@ -46,6 +46,24 @@ def background(parser: ArgumentParser) -> None:
     option("--out", type=Path, required=True, help="folder for results.json, background.png and examples.png")
 
 
+def gradcam(parser: ArgumentParser) -> None:
+    """Show where networks look, in space and time: Grad-CAM of a class, or of the similarity of neighbours."""
+    option = parser.add_argument
+    add_input(parser)
+    add_network_options(parser, several=True, features=False)
+    text = "the class that the classifier predicts, or the similarity to the nearest video (default: class, if there is"
+    option("--target", choices=("class", "similarity"), help=f"{text} a classifier)")
+    option("--layer", help="layer of the maps, or path of a module (default: the last layer with maps)")
+    option("--gallery", type=Path, help="list in which the nearest videos are searched (default: INPUT)")
+    option("--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: measure the mass of the maps in these boxes")
+    option("--videos", type=at_least(1), default=64, help="videos measured, drawn at random (default 64)")
+    option("--overlays", type=at_least(0), default=8, help="the first of them are drawn (default 8)")
+    option("--seed", type=at_least(0), default=0, help="seed of the draw (default 0)")
+    text = "also replace the weights by untrained ones, from the last stage to the first, and compare the maps"
+    option("--randomize", action="store_true", help=text)
+    option("--out", type=Path, required=True, help="folder for results.json, overlays and index.html")
+
+
 def all_analyses(parser: ArgumentParser) -> None:
     """Run every analysis on some of the videos, and write one page."""
     add_input(parser)
@@ -63,4 +81,7 @@ def _count_or_all(text: str) -> int | None:
     return None if text == "all" else at_least(2)(text)
 
 
-ANALYSES = {"invariance": invariance, "classes": classes, "background": background, "all": all_analyses}
+ANALYSES = {
+    **{add_options.__name__: add_options for add_options in (invariance, classes, background, gradcam)},
+    "all": all_analyses,
+}

@@ -62,7 +62,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
 
 
 def has_config(options: LoadOptions) -> bool:
-    """Whether the checkpoint of the options has its own config."""
+    """Whether a checkpoint, or folder of a run, brings its own config."""
     path = options.checkpoint
     return Path(path).is_dir() or (path != "random" and is_checkpoint(read_anything(path, options.trust_checkpoint)))
 

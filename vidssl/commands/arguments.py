@@ -107,9 +107,16 @@ def add_file_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_network_options(
-    parser: argparse.ArgumentParser, required: bool = True, several: bool = False, clips: bool = True
+    parser: argparse.ArgumentParser,
+    required: bool = True,
+    several: bool = False,
+    clips: bool = True,
+    features: bool = True,
 ) -> None:
-    """Add the options that choose a network or several, its clips (unless `clips` is False) and the videos' root."""
+    """Add the options that choose a network or several, its clips (unless `clips` is False) and the videos' root.
+
+    Without `features` there is one clip a video, and no layer and precision of features can be chosen.
+    """
     option = parser.add_argument
     text = "a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
     if several:
@@ -129,7 +136,10 @@ def add_network_options(
             "grid": "average the maps of --layer over grid x grid cells",
             "grid-frames": "and over so many parts of the clip",
         }.items():
-            option(f"--{name}", type=at_least(1), help=f"{text} (default: the run's evaluate.{name.replace('-', '_')})")
+            text = f"{text} (default: the run's evaluate.{name.replace('-', '_')})"
+            if features or name in ("size", "short-side", "batch-size"):
+                option(f"--{name}", type=at_least(1), help=text)
+    if clips and features:
         option("--layer", help="layer whose maps are the features, such as layer3 (default: the run's evaluate.layer)")
         text = "precision of the forward pass (default: the run's evaluate.precision)"
         option("--precision", choices=("float32", "bfloat16"), help=text)

@@ -96,6 +96,7 @@ class Subject:
     origin: Tree  # for results.json: file, hash and step, or the seed of random weights
     weights: Tree  # identifies the weights, wherever their file is
     classify: Classifier | None = None  # its classifier, if it has one
+    logits: Classifier | None = None  # its class scores before the softmax, if its method has them
     classes: int = 0  # of the classifier
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
 
@@ -138,16 +139,17 @@ def load_subject(options: LoadOptions) -> Subject:
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
-    classify, classes = None, 0
+    classify, logits, classes = None, None, 0
     test = _clips(options, run)
     if classes_of(run, test) and not content.get("backbone_only"):
-        classify = load_method(run, backbone, content, str(path)).to(device).eval().classify
+        method = load_method(run, backbone, content, str(path)).to(device).eval()
+        classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
         classes = run.method.classes
     # As it was given: where a network that comes with vidssl is installed is of no interest.
     origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too
     network = backbone.to(device).eval(), run, test, device, origin, weights
-    return Subject(*network, classify, classes, class_names=tuple(content.get("classes", ())))
+    return Subject(*network, classify, logits, classes, class_names=tuple(content.get("classes", ())))
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:

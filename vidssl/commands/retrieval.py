@@ -36,7 +36,7 @@ RANKS = (1, 5, 10, 20, 50)
 
 def run(parsed: argparse.Namespace) -> None:
     """Search, and print the numbers or the nearest videos."""
-    names = ("gallery", "query", "out", "index", "center", "k", "drop_duplicates", "page_queries")
+    names = ("gallery", "query", "out", "index", "center", "k", "drop_duplicates", "page_queries", "gradcam")
     results = retrieve(network_options(parsed), **{name: getattr(parsed, name) for name in names})
     print_results(parsed, results, table(results), parsed.out / "index.html")
 
@@ -53,6 +53,7 @@ def retrieve(
     drop_duplicates: bool = False,
     page_queries: int = 48,
     page_hits: int = 6,
+    gradcam: str | None = None,
 ) -> Results:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
@@ -61,7 +62,8 @@ def retrieve(
     folder of the gallery's features, as of `extract_features`, created if it does not exist. `center` reports centred
     features first (see `nearest`), the others under `uncentered`. `k` neighbours vote in kNN, or are the results for
     one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
-    `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each.
+    `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each. With `gradcam` it also has
+    the maps of that layer, of each query and neighbour for the similarity of their central clips; "": the last one.
     """
     check_folder(out)
     one_video = query.is_dir() or query.suffix.lower() != ".csv"
@@ -69,12 +71,16 @@ def retrieve(
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
     if center and one_video:
         raise ConfigError("--center needs a list of queries: the mean of one video is the video itself")
+    if center and gradcam is not None:
+        raise ConfigError("--gradcam explains similarities that are not centred: leave out --center or --gradcam")
     queries = _list_of(query) if one_video else read_list(query, options.root, options.allow_external)
     listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     if listed is not None and not one_video:
         check_classes(listed, queries)
     with distributed.joined(choose_device(options.device)):
         subject = load_subject(options)
+        if gradcam:
+            subject.encoder.layer_module(gradcam)  # an error before the long work, if there is none
         data = distributed.on_main(lambda: identify(queries))
         found = _load_gallery(subject, listed, index, options.root, query, data)
         q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
@@ -98,7 +104,8 @@ def retrieve(
             }
             count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
-            write_page(out, subject, results, videos, own, neighbours, shown, k if one_video else page_hits)
+            hits = k if one_video else page_hits
+            write_page(out, subject, results, videos, own, neighbours, shown, hits, gradcam)
             return results
 
         return distributed.on_main(search)

@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from vidssl.atomic import write_json
+from vidssl.commands.clip_maps import one_clip, pair_maps
 from vidssl.commands.load import Subject
 from vidssl.commands.results import Results
+from vidssl.data.column_store import Records
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
@@ -17,7 +20,8 @@ from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import open_video
 from vidssl.viz.figure import png
-from vidssl.viz.result_pages import Hit, QueryRow, preview, write_retrieval_page
+from vidssl.viz.heat_maps import draw_heat
+from vidssl.viz.result_pages import Hit, Preview, QueryRow, preview, write_retrieval_page
 from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
 
 _log = logging.getLogger(__name__)
@@ -51,13 +55,19 @@ def write_page(
     neighbours: Neighbours,
     shown: Sequence[int],
     hits: int,
+    gradcam: str | None = None,
 ) -> None:
-    """Write `results.json`, and `index.html` and `retrieval.png` with the queries `shown` and their nearest videos."""
+    """Write `results.json`, and `index.html` and `retrieval.png` with the queries `shown` and their nearest videos.
+
+    With `gradcam`, a layer or "" for the last one, the page has the maps of queries and videos for their similarity.
+    """
     write_json(out / "results.json", results)
     images = _Images(subject.test.fps)
     queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
     wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))
     previews = {key: preview(images.frames(key)) for key in progress(wanted, title="page", unit="video", leave=False)}
+    if gradcam is not None:
+        queries = _with_maps(subject, queries, images, previews, gradcam)
     if images.missing:
         first = next(iter(images.missing.values()))
         _log.warning("%d videos of the page cannot be decoded, the first: %s", len(images.missing), first)
@@ -91,6 +101,28 @@ def write_page(
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
 
 
+def _with_maps(
+    subject: Subject, queries: Sequence[QueryRow], images: "_Images", previews: dict[str, Preview], layer: str
+) -> list[QueryRow]:
+    """Add the maps of queries and their hits to the previews; pairs of which a video cannot be decoded have none."""
+    one = one_clip(subject)
+    one = replace(one, test=one.test.model_copy(update={"allow_missing": True}))
+    pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
+    videos, others = (images.listed([pair[side] for pair in pairs]) for side in (0, 1))
+    maps: dict[tuple[str, str], tuple[str, str]] = {}
+    found = pair_maps(one, videos, others, layer or one.encoder.last_maps) if pairs else ()
+    for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
+        keys = f"{pairs[n]} query", f"{pairs[n]} video"
+        previews |= {
+            key: preview(draw_heat(clip.frames, clip.map)) for key, clip in zip(keys, (mine, theirs), strict=True)
+        }
+        maps[pairs[n]] = keys
+    return [
+        replace(row, hits=tuple(replace(hit, maps=maps.get((row.video, hit.video))) for hit in row.hits))
+        for row in queries
+    ]
+
+
 def _title(videos: VideoList) -> str:
     return f"{videos.path.parent.name}/{videos.path.stem}"
 
@@ -121,6 +153,10 @@ class _Images:
         key = f"{record.path}\t{record.start}\t{record.end}"
         self._records[key] = record
         return key
+
+    def listed(self, keys: Sequence[str]) -> VideoList:
+        """Make a list of videos."""
+        return VideoList(Path("the page"), Records(Path(), [self._records[key] for key in keys]), ())
 
     def frames(self, key: str) -> Frames:
         """Decode the middle of a video."""

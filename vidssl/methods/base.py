@@ -79,6 +79,10 @@ class Method(nn.Module):
         """Compute class probabilities (B, classes) of backbone outputs (B, dim), if the method `classifies`."""
         raise NotImplementedError
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Compute the class scores (B, classes) before the softmax of `classify`; only Grad-CAM needs them."""
+        raise NotImplementedError
+
     def after_step(self, progress: float) -> None:
         """Update state after an optimizer step; `progress` in [0, 1] includes that step."""
         self.progress = progress

@@ -72,5 +72,10 @@ class Supervised(Method):
 
     def classify(self, features: Tensor) -> Tensor:
         """Compute class probabilities (B, classes) of backbone outputs (B, dim), or of the pooled maps of `layer`."""
+        return torch.softmax(self.logits(features), dim=1)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Compute the class scores (B, classes) before the softmax of `classify`."""
         with full_precision(features.device):
-            return torch.softmax(self.head(full(features)), dim=1)
+            scores: Tensor = self.head(full(features))
+        return scores

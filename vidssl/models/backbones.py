@@ -25,6 +25,7 @@ class Backbone(nn.Module):
 
     dim: int
     feature_layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
+    last_maps: str = "layer4"  # the layer with the last maps, as of `layer_module`
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
@@ -43,6 +44,36 @@ class Backbone(nn.Module):
         """Compute the feature maps (B, C, T', H', W') of the layers named in `out` for clips (B, 3, T, H, W)."""
         self.check_layers(out)
         raise NotImplementedError
+
+    def layer_module(self, layer: str) -> nn.Module:
+        """Return the module whose output has the maps of a layer: one of `feature_layers`, or any module by its path.
+
+        Raises:
+            ConfigError: There is no such module.
+        """
+        try:
+            return self.get_submodule(layer)
+        except AttributeError:
+            paths = ", ".join([*self.feature_layers, *(name for name, _ in self.named_children())])
+            kind = type(self).__name__
+            raise ConfigError(
+                f"{kind} has no module '{layer}': name a layer, or the path of a module below {paths}"
+            ) from None
+
+    def as_maps(self, output: Any, clips: int) -> Tensor:
+        """Return the output of a module for B `clips` as maps (B, C, T', H', W').
+
+        It has this shape, or (B * T, C, H', W') if the network encodes frame by frame.
+
+        Raises:
+            ConfigError: It has neither.
+        """
+        if isinstance(output, Tensor) and output.ndim == 5:
+            return output
+        if isinstance(output, Tensor) and output.ndim == 4:
+            return output.view(clips, -1, *output.shape[1:]).transpose(1, 2)
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise ConfigError(f"the output {shape} of the module has no feature maps (B, C, T, H, W): name another layer")
 
     @classmethod
     def check_layers(cls, names: Sequence[str]) -> None:

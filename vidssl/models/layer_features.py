@@ -6,7 +6,7 @@ Shapes: B clips, T frames, H x W pixels; C channels of a feature map.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from vidssl.models.backbones import Backbone
@@ -44,7 +44,16 @@ class LayerFeatures(Backbone):
         super().__init__()
         self.backbone, self.layer, self.grid, self.frames = backbone, layer, grid, frames
         self.dim = count_channels(backbone, layer) * frames * grid**2
+        self.last_maps = layer
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips (B, 3, T, H, W) as features (B, dim)."""
         return pooled_maps(self.backbone, x, self.layer, self.grid, self.frames)
+
+    def layer_module(self, layer: str) -> nn.Module:
+        """Return the module of the backbone whose output has the maps of a layer."""
+        return self.backbone.layer_module(layer)
+
+    def as_maps(self, output: Any, clips: int) -> Tensor:
+        """Return the output of a module of the backbone as maps (B, C, T', H', W')."""
+        return self.backbone.as_maps(output, clips)

@@ -57,6 +57,11 @@ class ResNet2D(Backbone):
         found = run_stages(frames.flatten(0, 1), {**stem, **stages}, out)
         return [maps.view(*frames.shape[:2], *maps.shape[1:]).transpose(1, 2) for maps in found]
 
+    def layer_module(self, layer: str) -> nn.Module:
+        """Return the module whose output has the maps of a layer."""
+        path = {"stem": "net.maxpool"} | {name: f"net.{name}" for name in self.feature_layers[1:]}
+        return super().layer_module(path.get(layer, layer))
+
     def layer3(self, x: Tensor) -> Tensor:
         """Compute the output of the third stage (B, C, T, H / 16, W / 16); with the cifar stem H / 4, W / 4."""
         return self.features(x, ("layer3",))[0]

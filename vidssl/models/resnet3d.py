@@ -86,6 +86,11 @@ class ResNet3D(Backbone):
             x = x.diff(dim=2)
         return run_stages(x, dict(zip(self.feature_layers, self.net.blocks, strict=True)), out)
 
+    def layer_module(self, layer: str) -> nn.Module:
+        """Return the module whose output has the maps of a layer."""
+        blocks = dict(zip(self.feature_layers, self.net.blocks, strict=True))
+        return blocks[layer] if layer in blocks else super().layer_module(layer)
+
     def layer3(self, x: Tensor) -> Tensor:
         """Compute the output of res4 (B, C, T, H / 16, W / 16) for clips (B, 3, T, H, W)."""
         return self.features(x, ("layer3",))[0]

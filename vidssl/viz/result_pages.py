@@ -43,6 +43,7 @@ class Hit:
     name: str  # such as the path in the list
     label: int  # -1: unknown
     similarity: float
+    maps: tuple[str, str] | None = None  # keys of the previews of their maps for this similarity: query's and video's
 
 
 @dataclass(frozen=True)
@@ -96,23 +97,26 @@ def write_retrieval_page(
     `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
     without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them.
     """
-    videos = [row.video for row in queries] + [hit.video for row in queries for hit in row.hits]
+    hits = [hit for row in queries for hit in row.hits]
+    videos = [*(row.video for row in queries), *(hit.video for hit in hits)]
+    videos += [key for hit in hits for key in hit.maps or ()]
     nearest = [_verdict(row.label, row.hits[0].label) for row in queries if row.hits]
     keys = [key for key in results if key.startswith("R@")] + [key for key in _TITLES if key in results]
 
     def class_name(label: int) -> str:
         return class_names[label] if label < len(class_names) else f"class {label}"
 
-    _write(
+    write_page(
         path,
         "retrieval.html",
         title=title,
         scores=[(_TITLES.get(key, key), results[key]) for key in keys],
         details=[*_counts(results), *details],
         queries=queries,
-        sprites=_number(previews[video] for video in videos),
+        sprites=number_previews(previews[video] for video in videos),
         previews=previews,
         total=total_queries or len(queries),
+        mapped=any(hit.maps for hit in hits),
         classes={label: class_name(label) for label in sorted({row.label for row in queries} - {-1})},
         judged=sum(verdict is not None for verdict in nearest),
         right=sum(verdict is True for verdict in nearest),
@@ -155,8 +159,8 @@ def write_compare_page(
                 "counts": _counts(last),
             }
         )
-    sprites = _number(clip for _, clip in strip)
-    _write(
+    sprites = number_previews(clip for _, clip in strip)
+    write_page(
         path,
         "compare.html",
         title=title,
@@ -174,7 +178,7 @@ def write_report_page(
     path: Path, *, title: str, details: Sequence[tuple[str, str]], sections: Sequence[Section]
 ) -> None:
     """Write a page with the analyses of a network; `details` are names and values at its head."""
-    _write(path, "report.html", title=title, details=details, sections=sections, sprites={})
+    write_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
 
 
 def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
@@ -182,7 +186,7 @@ def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
     return [(name, f"{int(results[key]):,} videos") for key, name in names.items() if key in results]
 
 
-def _number(previews: Iterable[Preview]) -> dict[Preview, int]:
+def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:
     """Number each distinct preview, for its CSS class."""
     return {clip: number for number, clip in enumerate(dict.fromkeys(previews))}
 
@@ -212,7 +216,8 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _write(path: Path, template: str, **content: object) -> None:
+def write_page(path: Path, template: str, **content: object) -> None:
+    """Write a page from one of the templates."""
     environment = Environment(
         loader=PackageLoader("vidssl.viz"),
         autoescape=True,

@@ -63,6 +63,12 @@ def draw_pairs(frames: Frames, boxes: NDArray[np.float32], scores: NDArray[np.fl
     return np.concatenate([left, between, right], axis=1)
 
 
+def enlarged(frames: Frames) -> list[Image]:
+    """Enlarge small frames (T, 3, H, W) to images with even sides, as `write_mp4` needs them."""
+    scale, _ = _sizes(frames)
+    return [_enlarged(frame, scale) for frame in frames]
+
+
 def write_mp4(path: Path, images: Iterable[Image], fps: float) -> None:
     """Write images (H, W, 3) of one size, with even sides, as H.264 in MP4; atomic.
 

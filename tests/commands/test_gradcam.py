@@ -1,0 +1,162 @@
+"""`analyze gradcam` and `retrieval --gradcam`: numbers, files, pages, and what is refused."""
+
+import csv
+import json
+import re
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from vidssl import commands
+from vidssl.analysis.cover_instances import read_boxes
+from vidssl.commands.analyze_gradcam import CamOptions, measure_grad_cam
+from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
+from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.commands.retrieval import retrieve
+from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError, DataError
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+TOLD = ("data.moving_digits=null", "data.train=none.csv")
+
+
+@pytest.fixture(scope="module")
+def trained(digits, tmp_path_factory):
+    out = tmp_path_factory.mktemp("gradcam") / "run"
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    train(load_run(TOY, [*given, f"output={out}", "steps=2", "backbone.zero_init=false"]))
+    return out / "checkpoints/last.pt"
+
+
+@pytest.fixture
+def options(trained):
+    return LoadOptions(str(trained), workers=0, device="cpu")
+
+
+def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "gradcam",
+        str(digits / "motion/test.csv"),
+        "--checkpoint",
+        "random",
+        str(trained),
+        "--cfg",
+        str(TOY),
+        *TOLD,
+    ]
+    words += ["--target", "similarity", "--layer", "layer2", "--boxes", str(digits / "boxes.csv"), "--videos", "6"]
+    commands.run("analyze", [*words, "--overlays", "2", "--workers", "0", "--device", "cpu", "--quiet", "--out", "out"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "6 videos" and lines[-1] == "out/index.html"
+    page = (tmp_path / "out/index.html").read_text()
+    assert (tmp_path / "out/gradcam.png").read_bytes()[:4] == b"\x89PNG"
+    for line, name in zip(lines[2:4], ("random", "run"), strict=True):
+        found = json.loads((tmp_path / "out" / name / "results.json").read_text())
+        assert found["num_videos"] == len(found["videos"]) == 6 and found["cells"] == [4, 4, 4]
+        assert line.split()[:6] == [name, "similarity", "layer2", "4", "x", "4"]
+        masses = np.array([*found["mass_of_video"].values()])
+        assert [found["mass_in_box"], found["box_area"]] == pytest.approx(masses.mean(axis=0))
+        assert 0 < found["box_area"] < found["mass_limit"] < 1
+        assert all(one["neighbour"] != one["path"] and -1 <= one["similarity"] <= 1 for one in found["videos"])
+        files = sorted((tmp_path / "out" / name / "overlays").glob("*.mp4"))
+        assert len(files) == 2 and all(f"{name}/overlays/{file.name}" in page for file in files)
+        with av.open(str(files[0])) as video:
+            assert sum(1 for _ in video.decode(video=0)) == 4
+        assert len(list(files[0].parent.glob("*.png"))) == 2
+
+
+def test_a_class_and_untrained_stages(options, digits, tmp_path):
+    cam = CamOptions(layer="layer3", videos=5, overlays=0, randomize=True)
+    (found,) = measure_grad_cam(options, [options.checkpoint], digits / "motion/test.csv", tmp_path, cam).values()
+    assert [*found["randomized"]] == ["layer4", "layer3", "layer2", "layer1", "stem"]
+    assert all(abs(value) < 0.9 for value in found["randomized"].values()) and found["target"] == "class"
+    subject = one_clip(load_subject(options))
+    listed = read_list(digits / "motion/test.csv")
+    features = {}
+    for n, clip, label, probability in class_maps(subject, listed, "layer3"):
+        view = torch.from_numpy(clip.frames).float().permute(1, 0, 2, 3)[None] / 255
+        x = (view - torch.tensor(subject.test.mean).view(1, -1, 1, 1, 1)) / torch.tensor(subject.test.std).view(
+            1, -1, 1, 1, 1
+        )
+        with torch.no_grad():
+            wanted = subject.classify(subject.backbone(x))[0]
+        assert label == wanted.argmax() and probability == pytest.approx(wanted.max().item(), abs=1e-5)
+        features[listed.names[n]] = listed.class_name(label)
+    assert all(one["predicted"] == features[one["path"]] for one in found["videos"])
+
+
+def test_masks_follow_the_boxes_into_the_clip(options, digits):
+    subject, listed = one_clip(load_subject(options)), read_list(digits / "motion/test.csv")
+    rows = defaultdict(dict)
+    with open(digits / "boxes.csv") as file:
+        for row in csv.DictReader(file):
+            rows[row["path"]][int(row["frame"])] = [float(row[key]) for key in ("x1", "y1", "x2", "y2")]
+    seen = 0
+    span, frames = round(0.6 * 25), 4  # of the toy config
+    start = (24 - span) // 2
+    for n, mask in box_masks(subject, listed, read_boxes(digits / "boxes.csv", listed)):
+        for t in range(frames):
+            box = np.array(rows[listed.names[n]][start + t * (span - 1) // (frames - 1)]) * 32 / 48
+            columns, lines = (np.flatnonzero(mask[t].any(axis=axis)) for axis in (0, 1))
+            edges = [columns[0], lines[0], columns[-1] + 1, lines[-1] + 1]
+            assert np.abs(edges - box).max() <= 1.5
+            assert mask[t].sum() == pytest.approx((box[2] - box[0]) * (box[3] - box[1]), rel=0.1)
+            seen += 1
+    assert seen == 16 * frames
+
+
+def test_pairs_without_a_video_that_cannot_be_read(options, digits, tmp_path):
+    listed = read_list(digits / "motion/test.csv")
+    (tmp_path / "broken.mp4").write_bytes(b"no video")
+    others = tmp_path / "others.csv"
+    names = [str(record.path) for record in listed.records[:5]]
+    names[2] = str(tmp_path / "broken.mp4")
+    others.write_text("path,label\n" + "".join(f"{name},0\n" for name in names))
+    given = replace(options, allow_missing=True, batch_size=2)
+    subject = one_clip(load_subject(given))
+    found = list(pair_maps(subject, listed.rows(range(5)), read_list(others, None, True), "layer3"))
+    assert [n for n, *_ in found] == [0, 1, 3, 4]
+    for _, mine, theirs, similarity in found:  # each is beside itself
+        assert similarity == pytest.approx(1, abs=1e-5) and np.array_equal(mine.frames, theirs.frames)
+    strict = one_clip(load_subject(replace(given, allow_missing=False)))
+    with pytest.raises(DataError, match="broken"):
+        list(pair_maps(strict, listed.rows(range(5)), read_list(others, None, True), "layer3"))
+
+
+def test_the_retrieval_page_shows_maps(options, digits, tmp_path):
+    lists = digits / "motion/train.csv", digits / "motion/test.csv"
+    plain = retrieve(options, *lists, tmp_path / "plain", page_queries=2, page_hits=3)
+    mapped = retrieve(options, *lists, tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2")
+    assert plain == mapped
+    before, page = ((tmp_path / name / "index.html").read_text() for name in ("plain", "mapped"))
+    for whose in ("query", "this video"):
+        assert page.count(f'aria-label="Map of the {whose}"') == 6
+    assert "Map of the" not in before
+    assert len({*re.findall(r"class=\"clip (v\d+)\"", page)}) > len({*re.findall(r"class=\"clip (v\d+)\"", before)})
+
+
+def test_what_is_refused(options, digits, tmp_path):
+    path = digits / "motion/test.csv"
+
+    def measured(loading, **cam):
+        measure_grad_cam(loading, [loading.checkpoint], path, tmp_path / "o", CamOptions(videos=2, **cam))
+
+    untrained = LoadOptions("random", TOY, TOLD, workers=0, device="cpu")
+    with pytest.raises(ConfigError, match="no classifier with logits"):
+        measured(untrained, target="class")
+    with pytest.raises(ConfigError, match="is for --target similarity"):
+        measured(options, gallery=path)
+    with pytest.raises(ConfigError, match="no module 'layer5'"):
+        measured(options, layer="layer5")
+    with pytest.raises(ConfigError, match="no module 'layer5'"):
+        retrieve(options, path, path, tmp_path / "r", gradcam="layer5")
+    with pytest.raises(ConfigError, match="leave out --center or --gradcam"):
+        retrieve(options, path, path, tmp_path / "r", center=True, gradcam="")

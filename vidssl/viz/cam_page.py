@@ -1,0 +1,51 @@
+"""The HTML page of Grad-CAM: videos and the maps of several networks, playing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vidssl.viz.result_pages import Preview, number_previews, write_page
+
+
+@dataclass(frozen=True)
+class CamCell:
+    """What one network sees in a video."""
+
+    network: str
+    lines: tuple[str, ...]  # the score, and numbers
+    clips: tuple[tuple[str, str], ...]  # caption and key of the preview of each map
+    file: str  # of the overlay, relative to the page
+
+
+@dataclass(frozen=True)
+class CamRow:
+    """One video and its maps."""
+
+    video: str  # key of its preview
+    name: str
+    label: str  # name of its class, or nothing
+    cells: tuple[CamCell, ...]  # one for each network
+
+
+def write_cam_page(
+    path: Path,
+    *,
+    title: str,
+    table: Sequence[Sequence[str]],
+    details: Sequence[tuple[str, str]],
+    rows: Sequence[CamRow],
+    previews: Mapping[str, Preview],
+) -> None:
+    """Write the page; the first row of `table` is its header."""
+    keys = [key for row in rows for key in (row.video, *(key for cell in row.cells for _, key in cell.clips))]
+    sprites = number_previews(previews[key] for key in keys)
+    write_page(
+        path,
+        "gradcam.html",
+        title=title,
+        table=table,
+        details=details,
+        rows=rows,
+        sprites=sprites,
+        number_of={key: sprites[previews[key]] for key in keys},
+    )

@@ -1,0 +1,38 @@
+"""Maps of attention drawn over frames."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from vidssl.types import Frames
+
+_LEAST, _MOST = 0.15, 0.7  # opacity of the colours where the map is 0, and at its maximum
+_GAP = 4  # pixels between images that are joined
+
+
+def draw_heat(frames: Frames, maps: NDArray[np.float32]) -> Frames:
+    """Draw maps (T, H, W), not negative, over frames (T, 3, H, W): blue is 0, red the maximum over the whole clip."""
+    heat = maps / (float(maps.max()) or 1.0)
+    drawn = []
+    for frame, values in zip(frames.transpose(0, 2, 3, 1), heat, strict=True):
+        color = cv2.applyColorMap(np.round(255 * values).astype(np.uint8), cv2.COLORMAP_JET)
+        opacity = (_LEAST + (_MOST - _LEAST) * values)[..., None]
+        drawn.append((1 - opacity) * frame + opacity * cv2.cvtColor(color, cv2.COLOR_BGR2RGB))
+    return np.stack(drawn).round().astype(np.uint8).transpose(0, 3, 1, 2)
+
+
+def side_by_side(clips: Sequence[Frames]) -> Frames:
+    """Join clips of equal shape (T, 3, H, W) to one, separated by white."""
+    gap = np.full((*clips[0].shape[:3], _GAP), 255, np.uint8)
+    parts = [part for clip in clips for part in (gap, clip)][1:]
+    return np.concatenate(parts, axis=3)
+
+
+def film_strip(clips: Sequence[Frames]) -> bytes:
+    """Encode clips of equal shape (T, 3, H, W) as a PNG file: each is a row, with its frames from left to right."""
+    rows = [side_by_side([frame[None] for frame in clip])[0].transpose(1, 2, 0) for clip in clips]
+    gap = np.full((_GAP, *rows[0].shape[1:]), 255, np.uint8)
+    image = np.concatenate([part for row in rows for part in (gap, row)][1:])
+    return cv2.imencode(".png", cv2.cvtColor(image, cv2.COLOR_RGB2BGR))[1].tobytes()

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,8 @@ def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
     assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
     tested, trained = drawn(tmp_path / "a", "test/test.csv"), drawn(tmp_path / "a", "train/train.csv")
     assert len(tested) == 8 and len(trained) == 32
+    with (tmp_path / "a/lists/test/test.csv").open() as file:
+        assert {*Counter(row["label"] for row in csv.DictReader(file)).values()} == {2}  # in pairs of a class
     analyze(digits, checkpoint, tmp_path / "b", "--videos", "8")
     assert drawn(tmp_path / "b", "test/test.csv") == tested
 
@@ -57,4 +60,4 @@ def test_what_cannot_be_measured_is_on_the_page_with_its_reason(digits, checkpoi
     with (digits / "motion/test.csv").open() as file:
         assert results["num_videos"] == len(list(csv.DictReader(file)))
     assert "training videos" in results["left_out"]["order"] and "Not measured: " in page
-    assert "classes" not in results["left_out"]
+    assert results["left_out"]["background"] == "it needs --boxes" and "classes" not in results["left_out"]

@@ -14,7 +14,7 @@ import torch
 
 from vidssl import commands
 from vidssl.analysis.cover_instances import read_boxes
-from vidssl.commands.analyze_gradcam import CamOptions, measure_grad_cam
+from vidssl.commands.analyze_gradcam import measure_parsed
 from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.retrieval import retrieve
@@ -38,6 +38,13 @@ def trained(digits, tmp_path_factory):
 @pytest.fixture
 def options(trained):
     return LoadOptions(str(trained), workers=0, device="cpu")
+
+
+def measure(videos, out, checkpoint, *words):
+    """Measure one network as the command does, on the CPU."""
+    given = ["gradcam", str(videos), "--checkpoint", str(checkpoint), "--workers", "0", "--device", "cpu"]
+    (found,) = measure_parsed(commands.parse_command("analyze", [*given, "--out", str(out), *words])[1]).values()
+    return found
 
 
 def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys):
@@ -74,8 +81,8 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
 
 
 def test_a_class_and_untrained_stages(options, digits, tmp_path):
-    cam = CamOptions(layer="layer3", videos=5, overlays=0, randomize=True)
-    (found,) = measure_grad_cam(options, [options.checkpoint], digits / "motion/test.csv", tmp_path, cam).values()
+    words = ["--layer", "layer3", "--videos", "5", "--overlays", "0", "--randomize"]
+    found = measure(digits / "motion/test.csv", tmp_path, options.checkpoint, *words)
     assert [*found["randomized"]] == ["layer4", "layer3", "layer2", "layer1", "stem"]
     assert all(abs(value) < 0.9 for value in found["randomized"].values()) and found["target"] == "class"
     subject = one_clip(load_subject(options))
@@ -146,16 +153,13 @@ def test_the_retrieval_page_shows_maps(options, digits, tmp_path):
 def test_what_is_refused(options, digits, tmp_path):
     path = digits / "motion/test.csv"
 
-    def measured(loading, **cam):
-        measure_grad_cam(loading, [loading.checkpoint], path, tmp_path / "o", CamOptions(videos=2, **cam))
-
-    untrained = LoadOptions("random", TOY, TOLD, workers=0, device="cpu")
+    out = tmp_path / "o"
     with pytest.raises(ConfigError, match="no classifier with logits"):
-        measured(untrained, target="class")
+        measure(path, out, "random", "--target", "class", "--cfg", str(TOY), *TOLD)
     with pytest.raises(ConfigError, match="is for --target similarity"):
-        measured(options, gallery=path)
+        measure(path, out, options.checkpoint, "--gallery", str(path))
     with pytest.raises(ConfigError, match="no module 'layer5'"):
-        measured(options, layer="layer5")
+        measure(path, out, options.checkpoint, "--layer", "layer5")
     with pytest.raises(ConfigError, match="no module 'layer5'"):
         retrieve(options, path, path, tmp_path / "r", gradcam="layer5")
     with pytest.raises(ConfigError, match="leave out --center or --gradcam"):

@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from vidssl.viz.result_pages import Section, write_report_page
 
 _log = logging.getLogger(__name__)
 _TRAIN = 4  # times as many training videos as tested ones
-_OWN = ("input", "checkpoint", "out", "train_list", "overrides")  # each analysis has its own
+_OWN = ("input", "checkpoint", "out", "train_list", "videos", "overrides")  # each analysis has its own
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Part:
     options: tuple[str, ...] = ()  # after it
     image: str | None = None  # in the folder
     trains: bool = False  # uses the training videos
+    boxes: bool = False  # needs --boxes
+    page: str | None = None  # in the folder: a page of its own
 
 
 PARTS = (
@@ -70,6 +73,27 @@ PARTS = (
         ("invariance",),
         image="invariance.png",
     ),
+    Part(
+        "background",
+        "Background",
+        "Accuracy on videos whose instance was put before the background of another video, of the same and of another "
+        "class. Shortcut: classified as the class of that background.",
+        "analyze",
+        ("background",),
+        image="examples.png",
+        trains=True,
+        boxes=True,
+    ),
+    Part(
+        "gradcam",
+        "Grad-CAM",
+        "Where the network looks in space and time: the maps of the predicted class, or of the similarity to the most "
+        "similar video. The folder of this section has a page with playing maps.",
+        "analyze",
+        ("gradcam",),
+        image="gradcam.png",
+        page="index.html",
+    ),
 )
 
 
@@ -98,10 +122,18 @@ def run(parsed: argparse.Namespace) -> None:
 
 
 def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name: str) -> VideoList:
-    """Draw videos of a list at random, the same each time, and write them as a list; None: all of them."""
-    listed = read_list(path, parsed.root, parsed.allow_external)
-    total, out = len(listed.records), parsed.out / "lists" / name
-    drawn = {*range(total)} if count is None else {*generator(0).permutation(total)[:count].tolist()}
+    """Draw videos of a list at random, the same each time, and write them as a list; None: all of them.
+
+    They are drawn in pairs of a class, as analyses compare videos of a class.
+    """
+    listed, out = read_list(path, parsed.root, parsed.allow_external), parsed.out / "lists" / name
+    order, seen, place = generator(0).permutation(len(listed.records)).tolist(), Counter[int](), dict[int, int]()
+    rank = {}
+    for row in order:
+        label = int(listed.labels[row])
+        rank[row] = seen[label] // 2, place.setdefault(label, len(place))
+        seen[label] += 1
+    drawn = {*sorted(order, key=rank.__getitem__)[:count]}
     names = [text if n in drawn else None for n, text in enumerate(listed.names)]
     return read_list(copy_list(listed, out, listed.root, names), None, parsed.allow_external)
 
@@ -109,6 +141,8 @@ def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name:
 def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: VideoList | None) -> Section:
     """Run one analysis; an error that the user could fix becomes the reason why it is left out."""
     out = parsed.out / part.name
+    if part.boxes and parsed.boxes is None:
+        return Section(part.name, part.title, part.text, reason="it needs --boxes")
     try:
         module, options = _options(part, parsed, videos, train)
         command = importlib.import_module(f"vidssl.commands.{module}")
@@ -117,7 +151,8 @@ def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: V
     except (ConfigError, DataError) as error:
         _log.warning("%s is left out: %s", part.name, error)
         return Section(part.name, part.title, part.text, reason=str(error))
-    return Section(part.name, part.title, part.text, text, image)
+    page = None if part.page is None else f"{part.name}/{part.page}"
+    return Section(part.name, part.title, part.text, text, image, page)
 
 
 def _options(
@@ -127,6 +162,8 @@ def _options(
     words = [*part.words, str(videos.path), "--checkpoint", parsed.checkpoint, "--out", str(parsed.out / part.name)]
     if part.trains and train is not None:
         words += ["--train-list", str(train.path)]
+    if part.boxes:
+        words += ["--boxes", str(parsed.boxes)]
     module, options = parse_command(part.command, [*words, *part.options])
     given = {name: value for name, value in vars(parsed).items() if name in options and name not in _OWN}
     return module, argparse.Namespace(**{**vars(options), **given, "overrides": [*parsed.overrides]})

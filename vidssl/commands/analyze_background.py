@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,15 @@ from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
 from vidssl.atomic import check_folder, file_hash, write_json, write_whole
-from vidssl.commands.analyze_classes import has_config
-from vidssl.commands.analyze_invariance import name_networks
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import choose_device, fill_split
+from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, extract
@@ -52,22 +51,23 @@ class Instances:
 
 def run(parsed: argparse.Namespace) -> None:
     """Measure networks, and print their accuracies."""
-    check_folder(parsed.out)
-    alone, found = len(parsed.checkpoint) == 1, {}
-    with distributed.joined(choose_device(parsed.device)):
-        for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
-            one = argparse.Namespace(**{**vars(parsed), "checkpoint": checkpoint, "out": out})
-            file = fill_split(checkpoint, parsed.splits[0]) if parsed.splits else checkpoint
-            if not alone and has_config(replace(network_options(one), checkpoint=file)):
-                one.cfg, one.overrides = None, []
-            found[name] = for_splits(one, _measure_parsed)
-        distributed.on_main(lambda: write_whole(parsed.out / "background.png", chart(found)))
+    found = measure_parsed(parsed)
     print_results(parsed, found, summary(found), parsed.out / "background.png")
 
 
-def _measure_parsed(parsed: argparse.Namespace) -> Results:
-    instances = Instances(parsed.masks, parsed.boxes, parsed.seed)
-    return measure_background(network_options(parsed), parsed.input, instances, parsed.out, parsed.train_list)
+def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
+    """Measure networks as the arguments describe: results of each, by its name, and the chart `background.png`."""
+    check_folder(parsed.out)
+    instances, found = Instances(parsed.masks, parsed.boxes, parsed.seed), {}
+
+    def measure(one: argparse.Namespace) -> Results:
+        return measure_background(network_options(one), one.input, instances, one.out, one.train_list)
+
+    with distributed.joined(choose_device(parsed.device)):
+        for name, one in each_network(parsed):
+            found[name] = for_splits(one, measure)
+        distributed.on_main(lambda: write_whole(parsed.out / "background.png", chart(found)))
+    return found
 
 
 def measure_background(

@@ -12,10 +12,10 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.analysis.class_distances import class_distances
 from vidssl.atomic import check_folder, write_json, write_whole
-from vidssl.commands.analyze_invariance import name_networks
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.checkpoint import saved
@@ -26,7 +26,6 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
-from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.class_curves import class_curves
 from vidssl.viz.figure import png
@@ -50,21 +49,12 @@ def run(parsed: argparse.Namespace) -> None:
 def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     """Measure networks as the arguments describe: `results.json` of each, by its name, and the chart `classes.png`."""
     check_folder(parsed.out)
-    alone, found = len(parsed.checkpoint) == 1, {}
+    found = {}
     with distributed.joined(choose_device(parsed.device)):
-        for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
-            options = replace(network_options(parsed), checkpoint=checkpoint)
-            if not alone and has_config(options):
-                options = replace(options, cfg=None, overrides=())
-            found[name] = measure_classes(options, parsed.input, out)
+        for name, one in each_network(parsed):
+            found[name] = measure_classes(network_options(one), one.input, one.out)
         distributed.on_main(lambda: write_whole(parsed.out / "classes.png", chart(found)))
     return found
-
-
-def has_config(options: LoadOptions) -> bool:
-    """Whether a checkpoint, or folder of a run, brings its own config."""
-    path = options.checkpoint
-    return Path(path).is_dir() or (path != "random" and is_checkpoint(read_anything(path, options.trust_checkpoint)))
 
 
 def measure_classes(options: LoadOptions, videos: Path, out: Path) -> Results:

@@ -14,13 +14,12 @@ from vidssl import distributed
 from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
 from vidssl.atomic import check_folder, write_json
-from vidssl.commands.analyze_classes import has_config
-from vidssl.commands.analyze_invariance import name_networks
 from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
 from vidssl.commands.results import Results, format_count, format_table
+from vidssl.commands.several_networks import each_network
 from vidssl.config import build
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
@@ -48,32 +47,26 @@ class CamOptions:
 
 def run(parsed: argparse.Namespace) -> None:
     """Measure networks, and print the mass of their maps inside of the boxes."""
-    options = replace(network_options(parsed), layer=None)  # --layer has maps here, not the features
-    cam = CamOptions(**{field.name: getattr(parsed, field.name) for field in fields(CamOptions)})
-    found = measure_grad_cam(options, parsed.checkpoint, parsed.input, parsed.out, cam)
+    found = measure_parsed(parsed)
     print_results(parsed, found, summary(found), parsed.out / "index.html")
 
 
-def measure_grad_cam(
-    options: LoadOptions, checkpoints: list[str], videos: Path, out: Path, cam: CamOptions
-) -> dict[str, Results]:
+def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     """Compute the maps of networks; write overlays and `results.json` of each, `index.html` and `gradcam.png`.
 
-    Several networks have folders of their own and see the same videos; `options.cfg` is for those without a config.
-    `options.layer` chooses the features, `cam.layer` the maps.
+    All networks see the same videos.
     """
-    check_folder(out)
+    check_folder(parsed.out)
+    cam = CamOptions(**{field.name: getattr(parsed, field.name) for field in fields(CamOptions)})
     found: dict[str, Results] = {}
     shown: dict[str, dict[int, Explained]] = {}
-    with distributed.joined(choose_device(options.device)):
-        listed = read_list(videos, options.root, options.allow_external)
+    with distributed.joined(choose_device(parsed.device)):
+        listed = read_list(parsed.input, parsed.root, parsed.allow_external)
         drawn = generator(cam.seed).permutation(len(listed.records))[: cam.videos].tolist()
-        for name, checkpoint, folder in name_networks(checkpoints, out):
-            own = replace(options, checkpoint=checkpoint)
-            if len(checkpoints) > 1 and has_config(own):
-                own = replace(own, cfg=None, overrides=())
-            found[name], shown[name] = _measure(own, listed, drawn, folder, cam)
-        distributed.on_main(lambda: write_page(out, listed, drawn, found, shown))
+        for name, one in each_network(parsed):
+            options = replace(network_options(one), layer=None)  # --layer has maps here, not the features
+            found[name], shown[name] = _measure(options, listed, drawn, one.out, cam)
+        distributed.on_main(lambda: write_page(parsed.out, listed, drawn, found, shown))
     return found
 
 

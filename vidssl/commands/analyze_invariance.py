@@ -1,9 +1,9 @@
 """The command `analyze invariance`: how invariant networks are to transformations, as numbers and as a chart."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
@@ -13,14 +13,14 @@ from vidssl.atomic import check_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
 from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
-from vidssl.engine.config_schema import choose_device, fill_split
+from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
-from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
 
@@ -42,31 +42,12 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     if parsed.crops not in (None, 1):
         raise ConfigError(f"--crops {parsed.crops}: only the central square is measured; leave --crops out")
     measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
-    own, alone = {"clips": parsed.clips or 1, "crops": 1}, len(parsed.checkpoint) == 1
-    found = {}
+    parsed.clips, parsed.crops, found = parsed.clips or 1, 1, {}
     with distributed.joined(choose_device(parsed.device)):
-        for name, checkpoint, out in name_networks(parsed.checkpoint, parsed.out):
-            one = argparse.Namespace(**{**vars(parsed), **own, "checkpoint": checkpoint, "out": out})
-            file = fill_split(checkpoint, parsed.splits[0]) if parsed.splits else checkpoint
-            if not alone and file != "random" and is_checkpoint(read_anything(file, one.trust_checkpoint)):
-                one.cfg, one.overrides = None, []
+        for name, one in each_network(parsed):
             found[name] = for_splits(one, lambda one: _measure(network_options(one), one.input, measure, one.out))
         distributed.on_main(lambda: write_whole(parsed.out / "invariance.png", chart(found)))
     return found
-
-
-def name_networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str, Path]]:
-    """Names, checkpoints and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
-    ignored = ("checkpoints", "last", "..", "/", "split{split}")
-    parts = [
-        [part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path] for path in checkpoints
-    ]
-    for depth in range(1, max(map(len, parts)) + 1):
-        names = ["-".join(part[-depth:]) for part in parts]
-        if len({*names}) == len(names):
-            folders = [out / name if len(names) > 1 else out for name in names]
-            return list(zip(names, checkpoints, folders, strict=True))
-    raise ConfigError(f"--checkpoint names a network twice: {', '.join(checkpoints)}")
 
 
 def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:

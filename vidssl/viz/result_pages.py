@@ -65,6 +65,7 @@ class Section:
     about: str  # what it measures
     text: str | None = None  # its table, as the terminal shows it
     image: bytes | None = None  # PNG
+    page: str | None = None  # link to a page of its own
     reason: str | None = None  # why it was left out
 
 

@@ -53,7 +53,7 @@ def gradcam(parser: ArgumentParser) -> None:
     add_network_options(parser, several=True, features=False)
     text = "the class that the classifier predicts, or the similarity to the nearest video (default: class, if there is"
     option("--target", choices=("class", "similarity"), help=f"{text} a classifier)")
-    option("--layer", help="layer of the maps, or path of a module (default: the last layer with maps)")
+    option("--layer", help="layer of the maps, or path of a module (default: the last with 4 x 4 cells or more)")
     option("--gallery", type=Path, help="list in which the nearest videos are searched (default: INPUT)")
     option("--boxes", type=Path, help="CSV file path,frame,x1,y1,x2,y2: measure the mass of the maps in these boxes")
     option("--videos", type=at_least(1), default=64, help="videos measured, drawn at random (default 64)")

@@ -37,7 +37,7 @@ class Part:
     image: str | None = None  # in the folder
     trains: bool = False  # uses the training videos
     boxes: bool = False  # needs --boxes
-    page: str | None = None  # in the folder: a page of its own
+    link: tuple[str, str] | None = None  # text, and a file in the folder
 
 
 PARTS = (
@@ -80,7 +80,8 @@ PARTS = (
         "class. Shortcut: classified as the class of that background.",
         "analyze",
         ("background",),
-        image="examples.png",
+        image="background.png",
+        link=("Examples", "examples.png"),
         trains=True,
         boxes=True,
     ),
@@ -88,11 +89,11 @@ PARTS = (
         "gradcam",
         "Grad-CAM",
         "Where the network looks in space and time: the maps of the predicted class, or of the similarity to the most "
-        "similar video. The folder of this section has a page with playing maps.",
+        "similar video.",
         "analyze",
         ("gradcam",),
         image="gradcam.png",
-        page="index.html",
+        link=("Playing maps", "index.html"),
     ),
 )
 
@@ -151,8 +152,8 @@ def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: V
     except (ConfigError, DataError) as error:
         _log.warning("%s is left out: %s", part.name, error)
         return Section(part.name, part.title, part.text, reason=str(error))
-    page = None if part.page is None else f"{part.name}/{part.page}"
-    return Section(part.name, part.title, part.text, text, image, page)
+    link = None if part.link is None else (part.link[0], f"{part.name}/{part.link[1]}")
+    return Section(part.name, part.title, part.text, text, image, is_chart=part.name != "gradcam", link=link)
 
 
 def _options(

@@ -15,7 +15,7 @@ from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
 from vidssl.atomic import check_folder, write_json
 from vidssl.commands.arguments import print_results
-from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
+from vidssl.commands.clip_maps import box_masks, class_maps, layer_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
 from vidssl.commands.results import Results, format_count, format_table
@@ -36,7 +36,7 @@ class CamOptions:
     """What is explained, and on which videos."""
 
     target: Literal["class", "similarity"] | None = None  # None: class, if the network has a classifier
-    layer: str | None = None  # as of `layer_module`; None: the last one with maps
+    layer: str | None = None  # as of `layer_module`; None: as of `layer_of_maps`
     gallery: Path | None = None  # list of the nearest videos; None: the list itself
     boxes: Path | None = None  # as of `read_boxes`
     videos: int = 64  # drawn at random
@@ -78,8 +78,7 @@ def _measure(
     target = cam.target or ("similarity" if subject.logits is None else "class")
     if target == "class" and cam.gallery is not None:
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
-    layer = cam.layer or subject.encoder.last_maps
-    subject.encoder.layer_module(layer)  # an error before the long work, if there is none
+    layer = layer_of_maps(subject, cam.layer)
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
     gallery = listed if cam.gallery is None else read_list(cam.gallery, options.root, options.allow_external)
     pairs = _nearest_videos(subject, listed, gallery, drawn) if target == "similarity" else None

@@ -22,6 +22,8 @@ from vidssl.evaluation.features import TestClips
 from vidssl.types import Batch, Frames
 from vidssl.video.reader import DecodeSettings
 
+_CELLS = 4  # fewest of a side of the maps that are chosen by default
+
 
 @dataclass(frozen=True)
 class ClipMap:
@@ -35,6 +37,22 @@ class ClipMap:
 def one_clip(subject: Subject) -> Subject:
     """Return the network with a single clip for each video, the central one, in float32."""
     return replace(subject, test=subject.test.model_copy(update={"clips": 1, "crops": 1, "precision": "float32"}))
+
+
+@torch.no_grad()
+def layer_of_maps(subject: Subject, wanted: str | None) -> str:
+    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more."""
+    encoder, test = subject.encoder, subject.test
+    if wanted:
+        encoder.layer_module(wanted)
+        return wanted
+    layers = encoder.feature_layers
+    if layers:
+        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
+        fine = [min(maps.shape[-2:]) >= _CELLS for maps in encoder.features(clip, layers)]
+        if any(fine):
+            return [layer for layer, enough in zip(layers, fine, strict=True) if enough][-1]
+    return encoder.last_maps
 
 
 def pair_maps(

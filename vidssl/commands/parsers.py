@@ -57,7 +57,13 @@ def retrieval(parser: ArgumentParser) -> None:
     option("--drop-duplicates", action="store_true", help=text)
     option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
     text = "add the maps (Grad-CAM) of each query and neighbour for their similarity to the page"
-    option("--gradcam", nargs="?", const="", metavar="LAYER", help=f"{text}; default: of the last layer with maps")
+    option(
+        "--gradcam",
+        nargs="?",
+        const="",
+        metavar="LAYER",
+        help=f"{text}; default: of the last layer with 4 x 4 cells or more",
+    )
 
 
 def extract(parser: ArgumentParser) -> None:

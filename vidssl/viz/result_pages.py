@@ -65,7 +65,8 @@ class Section:
     about: str  # what it measures
     text: str | None = None  # its table, as the terminal shows it
     image: bytes | None = None  # PNG
-    page: str | None = None  # link to a page of its own
+    is_chart: bool = True  # of black on white, which dark pages invert
+    link: tuple[str, str] | None = None  # text and file
     reason: str | None = None  # why it was left out
 
 

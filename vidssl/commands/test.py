@@ -32,9 +32,9 @@ from vidssl.viz.figure import png
 def run(parsed: argparse.Namespace) -> None:
     """Measure a network, and print the numbers."""
     if parsed.input.suffix == ".json":  # a list of boxes
-        from vidssl.commands import test_detector  # imports torchvision's detectors, which is slow
+        from vidssl.commands import measure_detector  # imports torchvision's detectors, which is slow
 
-        test_detector.run(parsed)
+        measure_detector.run(parsed)
         return
     results = measure_parsed(parsed)
     print_results(parsed, results, summary(results), parsed.out / "results.json")

@@ -76,9 +76,8 @@ class _CompressedVideo(Video):
     def _compressed(self, numbers: NDArray[np.int64], name: str, amount: float) -> Frames:
         compress = Recompressed(COMPRESSIONS[name].options(self.meta, amount), self.meta.fps)
         first = int(numbers[0])
-        kept = {int(number) for number in numbers}
-        found = [image for n, image in enumerate(compress(self._run(first, int(numbers[-1]))), first) if n in kept]
-        return np.stack(found).transpose(0, 3, 1, 2)
+        wanted = {int(number) - first for number in numbers}
+        return np.stack([*compress(self._run(first, int(numbers[-1])), wanted)]).transpose(0, 3, 1, 2)
 
     def _run(self, first: int, last: int) -> Iterator[Image]:
         """Decode consecutive frames, both ends included."""

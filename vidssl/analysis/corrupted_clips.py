@@ -22,7 +22,7 @@ from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.registry import did_you_mean
 from vidssl.transforms import Recipe, View, center_crop
-from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, PixelCorruption, largest_grid
+from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, PixelCorruption
 from vidssl.types import Batch, Frames, VideoMeta
 from vidssl.video.reader import DecodeSettings
 
@@ -50,8 +50,8 @@ def choose_corruptions(names: Sequence[str] | None, frames: int, size: int) -> t
     left_out = {}
     if frames == 1:
         left_out = dict.fromkeys(TIME_CORRUPTIONS, "a clip of one frame has no order")
-    if largest_grid(size, 32) == 1:
-        left_out["global_shuffle"] = left_out["local_shuffle"] = f"no number of patches divides {size} pixels"
+    if size % 2:
+        left_out["global_shuffle"] = left_out["local_shuffle"] = f"2x2 patches do not divide {size} pixels"
     wanted = [name for name in ROBUSTNESS if names is None or name in names]
     left_out = {name: why for name, why in left_out.items() if name in wanted}
     chosen = tuple(name for name in wanted if name not in left_out)

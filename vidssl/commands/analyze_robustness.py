@@ -206,11 +206,17 @@ def summarise(found: Mapping[Version, Numbers], clips: CorruptedClips) -> Result
         name: {
             "group": group_of[name],
             "amounts_are": ROBUSTNESS[name].unit,
-            "severities": {str(n): {"amount": ROBUSTNESS[name].amounts[n - 1], **found[name, n]} for n in severities},
+            "severities": {
+                str(n): {"amount": _plain(ROBUSTNESS[name].amounts[n - 1]), **found[name, n]} for n in severities
+            },
         }
         for name in clips.names
     }
     return {**results, "groups": groups, "severities": means, "corruptions": corruptions}
+
+
+def _plain(amount: Any) -> Any:
+    return list(amount) if isinstance(amount, tuple) else amount  # as it is read from a file
 
 
 def _headlines(results: Results) -> list[str]:

@@ -1,12 +1,13 @@
 """Compress frames as H.264 in memory, and decode them again."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import av
 import cv2
 import numpy as np
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
@@ -24,14 +25,15 @@ def rate_options(bits_per_pixel: float, height: int, width: int, fps: float) -> 
 
 
 class Recompressed:
-    """Frames of one size, each decoded from H.264; `bits` is the size of the stream so far."""
+    """Frames of one size and clip, decoded from H.264; `bits` is the size of the stream so far."""
 
     def __init__(self, options: dict[str, str], fps: float) -> None:
-        self.bits = 0
+        self.bits = self._count = 0
+        self._reformatter = VideoReformatter()  # one for all: a new one for each frame costs 2-3 ms
         self._options, self._fps = options, Fraction(fps).limit_denominator(100_000)
 
-    def __call__(self, images: Iterable[Image]) -> Iterator[Image]:
-        """Yield the images in their order, as they are decoded: some frames later than they are read."""
+    def __call__(self, images: Iterable[Image], wanted: Container[int]) -> Iterator[Image]:
+        """Yield the images with the `wanted` numbers, from 0, in their order: some frames later than they are read."""
         decoder = av.CodecContext.create("h264", "r")
         decoder.thread_count = 1
         encoder: Any = None
@@ -43,9 +45,9 @@ class Recompressed:
             even: Any = cv2.copyMakeBorder(image, 0, shape[0] % 2, 0, shape[1] % 2, cv2.BORDER_REPLICATE)
             frame = av.VideoFrame.from_ndarray(even, format="rgb24")
             frame.pts = number
-            yield from self._decoded(decoder, encoder.encode(frame), shape)
+            yield from self._decoded(decoder, encoder.encode(frame), shape, wanted)
         if encoder is not None:
-            yield from self._decoded(decoder, [*encoder.encode(None), None], shape)
+            yield from self._decoded(decoder, [*encoder.encode(None), None], shape, wanted)
 
     def _encoder(self, height: int, width: int) -> Any:
         encoder: Any = av.CodecContext.create("libx264", "w")
@@ -55,8 +57,13 @@ class Recompressed:
         encoder.options = {"preset": "veryfast", **self._options}
         return encoder
 
-    def _decoded(self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int]) -> Iterator[Image]:
+    def _decoded(
+        self, decoder: Any, packets: Sequence[Any], shape: tuple[int, int], wanted: Container[int]
+    ) -> Iterator[Image]:
         for packet in packets:
             self.bits += 0 if packet is None else 8 * packet.size
             for frame in decoder.decode(packet):
-                yield frame.to_ndarray(format="rgb24")[: shape[0], : shape[1]]
+                if self._count in wanted:
+                    rgb: Any = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray()
+                    yield rgb[: shape[0], : shape[1]]
+                self._count += 1

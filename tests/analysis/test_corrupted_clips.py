@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.analysis.compressed_videos import CompressingSettings, compressed_clip
+from vidssl.analysis.compressed_videos import COMPRESSIONS, CompressingSettings, compressed_clip
 from vidssl.analysis.corrupted_clips import ROBUSTNESS, CorruptedClips, choose_corruptions
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
 from vidssl.data.samplers import Clip, ClipSettings, Uniform
@@ -14,6 +14,7 @@ from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.transforms import center_crop
 from vidssl.transforms.distortions import gamma
+from vidssl.types import VideoMeta
 from vidssl.video.reader import DecodeSettings, Video, open_video
 
 CLIP = ClipSettings(frames=4, sampling_rate=3)
@@ -101,3 +102,9 @@ def test_what_does_not_apply_is_left_out():
         choose_corruptions(["freze"], 8, 32)
     with pytest.raises(ConfigError, match=r"no corruption is left to measure .*freeze: a clip of one frame"):
         choose_corruptions(["freeze"], 1, 32)
+
+
+@pytest.mark.parametrize(("height", "width", "rate"), [(48, 48, 64_000), (256, 340, 64_000), (512, 680, 256_000)])
+def test_bit_rates_grow_with_the_frame(height, width, rate):
+    options = COMPRESSIONS["h264_rate"].options(VideoMeta(10, 25.0, height, width), 64)
+    assert {*options.values()} == {str(rate)}

@@ -14,6 +14,7 @@ from vidssl.video.recompress import Image, Recompressed, crf_options, rate_optio
 
 # Frame n + c * _COPY, c > 0, is frame n of the copy number c: one video gives all of them.
 _COPY = 1 << 40
+_RATE_PIXELS = 340 * 256  # a frame of Kinetics as it is usually stored; bit rates refer to it
 _AT_A_TIME = 32  # frames that are decoded together, to bound the memory
 
 
@@ -31,13 +32,14 @@ def _crf(meta: VideoMeta, crf: int) -> dict[str, str]:
     return crf_options(crf)
 
 
-def _rate(meta: VideoMeta, bits: float) -> dict[str, str]:
-    return rate_options(bits, meta.height, meta.width, meta.fps)
+def _rate(meta: VideoMeta, kilobits: float) -> dict[str, str]:
+    # Not lower for smaller frames: x264 would have no bits left for the image, and code it as gray.
+    return rate_options(1000 * kilobits * max(1.0, meta.height * meta.width / _RATE_PIXELS))
 
 
 COMPRESSIONS = {
     "h264_crf": Compression(_crf, (23, 30, 37, 44, 51), "CRF of x264"),
-    "h264_rate": Compression(_rate, (0.1, 0.05, 0.025, 0.0125, 0.00625), "bits per pixel"),
+    "h264_rate": Compression(_rate, (256, 128, 64, 32, 16), "kbit/s of up to 340x256 pixels, in proportion of more"),
 }
 _COPIES = [(name, amount) for name, kind in COMPRESSIONS.items() for amount in kind.amounts]
 

@@ -86,6 +86,15 @@ class CorruptedClips:
         recipes = [square] * self.clips + [plain] * (moved * self.clips)
         return ClipDataset(videos, _MovedClips(self), recipes, seed=seed, reading=settings, skip=skip)
 
+    def examples(self, videos: VideoList, reading: DecodeSettings, seed: int = 0) -> dict[Version, Frames]:
+        """Make the views of the first clip of the first video that can be read, without time corruptions."""
+        dataset = self.dataset(videos, reading, seed, skip=True)
+        made = (dataset[0, row].views for row in range(len(dataset)))
+        views = next(views for views in made if views)
+        versions = [CLEAN, *self._of(PIXEL_CORRUPTIONS)]
+        found = dict(zip(versions, views, strict=False))
+        return found | dict(zip(self._of(COMPRESSIONS), views[len(versions) * self.clips :], strict=False))
+
     def average(self, batch: Batch, features: Iterator[Tensor]) -> Tensor:
         """Average the features (B, D) of all views over the clips of each version: (B, V, D)."""
         moved = [*self._of(COMPRESSIONS), *self._of(TIME_CORRUPTIONS)]

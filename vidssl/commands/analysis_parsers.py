@@ -46,7 +46,7 @@ def robustness(parser: ArgumentParser) -> None:
     option("--corruptions", nargs="+", metavar="NAME", help=f"default: all that apply of {known}")
     option("--severities", nargs="+", metavar="N", help="of 1 2 3 4 5 (default: all)")
     option("--seed", type=at_least(0), default=0, help="of the corruptions (default 0)")
-    option("--out", type=Path, required=True, help="folder for results.json and robustness.png")
+    option("--out", type=Path, required=True, help="folder for results.json, robustness.png and examples.png")
 
 
 ANALYSES = {add_options.__name__: add_options for add_options in (invariance, classes, robustness)}

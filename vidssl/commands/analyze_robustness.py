@@ -24,11 +24,12 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import encode_videos, extract
+from vidssl.evaluation.features import TestClips, encode_videos, extract
 from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.models.weights import is_checkpoint, read_anything
 from vidssl.types import Batch, Features
+from vidssl.viz.example_sheet import example_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.severity_map import severity_map
 
@@ -84,7 +85,7 @@ def parse_severities(words: Sequence[str] | None) -> tuple[int, ...]:
 
 
 def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: Measure) -> Results:
-    """Measure a network on clean and corrupted videos and write `results.json`, unless its results exist.
+    """Measure a network on clean and corrupted videos; write `results.json` and `examples.png`, unless they exist.
 
     One clip of each video is measured, or `options.clips` of them. Numbers are fractions.
     """
@@ -120,8 +121,20 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
             **subject.describe(),
             "request": request,
         }
+        distributed.on_main(lambda: _write_examples(out, clips, query, subject.test, measure.seed))
         distributed.on_main(lambda: write_json(out / "results.json", results))
     return results
+
+
+def _write_examples(out: Path, clips: CorruptedClips, query: VideoList, test: TestClips, seed: int) -> None:
+    """Draw a frame of the first video with each corruption that changes single frames."""
+    (out / "examples.png").unlink(missing_ok=True)
+    found = clips.examples(query, test, seed)
+    names = [name for name in clips.names if (name, clips.severities[0]) in found]
+    if names:
+        rows = {name: [found[name, severity] for severity in clips.severities] for name in names}
+        sheet = example_sheet(found[CLEAN], rows, [*map(str, clips.severities)])
+        write_whole(out / "examples.png", png(sheet, dpi=110))
 
 
 def _measurable(protocols: Mapping[str, EvaluationProtocol], given: bool) -> dict[str, EvaluationProtocol]:

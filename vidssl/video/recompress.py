@@ -18,9 +18,9 @@ def crf_options(crf: int) -> dict[str, str]:
     return {"crf": str(crf)}
 
 
-def rate_options(bits_per_pixel: float, height: int, width: int, fps: float) -> dict[str, str]:
-    """Options of x264 for a bit rate, which no second exceeds."""
-    rate = str(max(1000, round(bits_per_pixel * height * width * fps)))
+def rate_options(bits: float) -> dict[str, str]:
+    """Options of x264 for a number of bits per second, which no second exceeds."""
+    rate = str(round(bits))
     return {"b": rate, "maxrate": rate, "bufsize": rate}
 
 

@@ -8,14 +8,14 @@ from vidssl.data.dataset import make_views, resolve_span
 from vidssl.data.samplers import Center, Random, Uniform
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, View, Window
+from vidssl.transforms import RECIPES, Recipe, View, Window
 from vidssl.types import VideoRecord
 from vidssl.video.reader import Video, open_video
 
 EDGE = 48
 
 
-class Whole:
+class Whole(Recipe):
     """A recipe that returns its frames and records its calls."""
 
     def __init__(self, difference=0.0):

@@ -30,6 +30,25 @@ def classes(parser: ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and classes.png")
 
 
+def robustness(parser: ArgumentParser) -> None:
+    """Measure accuracy, kNN and retrieval on corrupted videos: mPC, rPC and the calibration error of each severity."""
+    option = parser.add_argument
+    add_input(parser)
+    add_network_options(parser, several=True)
+    option("--train-list", type=Path, help="training videos, for kNN and retrieval; they stay clean")
+    text = "protocols, each followed by its settings: accuracy, knn, retrieval (default: all that apply)"
+    option("--protocol", nargs="+", metavar=("NAME", "KEY=VALUE"), help=text)
+    known = (
+        "gaussian_noise, shot_noise, impulse_noise, gaussian_blur, defocus_blur, motion_blur, fog, rain, contrast, "
+        "brightness, saturate, gamma_bright, gamma_dark, jpeg, global_shuffle, local_shuffle, h264_crf, h264_rate, "
+        "freeze, drop, shuffle, reverse, jumble, rate"
+    )
+    option("--corruptions", nargs="+", metavar="NAME", help=f"default: all that apply of {known}")
+    option("--severities", nargs="+", metavar="N", help="of 1 2 3 4 5 (default: all)")
+    option("--seed", type=at_least(0), default=0, help="of the corruptions (default 0)")
+    option("--out", type=Path, required=True, help="folder for results.json, robustness.png and examples.png")
+
+
 def background(parser: ArgumentParser) -> None:
     """Measure the accuracy of networks on videos whose instance is put before the background of other videos."""
     option = parser.add_argument
@@ -82,6 +101,6 @@ def _count_or_all(text: str) -> int | None:
 
 
 ANALYSES = {
-    **{add_options.__name__: add_options for add_options in (invariance, classes, background, gradcam)},
+    **{add_options.__name__: add_options for add_options in (invariance, robustness, classes, background, gradcam)},
     "all": all_analyses,
 }

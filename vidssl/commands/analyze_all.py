@@ -74,6 +74,17 @@ PARTS = (
         image="invariance.png",
     ),
     Part(
+        "robustness",
+        "Robustness",
+        "Accuracy on corrupted videos. mPC is the mean over all corruptions and severities, rPC its ratio to the clean "
+        "accuracy.",
+        "analyze",
+        ("robustness",),
+        image="robustness.png",
+        trains=True,
+        link=("Examples", "examples.png"),
+    ),
+    Part(
         "background",
         "Background",
         "Accuracy on videos whose instance was put before the background of another video, of the same and of another "

@@ -158,7 +158,12 @@ def add_network_options(
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse options and KEY=VALUE settings in any order, and apply `--quiet`."""
     parsed = parser.parse_intermixed_args(arguments)
-    for name in ("splits", "transformations"):  # options that take all words that follow, settings too
+    for name in (
+        "splits",
+        "transformations",
+        "corruptions",
+        "severities",
+    ):  # options that take all words that follow, settings too
         if words := getattr(parsed, name, None):
             parsed.overrides += [word for word in words if "=" in str(word)]
             values = [word for word in words if "=" not in str(word)]

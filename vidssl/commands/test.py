@@ -48,7 +48,7 @@ def measure_parsed(parsed: argparse.Namespace) -> Results:
     return for_splits(
         parsed,
         lambda one: measure_network(network_options(one), one.input, one.out, one.train_list, protocols),
-        check=lambda one: _plan(network_options(one), one.input, one.train_list, protocols),
+        check=lambda one: plan_test(network_options(one), one.input, one.train_list, protocols),
     )
 
 
@@ -93,8 +93,8 @@ def measure_network(
     """
     check_folder(out)
     with distributed.joined(choose_device(options.device)):
-        subject, chosen, gallery, query = plan = _plan(options, videos, train, protocols)
-        request = distributed.on_main(lambda: _request(*plan))
+        subject, chosen, gallery, query = plan = plan_test(options, videos, train, protocols)
+        request = distributed.on_main(lambda: describe_test(*plan))
         with only_run_in(out):
             existing = distributed.on_main(lambda: existing_results(out, request))
             if existing is not None:
@@ -118,10 +118,10 @@ def measure_network(
     return results
 
 
-_Plan = tuple[Subject, Mapping[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
+Plan = tuple[Subject, Mapping[str, EvaluationProtocol], VideoList | None, VideoList]  # gallery, query
 
 
-def _plan(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> _Plan:
+def plan_test(options: LoadOptions, videos: Path, train: Path | None, protocols: Sequence[Tree] | None) -> Plan:
     """Read the lists, load the network, and check that they and the protocols fit each other."""
     several = [path for path in (videos, train) if "{split}" in str(path)]
     if several:
@@ -144,7 +144,7 @@ def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
     return bind(schema, {"protocols": list(choices)}, "--protocol").protocols  # type: ignore[attr-defined, no-any-return]
 
 
-def _request(
+def describe_test(
     subject: Subject, protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None, query: VideoList
 ) -> Tree:
     """What decides the results; reads the size of each file."""

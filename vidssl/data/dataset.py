@@ -106,8 +106,8 @@ class ClipDataset:
         if window is None:
             recipe = type(self.recipes[min(number, len(self.recipes) - 1)]).__name__
             raise ConfigError(
-                f"{what} cannot follow into view {number}, which its recipe {recipe} rotates and shears: set geometry: "
-                f"false or operations: 0 there, or train without {what}"
+                f"{what} cannot follow into view {number}, which its recipe {recipe} rotates, shears or shuffles: set "
+                f"geometry: false or operations: 0, and no shuffle there, or train without {what}"
             )
         return window
 
@@ -171,7 +171,7 @@ def make_views(
             raise DataError(f"{video.path}: {error}") from None
         if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
             raise ConfigError(f"recipe {type(recipe).__name__} must return a list of View, got {type(made).__name__}")
-        views += made
+        views += [recipe.distortion.apply(view, rng) for view in made]
         middle_frames += [clip.middle_frame] * len(made)
     return Views(tuple(views), tuple(middle_frames), *frames.shape[2:])
 

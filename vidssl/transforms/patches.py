@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from vidssl.config import Settings
 from vidssl.errors import DataError
 from vidssl.transforms.crops import View, Window
-from vidssl.transforms.recipes import RECIPES, Count, Recipe, Side
+from vidssl.transforms.recipes import RECIPES, Count, Recipe, Side, ViewSettings
 from vidssl.types import Frames
 
 
@@ -16,7 +15,7 @@ class Patches(Recipe):
     All positions within the frame are equally likely. As the only recipe of a run it makes both views.
     """
 
-    class Config(Settings):
+    class Config(ViewSettings):
         size: Side = 64
         distance: Count = 64  # pixels, in x and in y; below `size` the patches overlap
 

@@ -9,29 +9,9 @@ from vidssl.config import Settings
 from vidssl.registry import Registry
 from vidssl.transforms import color, crops
 from vidssl.transforms.crops import View
+from vidssl.transforms.distortions import Distortion
 from vidssl.transforms.randaugment import LARGEST, rand_augment
 from vidssl.types import Frames
-
-
-class Recipe:
-    """Base of the entries of `RECIPES`, which have a nested `Config` and are built as `Recipe(config)`."""
-
-    Config: type[Settings]
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-        # Probability of the RGB difference. The dataset applies it, as it changes which frames are decoded.
-        self.difference: float = getattr(config, "difference", 0.0)
-
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make the views (T, 3, size, size) of frames (T, 3, H, W), both uint8 and channels last in memory.
-
-        Every random draw holds for all frames. The frames are not changed, and shared with no view.
-        """
-        raise NotImplementedError
-
-
-RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")
 
 
 def _check_range(pair: tuple[float, float]) -> tuple[float, float]:
@@ -55,7 +35,42 @@ Area = Annotated[tuple[Probability, Probability], AfterValidator(_check_range)] 
 Jitter = tuple[Strength, Strength, Strength, Strength]  # brightness, contrast, saturation, hue
 
 
-class _ColorSettings(Settings):
+class ViewSettings(Settings):
+    """Settings of a recipe whose views are squares of one size."""
+
+    size: Side
+    distortion: Distortion = Distortion()
+
+    @model_validator(mode="after")
+    def _check_patches(self) -> "ViewSettings":
+        self.distortion.check(self.size)
+        return self
+
+
+class Recipe:
+    """Base of the entries of `RECIPES`, which have a nested `Config` and are built as `Recipe(config)`."""
+
+    Config: type[Settings]
+    distortion = Distortion()  # the dataset applies it to all views of the recipe; by default none
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        # Probability of the RGB difference. The dataset applies it, as it changes which frames are decoded.
+        self.difference: float = getattr(config, "difference", 0.0)
+        self.distortion = getattr(config, "distortion", self.distortion)
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        """Make the views (T, 3, size, size) of frames (T, 3, H, W), both uint8 and channels last in memory.
+
+        Every random draw holds for all frames. The frames are not changed, and shared with no view.
+        """
+        raise NotImplementedError
+
+
+RECIPES: Registry[type[Recipe]] = Registry("recipe", "vidssl.transforms")
+
+
+class _ColorSettings(ViewSettings):
     color: Strength = 1.0  # the strength s of SimCLR: the ranges of the jitter are `color` times `jitter`
     jitter: Jitter = (0.8, 0.8, 0.8, 0.2)
     jitter_probability: Probability = 0.8
@@ -229,7 +244,7 @@ def check_short_side(size: int, short_side: int | None) -> None:
 class CenterCrop(Recipe):
     """Shorter side to `short_side`, or `size`; the central square of `size`. Not random."""
 
-    class Config(Settings):
+    class Config(ViewSettings):
         """Settings; the defaults are those of SCE's tests on video."""
 
         size: Side = 256

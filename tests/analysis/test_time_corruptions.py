@@ -1,0 +1,98 @@
+"""Corruptions of time: which frames each of them shows."""
+
+import numpy as np
+import pytest
+
+from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
+from vidssl.data.samplers import ClipSettings
+from vidssl.randomness import generator
+from vidssl.types import VideoMeta
+
+META = VideoMeta(60, 25.0, 32, 32)
+SETTINGS = ClipSettings(frames=8, sampling_rate=3)
+CLIP = SETTINGS.clip(META, 10, SETTINGS.span(META))  # 10, 13, …, 31
+
+
+def shown(name, severity, seed=0, clip=CLIP):
+    kind = TIME_CORRUPTIONS[name]
+    return kind.move(SETTINGS, META, clip, kind.amounts[severity - 1], generator(seed))
+
+
+@pytest.mark.parametrize("name", TIME_CORRUPTIONS)
+@pytest.mark.parametrize("severity", range(1, 6))
+def test_every_corruption_shows_frames_of_the_video(name, severity):
+    for seed in range(20):
+        found = shown(name, severity, seed)
+        assert len(found.indices) == 8 and found.indices.dtype == np.int64
+        assert 0 <= found.first <= found.indices.min() and found.indices.max() <= found.last < 60
+        assert name == "drop" or (found.indices != CLIP.indices).any()  # the first may lose later frames only
+        assert np.array_equal(found.indices, shown(name, severity, seed).indices)
+    for length in (2, 3):
+        settings = ClipSettings(frames=length, sampling_rate=3)
+        kind = TIME_CORRUPTIONS[name]
+        clip = settings.clip(META, 10, settings.span(META))
+        assert len(kind.move(settings, META, clip, kind.amounts[severity - 1], generator(0)).indices) == length
+
+
+@pytest.mark.parametrize(("severity", "frozen"), list(enumerate((1, 3, 4, 6, 7), start=1)))  # of 7, to the nearest
+def test_freeze_repeats_the_frame_before(severity, frozen):
+    places = set()
+    for seed in range(20):
+        found = shown("freeze", severity, seed).indices
+        expected = CLIP.indices.copy()
+        repeated = [n for n in range(1, 8) if found[n] == found[n - 1]]
+        for n in repeated:
+            expected[n] = expected[n - 1]
+        np.testing.assert_array_equal(found, expected)
+        assert len(repeated) == frozen
+        places.add(tuple(repeated))
+    assert len(places) > 1 or frozen == 7
+
+
+def test_drop_counts_the_stride_in_the_frames_that_are_left():
+    lost = []
+    for seed in range(40):
+        found, drawn = shown("drop", 3, seed).indices, generator(seed).random(49)
+        left = [10] + [frame for frame, number in zip(range(11, 60), drawn, strict=True) if number >= 0.5]
+        assert found.tolist() == [left[min(3 * n, len(left) - 1)] for n in range(8)]
+        lost.append(1 - len(left) / 50)
+    assert np.mean(lost) == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.mark.parametrize(("severity", "displaced"), list(enumerate((2, 3, 5, 6, 8), start=1)))
+def test_shuffle_displaces_a_fraction(severity, displaced):
+    for seed in range(20):
+        found = shown("shuffle", severity, seed).indices
+        assert sorted(found) == CLIP.indices.tolist() and (found != CLIP.indices).sum() == displaced
+
+
+@pytest.mark.parametrize(("severity", "length"), list(enumerate((2, 3, 5, 6, 8), start=1)))
+def test_reverse_turns_one_stretch(severity, length):
+    starts = set()
+    for seed in range(20):
+        found, own = shown("reverse", severity, seed).indices.tolist(), CLIP.indices.tolist()
+        fitting = [n for n in range(9 - length) if own[:n] + own[n : n + length][::-1] + own[n + length :] == found]
+        assert len(fitting) == 1
+        starts.add(fitting[0])
+    assert len(starts) == min(len(starts), 9 - length) and (len(starts) > 1 or length == 8)
+
+
+@pytest.mark.parametrize(("severity", "parts"), list(enumerate((2, 3, 4, 6, 8), start=1)))
+def test_jumble_displaces_every_part(severity, parts):
+    pieces = [piece.tolist() for piece in np.array_split(CLIP.indices, parts)]
+    for seed in range(20):
+        left = shown("jumble", severity, seed).indices.tolist()
+        order = []
+        while left:
+            (n,) = (n for n, piece in enumerate(pieces) if left[: len(piece)] == piece)
+            order.append(n)
+            left = left[len(pieces[n]) :]
+        assert sorted(order) == list(range(parts)) and all(n != place for place, n in enumerate(order))
+
+
+@pytest.mark.parametrize(("severity", "factor"), list(enumerate((0.8, 0.6, 0.4, 0.2, 0.1), start=1)))
+def test_rate_is_slower_about_the_centre(severity, factor):
+    found = shown("rate", severity)
+    span = round(22 * factor)
+    assert found.last - found.first + 1 == span and abs((found.first + found.last) / 2 - 20.5) <= 0.5
+    assert (found.indices[0], found.indices[-1]) == (found.first, found.last) and (np.diff(found.indices) >= 0).all()

@@ -1,0 +1,169 @@
+"""Corruptions of pixels against scikit-image, SciPy, Pillow and formulas."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import ndimage
+from skimage import color, exposure, util
+
+from vidssl.randomness import generator
+from vidssl.transforms import pixel_corruptions as corruptions
+from vidssl.transforms.pixel_corruptions import PIXEL_CORRUPTIONS, fog_layer, line_kernel
+
+SIDE = 56  # a quarter of the side that lengths refer to
+
+
+@pytest.fixture(scope="module")
+def frames():
+    """Three smooth coloured frames: (3, 3, 56, 56), channels last in memory."""
+    noise = generator(0).uniform(-250, 500, (3, SIDE, SIDE, 3))
+    smooth = ndimage.gaussian_filter(noise, (0, 2, 2, 0), mode="mirror")
+    return np.rint(np.clip(128 + 3 * (smooth - 125), 0, 255)).astype(np.uint8).transpose(0, 3, 1, 2)
+
+
+def images(frames):
+    return frames.transpose(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize("name", PIXEL_CORRUPTIONS)
+def test_every_corruption_keeps_the_contract(name, frames):
+    kind, before, found = PIXEL_CORRUPTIONS[name], frames.copy(), []
+    for amount in kind.amounts:
+        changed = kind.change(frames, amount, generator(1))
+        assert changed.shape == frames.shape and changed.dtype == np.uint8
+        assert np.array_equal(changed, kind.change(frames, amount, generator(1)))
+        assert images(changed).flags.c_contiguous and not np.shares_memory(changed, frames)
+        found.append(np.abs(changed.astype(float) - frames).mean())
+    np.testing.assert_array_equal(frames, before)
+    assert all(found[1:])  # a blur of a quarter of a pixel changes no value
+    # The first severities of saturate lower it, the others raise it; moved patches are as far as other patches.
+    assert name in ("saturate", "global_shuffle") or found[0] < found[-1]
+
+
+@pytest.mark.parametrize("name", ["gaussian_noise", "shot_noise", "impulse_noise", "motion_blur", "fog", "rain"])
+def test_random_ones_differ_between_generators(name, frames):
+    kind = PIXEL_CORRUPTIONS[name]
+    assert (
+        kind.change(frames, kind.amounts[2], generator(1)) != kind.change(frames, kind.amounts[2], generator(2))
+    ).any()
+
+
+@pytest.fixture(scope="module")
+def large():
+    """One gray level in a large frame, for statistics."""
+    return np.full((2, 3, 200, 200), 100, np.uint8)
+
+
+def test_gaussian_noise_is_that_of_skimage(large):
+    found = corruptions.gaussian_noise(large, 0.08, generator(0)) / 255
+    wanted = util.random_noise(large / 255, "gaussian", var=0.08**2, rng=0)
+    assert found.mean() == pytest.approx(wanted.mean(), abs=1e-3) and found.std() == pytest.approx(
+        wanted.std(), rel=0.01
+    )
+    assert (found[0] != found[1]).any()  # other noise in each frame
+
+
+def test_shot_noise_is_poisson(large):
+    found = corruptions.shot_noise(large, 12, generator(0)) / 255
+    assert found.mean() == pytest.approx(100 / 255, abs=2e-3)
+    assert found.var() == pytest.approx(100 / 255 / 12, rel=0.02)  # the variance of photons is their mean
+    assert len(np.unique(found)) <= 13  # whole photons, clipped at white
+
+
+def test_impulse_noise_is_that_of_skimage(large):
+    found = corruptions.impulse_noise(large, 0.17, generator(0))
+    wanted = np.rint(255 * util.random_noise(large / 255, "s&p", amount=0.17, rng=0))
+    for value in (0, 100, 255):
+        assert (found == value).mean() == pytest.approx((wanted == value).mean(), abs=0.004)
+
+
+def test_gaussian_blur_is_that_of_scipy(frames):
+    wanted = ndimage.gaussian_filter(frames.astype(float), (0, 0, 1.5, 1.5), mode="mirror", truncate=4)
+    assert np.abs(corruptions.gaussian_blur(frames, 6, generator(0)) - wanted).max() <= 1  # 6 of 224 are 1.5 of 56
+
+
+def test_defocus_blur_is_a_disk(frames):
+    point = np.zeros((1, 3, 57, 57), np.uint8)
+    point[:, :, 28, 28] = 255
+    spread = corruptions.defocus_blur(point, 8 * 224 / 57, generator(0))[0, 0].astype(float)
+    rows, columns = np.mgrid[-28:29, -28:29]
+    inside = np.hypot(rows, columns) <= 7.4
+    assert spread[inside].min() >= 1 and spread[np.hypot(rows, columns) > 8.6].max() == 0
+    assert spread[inside].max() - spread[inside].min() <= 1  # even
+    disk = np.clip(2.5 + 0.5 - np.hypot(*np.mgrid[-3:4, -3:4]), 0, 1)
+    wanted = ndimage.convolve(frames.astype(float), (disk / disk.sum())[None, None], mode="mirror")
+    assert np.abs(corruptions.defocus_blur(frames, 10, generator(0)) - wanted).max() <= 1
+
+
+def test_motion_blur_is_the_mean_of_shifted_frames(frames):
+    degrees = generator(5).uniform(-45, 45)
+    at = np.linspace(-3.75, 3.75, 41)  # 30 of 224 pixels are 7.5 of 56
+    shifts = [(0, 0, t * np.sin(np.radians(degrees)), t * np.cos(np.radians(degrees))) for t in at]
+    wanted = np.mean([ndimage.shift(frames.astype(float), by, order=1, mode="mirror") for by in shifts], axis=0)
+    assert np.abs(corruptions.motion_blur(frames, 30, generator(5)) - wanted).max() <= 1.5
+    kernel = line_kernel(7.0, 0.0)
+    assert np.count_nonzero(kernel.sum(axis=1) > 1e-9) == 1  # horizontal
+
+
+def test_fog_is_the_formula_of_imagenet_c(frames):
+    layer = fog_layer(SIDE, SIDE, 1.5, generator(2))
+    assert layer.min() == 0 and layer.max() == 1
+    x = images(frames) / 255
+    wanted = np.clip((x + 2.5 * layer[..., None]) * x.max() / (x.max() + 2.5), 0, 1)
+    assert np.abs(images(corruptions.fog(frames, (2.5, 1.5), generator(2))) - 255 * wanted).max() <= 1
+    details = [np.abs(np.diff(fog_layer(SIDE, SIDE, decay, generator(2)))).mean() for decay in (1.4, 2.0, 3.0)]
+    assert details[0] > details[1] > details[2]
+
+
+def test_rain_is_bright_streaks_on_lower_contrast():
+    black = np.zeros((2, 3, 112, 112), np.uint8)
+    found = images(corruptions.rain(black, (40, 60, 1.0), generator(3)))
+    assert 215 <= found.max() <= 220 and (found[0] != found[1]).any() and (found[..., 0] == found[..., 2]).all()
+    streaks, _ = ndimage.label(found[0, ..., 0] > 0, np.ones((3, 3)))
+    heights = [np.ptp(np.nonzero(streaks == n)[0]) + 1 for n in range(1, streaks.max() + 1)]
+    assert streaks.max() <= 40 and np.median(heights) > 20  # 60 of 224 pixels are 30 of 112
+    weaker = images(corruptions.rain(black, (40, 60, 0.5), generator(3))).astype(float)
+    mean = found.mean(axis=(1, 2), keepdims=True)
+    assert np.abs(weaker - (mean + 0.5 * (found - mean))).max() <= 1
+
+
+def test_contrast_is_the_formula(frames):
+    x = images(frames).astype(float)
+    mean = x.mean(axis=(1, 2), keepdims=True)
+    assert np.abs(images(corruptions.contrast(frames, 0.3, generator(0))) - (mean + 0.3 * (x - mean))).max() <= 0.51
+
+
+@pytest.mark.parametrize(
+    ("change", "amount", "channel", "factor", "offset"),
+    [(corruptions.brightness, 0.3, 2, 1.0, 0.3), *((corruptions.saturate, a, 1, *a) for a in ((0.3, 0.0), (5.0, 0.1)))],
+)
+def test_hsv_is_that_of_skimage(frames, change, amount, channel, factor, offset):
+    hsv = color.rgb2hsv(images(frames))
+    hsv[..., channel] = np.clip(factor * hsv[..., channel] + offset, 0, 1)
+    assert np.abs(images(change(frames, amount, generator(0))) - 255 * color.hsv2rgb(hsv)).max() <= 1
+
+
+def test_gamma_is_that_of_skimage(frames):
+    assert PIXEL_CORRUPTIONS["gamma_bright"].amounts[-1] == 0.2 and PIXEL_CORRUPTIONS["gamma_dark"].amounts[-1] == 2.5
+    wanted = exposure.adjust_gamma(frames / 255, 2.5)
+    assert np.abs(corruptions.gamma(frames, 2.5, generator(0)) - 255 * wanted).max() <= 0.51
+
+
+def test_jpeg_is_that_of_pillow(frames):
+    for quality in (25, 7):
+        for image, found in zip(images(frames), images(corruptions.jpeg(frames, quality, generator(0))), strict=True):
+            packed = io.BytesIO()
+            Image.fromarray(np.ascontiguousarray(image)).save(packed, "JPEG", quality=quality)
+            wanted = np.asarray(Image.open(packed), float)
+            assert np.abs(found - wanted).mean() < 1 < np.abs(image - wanted).mean()
+
+
+def test_shuffles_take_the_largest_grid_that_divides():
+    assert [corruptions.largest_grid(*pair) for pair in ((28, 16), (112, 32), (32, 32), (31, 8))] == [14, 28, 32, 1]
+    frames = np.arange(28 * 28, dtype=np.uint16).reshape(1, 1, 28, 28) // 4
+    small = np.repeat(frames.astype(np.uint8), 3, axis=1)
+    for change in (corruptions.global_shuffle, corruptions.local_shuffle):
+        found = change(small, 8, generator(0))  # 7 x 7 patches of 4 pixels
+        assert (found != small).any() and sorted(found.ravel()) == sorted(small.ravel())

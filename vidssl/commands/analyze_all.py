@@ -15,6 +15,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
+from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.viz.result_pages import Section, write_report_page
 
@@ -99,7 +100,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name: str) -> VideoList:
     """Draw videos of a list at random, the same each time, and write them as a list; None: all of them."""
-    listed = read_list(path, parsed.root, parsed.allow_external)
+    listed = read_input(path, parsed.root, parsed.allow_external)
     total, out = len(listed.records), parsed.out / "lists" / name
     drawn = {*range(total)} if count is None else {*generator(0).permutation(total)[:count].tolist()}
     names = [text if n in drawn else None for n, text in enumerate(listed.names)]

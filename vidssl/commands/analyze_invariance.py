@@ -15,12 +15,12 @@ from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_
 from vidssl.commands.results import Results, existing_results, format_count, format_table
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
-from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import choose_device, fill_split
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
 from vidssl.models.weights import is_checkpoint, read_anything
+from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
 
@@ -71,7 +71,7 @@ def name_networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str,
 
 def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:
     """Measure one network, unless its results exist."""
-    listed = read_list(videos, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
     labels = {record.label for record in listed.records}
     if measure.variant == "class" and (-1 in labels or len(labels) < 2):
         raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")

@@ -79,7 +79,7 @@ def test_what_merge_goes_with(few, run_tool, tmp_path):
         line, status = run_tool("--merge", "--out", tmp_path / "x", *given)
         assert status == 2 and "--merge needs --out only" in line and "\n" not in line
     line, status = run_tool("--out", tmp_path / "x", *few[1:])
-    assert status == 2 and "cannot read list data.moving_digits=null" in line
+    assert status == 2 and "data.moving_digits=null does not exist" in line
     for given in (few[1:5], [few[0], *few[6:]], []):
         line, status = run_tool("--out", tmp_path / "x", *given)
         assert status == 2 and "INPUT and --checkpoint are required" in line and "\n" not in line

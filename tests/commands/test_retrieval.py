@@ -288,7 +288,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     assert "different classes.txt" in message
     missing = gallery.parent / "test/none.mp4"
     message = one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
-    assert message.startswith(f"{missing}: No such file")
+    assert message.startswith(f"{missing} does not exist")
     missing.write_text("<html>")
     assert "not a video" in one_line(DataError, retrieve, options, gallery, missing, tmp_path / "out")
     (tmp_path / "file").write_text("in the way")

@@ -52,7 +52,7 @@ def test_mistakes(run_tool, digits, tmp_path):
     for given, named in (
         (("--query", video), "give --gallery LIST, --index FOLDER or both"),
         (("--query", video, *lists, "--center"), "the mean of one video is the video itself"),
-        (("--query", tmp_path / "none.mp4", *lists), "none.mp4: No such file"),
+        (("--query", tmp_path / "none.mp4", *lists), "none.mp4 does not exist"),
         (("--query", tmp_path / "none.csv", *lists), "cannot read list"),
         (("--query", video, "--index", tmp_path / "none"), "extract it with --gallery"),
     ):

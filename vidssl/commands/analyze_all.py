@@ -16,6 +16,7 @@ from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
+from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.viz.result_pages import Section, write_report_page
 
@@ -138,7 +139,7 @@ def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name:
 
     They are drawn in pairs of a class, as analyses compare videos of a class.
     """
-    listed, out = read_list(path, parsed.root, parsed.allow_external), parsed.out / "lists" / name
+    listed, out = read_input(path, parsed.root, parsed.allow_external), parsed.out / "lists" / name
     order, seen, place = generator(0).permutation(len(listed.records)).tolist(), Counter[int](), dict[int, int]()
     rank = {}
     for row in order:

@@ -21,7 +21,7 @@ from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
@@ -30,6 +30,7 @@ from vidssl.evaluation.list_checks import check_classes, check_disjoint, check_m
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.search import nearest
+from vidssl.prepare.inputs import read_input
 from vidssl.types import Batch
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
@@ -77,8 +78,8 @@ def measure_background(
 
     `train` is the list of training videos for kNN and R@1; without one, the network needs a classifier.
     """
-    listed = read_list(videos, options.root, options.allow_external)
-    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_input(train, options.root, options.allow_external)
     subject = load_subject(options)
     classifies = _check(subject, listed, gallery)
     where, masks = _find_instances(instances, listed)

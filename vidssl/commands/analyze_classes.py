@@ -17,7 +17,7 @@ from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject,
 from vidssl.commands.results import Results, existing_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
@@ -26,6 +26,7 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
+from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.class_curves import class_curves
 from vidssl.viz.figure import png
@@ -82,7 +83,7 @@ def _point(results: Results) -> Results:
 
 def _measure(options: LoadOptions, videos: Path, out: Path) -> Results:
     """Measure one checkpoint, unless its results exist."""
-    listed = read_list(videos, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
     if (listed.labels < 0).any() or len({*listed.labels.tolist()}) < 2:
         raise DataError(f"distances of classes need labels of two classes or more, and {videos} lacks them")
     subject = load_subject(options)

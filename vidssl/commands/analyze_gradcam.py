@@ -21,13 +21,14 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import Results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.config import build
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.search import nearest
 from vidssl.models.backbones import BACKBONES
+from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 
 
@@ -61,7 +62,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     found: dict[str, Results] = {}
     shown: dict[str, dict[int, Explained]] = {}
     with distributed.joined(choose_device(parsed.device)):
-        listed = read_list(parsed.input, parsed.root, parsed.allow_external)
+        listed = read_input(parsed.input, parsed.root, parsed.allow_external)
         drawn = generator(cam.seed).permutation(len(listed.records))[: cam.videos].tolist()
         for name, one in each_network(parsed):
             options = replace(network_options(one), layer=None)  # --layer has maps here, not the features
@@ -80,7 +81,7 @@ def _measure(
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
     layer = layer_of_maps(subject, cam.layer)
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
-    gallery = listed if cam.gallery is None else read_list(cam.gallery, options.root, options.allow_external)
+    gallery = listed if cam.gallery is None else read_input(cam.gallery, options.root, options.allow_external)
     pairs = _nearest_videos(subject, listed, gallery, drawn) if target == "similarity" else None
 
     def measure() -> tuple[Results, dict[int, Explained]]:

@@ -16,11 +16,11 @@ from vidssl.commands.results import Results, existing_results, format_count, for
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
-from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
+from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
 
@@ -52,7 +52,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
 
 def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:
     """Measure one network, unless its results exist."""
-    listed = read_list(videos, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
     labels = {record.label for record in listed.records}
     if measure.variant == "class" and (-1 in labels or len(labels) < 2):
         raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")

@@ -70,7 +70,7 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
         type=Path,
         nargs="?" if optional else None,
         metavar="INPUT",
-        help="video list, a CSV file with the header path,label[,start,end]; `vidssl prepare` writes it",
+        help="videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file",
     )
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import write_csv
 from vidssl.data.dataset import resolve_span
-from vidssl.data.video_list import read_list, row_key
+from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
+from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.integrity import Fault, check_video
@@ -80,7 +81,7 @@ def check_list(
     and `report.csv` (`path,finding,reason,kept`). `fps` is the frame rate of image folders if the list has no such
     column, `timeout` the seconds without a new frame.
     """
-    listed = read_list(videos, root, allow_external)
+    listed = read_input(videos, root, allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
     if report == copy or (report.exists() and not copy.exists()):
         raise DataError(f"{report} belongs to another list: choose another folder for the output")

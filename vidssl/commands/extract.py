@@ -14,11 +14,12 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import describe_changes, format_count
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
 from vidssl.evaluation.features import extract
+from vidssl.prepare.inputs import read_input
 
 _log = logging.getLogger(__name__)
 _REMEDY = "delete it, or choose another --out"
@@ -61,7 +62,7 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
     """
     part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
-    listed = read_list(videos, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
     with distributed.joined(choose_device(options.device)):
         subject = load_subject(options)
         # Only the main process reads the sizes of the files: on a network drive that takes time.

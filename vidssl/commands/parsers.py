@@ -21,7 +21,10 @@ from vidssl.commands.prepare_parsers import prepare
 
 
 def train(parser: ArgumentParser) -> None:
-    """Pre-train, finetune, probe or train from scratch; the same command resumes a run."""
+    """Pre-train, finetune, probe or train from scratch; the same command resumes a run.
+
+    Among the settings may be one input, a folder or pattern of videos, which replaces data.train.
+    """
     add_config(parser)
     add_splits(parser, "train and test")
     add_output_options(parser)
@@ -31,7 +34,7 @@ def test(parser: ArgumentParser) -> None:
     """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval; a detector on a list of boxes (JSON)."""
     add_input(parser)
     add_network_options(parser)
-    parser.add_argument("--train-list", type=Path, help="training videos, for the protocols that need them")
+    parser.add_argument("--train-list", type=Path, help="list of training videos, for the protocols that need them")
     names = (
         "accuracy, attentive, knn, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm, order, "
         "retrieval, svm, uniformity"
@@ -47,8 +50,8 @@ def retrieval(parser: ArgumentParser) -> None:
     """Search a gallery with a list of queries or one video, and write a page with the results."""
     option = parser.add_argument
     add_network_options(parser)
-    option("--gallery", type=Path, help="video list to search in; optional with an --index")
-    option("--query", type=Path, required=True, help="video list of the queries, or one video")
+    option("--gallery", type=Path, help="videos to search in, as INPUT of other commands; optional with an --index")
+    option("--query", type=Path, required=True, help="videos to search for, likewise")
     option("--index", type=Path, help="folder with the features of the gallery; extracted if it does not exist")
     option("--out", type=Path, required=True, help="folder for results.json and index.html")
     option("--center", action="store_true", help="subtract the mean of each list first")

@@ -19,16 +19,16 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import Results, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
 from vidssl.config import Tree
-from vidssl.data.column_store import Records
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
 from vidssl.evaluation.search import Neighbours, equal_rows, nearest
-from vidssl.types import Features, VideoRecord
+from vidssl.prepare.inputs import read_input
+from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
 RANKS = (1, 5, 10, 20, 50)
@@ -57,8 +57,8 @@ def retrieve(
 ) -> Results:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
-    A query does not find itself, nor a span of its file that overlaps it (`own_rows`). `query` is a list, or one video,
-    image or folder of images: everything but a `.csv` file. Without the list `gallery` all of `index` is searched: the
+    A query does not find itself, nor a span of its file that overlaps it (`own_rows`). `gallery` and `query` are inputs
+    of `read_input`; the page of a single video lists its neighbours. Without `gallery` all of `index` is searched: the
     folder of the gallery's features, as of `extract_features`, created if it does not exist. `center` reports centred
     features first (see `nearest`), the others under `uncentered`. `k` neighbours vote in kNN, or are the results for
     one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
@@ -66,15 +66,16 @@ def retrieve(
     the maps of that layer, of each query and neighbour for the similarity of their central clips; "": the last one.
     """
     check_folder(out)
-    one_video = query.is_dir() or query.suffix.lower() != ".csv"
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
+    queries, listed = _read(query, options), None if gallery is None else _read(gallery, options)
+    one_video = query.suffix.lower() != ".csv" and len(queries.records) == 1
+    if one_video:
+        _check_decodes(queries)
     if center and one_video:
         raise ConfigError("--center needs a list of queries: the mean of one video is the video itself")
     if center and gradcam is not None:
         raise ConfigError("--gradcam explains similarities that are not centred: leave out --center or --gradcam")
-    queries = _list_of(query) if one_video else read_list(query, options.root, options.allow_external)
-    listed = None if gallery is None else read_list(gallery, options.root, options.allow_external)
     if listed is not None and not one_video:
         check_classes(listed, queries)
     with distributed.joined(choose_device(options.device)):
@@ -111,14 +112,17 @@ def retrieve(
         return distributed.on_main(search)
 
 
-def _list_of(video: Path) -> VideoList:
-    """Make the list of one video, which is decoded to find errors before the long work."""
-    record = VideoRecord(str(video))
+def _read(path: Path, options: LoadOptions) -> VideoList:
+    """Read the gallery or the queries; `options.root` is that of lists."""
+    return read_input(path, options.root if path.suffix.lower() == ".csv" else None, options.allow_external)
+
+
+def _check_decodes(video: VideoList) -> None:
+    """Decode one video, to find errors before the long work."""
     try:
-        middle_frames(record)
+        middle_frames(video.records[0])
     except DecodeError as error:
         raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
-    return VideoList(video, Records(video.parent, [VideoRecord(video.name)]), ())
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,11 @@ from vidssl.atomic import state_of, write_json
 from vidssl.commands.arguments import print_results
 from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.video.encode_key_frames import encode_key_frames
 from vidssl.video.frame_folder import is_image
@@ -86,7 +87,7 @@ def shrink_list(
     modification time when it is complete: an interrupted run resumes, and a changed original is copied again.
     """
     started = time.monotonic()
-    listed = read_list(videos, root)
+    listed = read_input(videos, root)
     if out.resolve() == listed.root.resolve():
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
     result = Shrunk(place_of_copy(listed, out, out))

@@ -17,7 +17,7 @@ from vidssl.commands.results import Results, existing_results, format_count, wri
 from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, choose_device, import_modules
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
@@ -25,6 +25,7 @@ from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
 
@@ -126,8 +127,8 @@ def plan_test(options: LoadOptions, videos: Path, train: Path | None, protocols:
     several = [path for path in (videos, train) if "{split}" in str(path)]
     if several:
         raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
-    query = read_list(videos, options.root, options.allow_external)
-    gallery = None if train is None else read_list(train, options.root, options.allow_external)
+    query = read_input(videos, options.root, options.allow_external)
+    gallery = None if train is None else read_input(train, options.root, options.allow_external)
     subject = load_subject(options)
     # Bound only now: modules that the run imports may register protocols.
     bound = None if protocols is None else _bind(protocols)

@@ -14,7 +14,8 @@ from vidssl.commands.load import LoadOptions, load_subject, network_options
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
-from vidssl.data.video_list import VideoList, read_list
+from vidssl.data.video_list import VideoList
+from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
@@ -54,7 +55,7 @@ def track_videos(
     """
     check_folder(out)
     part = (0, 1) if shard is None else shard_of(shard)
-    listed = read_list(videos, options.root, options.allow_external)
+    listed = read_input(videos, options.root, options.allow_external)
     subject = load_subject(options)
     test = subject.test
     done = track_list(

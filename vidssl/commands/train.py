@@ -1,6 +1,7 @@
 """The command `train`, for one run or for several splits with their tests."""
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from vidssl.commands.load import LoadOptions
 from vidssl.commands.results import Results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
+from vidssl.config import read
+from vidssl.data.write_lists import write_lists
 from vidssl.engine import train as engine
 from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
@@ -18,16 +21,39 @@ from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_disjoint
 from vidssl.methods import METHODS
+from vidssl.prepare.inputs import read_input
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Train, and with `--splits` test."""
+    parsed.overrides = with_input(parsed.cfg, parsed.overrides)
     if parsed.splits is None:
         last = engine.train(load_run(parsed.cfg, parsed.overrides))
         print_results(parsed, {"checkpoint": last}, last)
     else:
         results, path = train_splits(parsed.cfg, parsed.overrides, parsed.splits)
         print_results(parsed, results, summary(results), path)
+
+
+def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
+    """Replace an input among the settings, a word without `=`, by the settings that train on it.
+
+    Its list is written to `OUTPUT/videos/train.csv`, unless it is a list already.
+    """
+    inputs, settings = [word for word in words if "=" not in word], [word for word in words if "=" in word]
+    if not inputs:
+        return settings
+    if len(inputs) > 1:
+        raise ConfigError(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
+    path, tree = Path(inputs[0]), read(cfg, settings)
+    if path.suffix.lower() != ".csv":
+        videos = read_input(path)
+        folder = Path(str(tree.get("output"))) / "videos"
+        write_lists(folder, videos.root, {"train": map(videos.records.row, range(len(videos.records)))}, ())
+        path = folder / "train.csv"
+    data = tree.get("data") or {}
+    others = [f"data.{key}=null" for key in ("moving_digits", "root") if data.get(key) is not None]
+    return [*settings, *others, f"data.train={json.dumps(str(path))}"]
 
 
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:

@@ -69,8 +69,9 @@ def _check_labels(name: str, protocol: EvaluationProtocol, videos: VideoList) ->
 
 
 def check_classes(gallery: VideoList, query: VideoList) -> None:
-    """Raise a DataError if two lists have different classes."""
-    if gallery.classes != query.classes:
+    """Raise a DataError if two lists with labels have different classes."""
+    labelled = [(videos.labels >= 0).any() or videos.targets is not None for videos in (gallery, query)]
+    if gallery.classes != query.classes and all(labelled):
         raise DataError(
             f"{gallery.path} and {query.path} have different classes.txt ({len(gallery.classes)} and "
             f"{len(query.classes)} classes): a label must mean the same in both"

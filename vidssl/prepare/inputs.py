@@ -1,0 +1,72 @@
+"""What commands read: a list, or a folder, glob or file of videos that is listed on the spot."""
+
+import glob
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from vidssl.data.column_store import Records
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.errors import DataError
+from vidssl.prepare.detect_frame_folders import find_frame_folders
+from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
+from vidssl.types import VideoRecord
+from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
+
+_KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
+
+
+def read_input(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
+    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a glob pattern, or one file.
+
+    A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
+    for images, each a video of one frame. A folder that holds numbered frames itself is one video. These rows have no
+    labels: `vidssl prepare folder` writes lists with classes. `root` and `allow_external` are for lists.
+
+    Raises:
+        DataError: Nothing is found, or the list is invalid.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".csv":
+        return read_list(path, root, allow_external)
+    if root is not None and path.exists():
+        raise DataError(f"--root is the folder of the paths in a list, and {path} is not a list (*.csv): leave it out")
+    if path.is_dir():
+        folder, names = _find(path)
+    elif path.exists():
+        folder, names = path.parent, [path.name]
+    else:
+        folder, names = _match(path)
+    return VideoList(path, Records(folder, [VideoRecord(name) for name in names]), ())
+
+
+def _find(folder: Path) -> tuple[Path, Sequence[str]]:
+    """Find the videos of a folder: the root of their names, and the names."""
+    index = index_files(folder)
+    if index.videos:
+        return folder, index.videos
+    images = [path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]
+    if images and is_sequence(numbers_by_name(images)):
+        return folder.absolute().parent, [folder.absolute().name]
+    if any(found.is_video for found in index.image_folders.values()):
+        return folder, find_frame_folders(index)
+    names = index_files(folder, suffixes=IMAGE_SUFFIXES).videos
+    if not names:
+        raise DataError(
+            f"no videos and no images in {folder} ({index.num_files} other files); known extensions: "
+            f"{' '.join(sorted(_KNOWN))}"
+        )
+    return folder, names
+
+
+def _match(pattern: Path) -> tuple[Path, Sequence[str]]:
+    """Find the videos and images that match a pattern: the folder above all of them, and their names in it."""
+    if not glob.has_magic(str(pattern)):
+        raise DataError(f"{pattern} does not exist: give a list (*.csv), a folder, a file, or a quoted pattern")
+    base = Path(pattern.anchor)
+    matching = sorted(base.glob(str(pattern.relative_to(base))))
+    found = [path.absolute() for path in matching if path.suffix.lower() in _KNOWN and path.is_file()]
+    if not found:
+        raise DataError(f"no video or image matches {pattern}: known extensions are {' '.join(sorted(_KNOWN))}")
+    folder = Path(os.path.commonpath([path.parent for path in found]))
+    return folder, [path.relative_to(folder).as_posix() for path in found]

@@ -2,6 +2,8 @@
 
 import argparse
 import csv
+import json
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import chi2_contingency
 
+from vidssl import commands
 from vidssl.commands.prepare_parsers import prepare
 from vidssl.data.clip_and_frame import ClipAndFrame
 from vidssl.data.dataset import ClipDataset
@@ -233,3 +236,18 @@ def test_the_sampler_draws_all_frames_after_the_clip():
         sampler(VideoMeta(10, 10.0, 64, 64), [generator(0)] * 2)
     with pytest.raises(ConfigError, match="needs 2 recipes"):
         sampler(video, [generator(0)])
+
+
+def test_a_run_trains_on_the_pairs_and_localises(rendered, tmp_path):
+    config = Path(__file__).parents[2] / "configs" / "studies" / "views" / "colorful_small.yaml"
+    lists = [f"data.train={rendered}/pairs/train.csv", f"evaluate.gallery={rendered}/digit/train.csv"]
+    lists += [f"evaluate.query={rendered}/digit/test.csv", "evaluate.protocols=[{name: localization}]"]
+    small = ["steps=2", "batch_size=8", "log_every=1", "evaluate.every=2", "device=cpu", f"output={tmp_path / 'run'}"]
+    commands.run("train", ["--cfg", str(config), "--quiet", *lists, *small])
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    positions = [read_list(rendered / "digit" / f"{split}.csv").positions for split in ("train", "test")]
+    constant = np.hypot(*(positions[1] - positions[0].mean(axis=0)).T).mean()
+    (measured,) = (line for line in logged if "localization_error" in line)
+    assert measured["mean_position_error"] == pytest.approx(constant)
+    assert 0 < measured["localization_error"] < 64
+    assert all(np.isfinite(line["loss"]) and line["i_nce"] <= np.log(15) for line in logged if "loss" in line)

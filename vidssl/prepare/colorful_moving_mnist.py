@@ -54,10 +54,10 @@ def prepare_colorful_moving_mnist(
 
     A video has the 10 frames of the first view and then `second_views` frames, each a second view: it refers to the
     frame number `reference` of the moving digit, has the factors of `share` in common with it, and draws the others
-    anew. `factors.csv` has the factors of all frames. Lists: `pairs/` (whole videos), and of the first views `digit/`
-    and `background/`, by class, with the position of the digit in the reference frame. The same seed gives the same
-    first views whatever is shared. `mnist` has MNIST's files (None: the digits of scikit-learn), `backgrounds` the lists
-    train.csv and test.csv of images (None: textures).
+    anew; a shared digit is the same image. `factors.csv` has the factors of all frames. Lists: `pairs/` (whole videos),
+    and of the first views `digit/` and `background/`, by class, with the position of the digit in the reference frame.
+    The same seed gives the same first views whatever is shared. `mnist` has MNIST's files (None: the digits of
+    scikit-learn), `backgrounds` has train.csv and test.csv of images (None: textures).
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise DataError(f"{out} exists: choose another folder, or delete it")

@@ -22,6 +22,8 @@ class VideoRecord:
     fps: float | None = None  # frame rate of a folder of images
     mask: str | None = None  # path of a PNG with the part number of each pixel; 255: ignored
     label_set: str | None = None  # several labels, as in the column `labels`; None: the list has `label`, or none
+    x: float | None = None  # position of an object, pixels of the frame; None: unknown
+    y: float | None = None
 
     def __post_init__(self) -> None:
         if self.label < -1:
@@ -131,6 +133,7 @@ class Features:
     cells: int = 1  # positions of the feature maps that `x` consists of: (N, C * cells), channels first
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes
+    position: Tensor | None = None  # (N, 2) x and y of an object, pixels; None: the list does not have all
 
     def __post_init__(self) -> None:
         if self.reverse is not None and len(self.reverse) != len(self.x):

@@ -118,7 +118,7 @@ def test_start_and_end(write):
         ('path,label\na.mp4,0\n"b\nc.mp4",x\n', 4, "'x': labels are whole"),
         ("path,label\na.mp4,99999999999999999999\n", 2, "is out of range"),
         ("path,start,end\na.mp4,2,1\n", 2, "end 1.0 is not after start 2.0"),
-        ("path,start,end\na.mp4,soon,1\n", 2, "'soon': labels are whole numbers, start, end and fps are numbers"),
+        ("path,start,end\na.mp4,soon,1\n", 2, "'soon': labels are whole numbers, start, end, fps, x and y are numbers"),
         ("path,start,end\na.mp4,-1,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,nan,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,0,inf\n", 2, "must be finite and 0 or more"),

@@ -36,8 +36,8 @@ def test(parser: ArgumentParser) -> None:
     add_network_options(parser)
     parser.add_argument("--train-list", type=Path, help="list of training videos, for the protocols that need them")
     names = (
-        "accuracy, attentive, knn, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm, order, "
-        "retrieval, svm, uniformity"
+        "accuracy, attentive, knn, localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, "
+        "multilabel_svm, order, retrieval, svm, uniformity"
     )
     text = f"protocols, each followed by its settings: {names}"
     parser.add_argument("--protocol", nargs="+", metavar=("NAME", "KEY=VALUE"), help=text)

@@ -122,6 +122,19 @@ def _add_others(commands: Any) -> None:
     option("--root", type=Path, help="folder of the videos, instead of the one in root.txt")
     option("--allow-external", action="store_true", help="accept paths that leave the root")
     option("--fps", type=above_zero, help="frame rate for image folders without an fps column")
+    summary = "Colorful Moving MNIST: pairs of views that share digit, background or position"
+    option = _add(commands, "colorful-moving-mnist", summary).add_argument
+    factors = ("digit", "background", "position")
+    option("--share", nargs="+", choices=factors, required=True, help="factors that both views have in common")
+    option("--train", type=int, default=2000, help="training videos (default 2000)")
+    option("--test", type=int, default=500, help="test videos (default 500)")
+    option("--second-views", type=int, default=4, metavar="N", help="second views of a video (default 4)")
+    text = "frame number that the second view refers to (default 20)"
+    option("--reference", type=int, default=20, metavar="FRAME", help=text)
+    option("--mnist", type=Path, help="folder with MNIST's idx files, instead of scikit-learn's 8x8 digits")
+    text = "folder with train.csv and test.csv of images, such as STL-10, instead of textures"
+    option("--backgrounds", type=Path, metavar="LISTS", help=text)
+    option("--seed", type=at_least(0), default=0, help="random seed (default 0)")
     option = _add(commands, "moving-digits", "synthetic videos of moving digits, with their lists").add_argument
     option("--train", type=int, default=640, help="training videos (default 640)")
     option("--test", type=int, default=160, help="test videos (default 160)")

@@ -213,5 +213,6 @@ def summary(results: Results) -> str:
 
 
 def _cell(name: str, value: float) -> str:
-    # The uniformity loss is a logarithm, not a percentage.
-    return f"{value:.3f}" if name == "uniformity_loss" else f"{100 * value:.1f}"
+    # A logarithm, and distances in pixels: not percentages.
+    plain = ("uniformity_loss", "localization_error", "mean_position_error")
+    return f"{value:.3f}" if name in plain else f"{100 * value:.1f}"

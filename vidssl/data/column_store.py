@@ -75,7 +75,7 @@ class Records(Column[VideoRecord]):
         self.roots, self._starts = [root], [0]  # several lists: the folder of each, and its first row
         self.names, self._masks, self._label_sets = Strings(), Strings(), Strings()  # masks, sets: in all rows or none
         self._labels = array("q")
-        self._numbers = array("d")  # start, end and fps of each row, NaN if missing; empty if all are
+        self._numbers = array("d")  # start, end, fps, x and y of each row, NaN if missing; empty if all are
         for row in rows:
             self.append(row)
 
@@ -93,9 +93,10 @@ class Records(Column[VideoRecord]):
         if root is not None and root != self.roots[-1]:
             self.roots.append(root)
             self._starts.append(len(self))
-        numbers = [math.nan if number is None else number for number in (row.start, row.end, row.fps)]
+        given = row.start, row.end, row.fps, row.x, row.y
+        numbers = [math.nan if number is None else number for number in given]
         if self._numbers or not all(map(math.isnan, numbers)):
-            before = 3 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
+            before = 5 * len(self) - len(self._numbers)  # of the rows before the first one that has a number
             self._numbers.extend([math.nan] * before + numbers)
         self.names.append(row.path)
         self._labels.append(row.label)
@@ -121,5 +122,6 @@ class Records(Column[VideoRecord]):
         labels = self._label_sets.item(number) if self._label_sets else None
         if not self._numbers:
             return VideoRecord(path, label, mask=mask, label_set=labels)
-        start, end, fps = (None if math.isnan(x) else x for x in self._numbers[3 * number : 3 * number + 3])
-        return VideoRecord(path, label, start, end, fps, mask, labels)
+        found = self._numbers[5 * number : 5 * number + 5]
+        start, end, fps, x, y = (None if math.isnan(each) else each for each in found)
+        return VideoRecord(path, label, start, end, fps, mask, labels, x, y)

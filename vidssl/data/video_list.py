@@ -27,8 +27,10 @@ COLUMNS = {
     "end": "end",
     "fps": "fps",
     "mask": "mask",
+    "x": "x",
+    "y": "y",
 }
-_HEADER = "path[,label or labels][,start][,end][,fps][,mask]"
+_HEADER = "path[,label or labels][,start][,end][,fps][,mask][,x,y]"
 
 
 class Part(NamedTuple):
@@ -79,11 +81,18 @@ class VideoList:
         return found
 
     @property
+    def positions(self) -> NDArray[np.float64] | None:
+        """(N, 2) position of an object in each row, x and y in pixels; None if a row has none."""
+        found = np.array([(record.x, record.y) for record in self.records], np.float64)
+        return None if np.isnan(found).any() else found
+
+    @property
     def fingerprint(self) -> str:
-        """Hash of names, labels, spans, frame rates, masks and `joined`; `identify` describes the files themselves."""
+        """Hash of all columns and `joined`; `identify` describes the files themselves."""
         rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
         rows += [f"fps\t{n}\t{r.fps}" for n, r in enumerate(self.records) if r.fps is not None]
         rows += [f"labels\t{n}\t{r.label_set}" for n, r in enumerate(self.records) if r.label_set is not None]
+        rows += [f"position\t{n}\t{r.x}\t{r.y}" for n, r in enumerate(self.records) if (r.x, r.y) != (None, None)]
         rows += [os.path.relpath(r.mask, self.records.root_of(n)) for n, r in enumerate(self.records) if r.mask]
         rows += [f"list\t{part.records}\t{part.samples}" for part in self.joined]
         return hashlib.sha256("\n".join(rows).encode()).hexdigest()
@@ -114,7 +123,7 @@ def parse_labels(text: str) -> dict[int, int]:
 
 
 def read_list(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list, CSV `path[,label or labels][,start][,end][,fps][,mask]` with a header, and `classes.txt` beside it.
+    """Read a CSV list `path[,label or labels][,start][,end][,fps][,mask][,x,y]`, and `classes.txt` beside it.
 
     Paths are relative to `root`, by default the folder in `root.txt`, else that of the list; `allow_external` accepts
     absolute paths and paths that leave it. A DataError has `file:line`, the value and the rule of the first wrong row.
@@ -221,16 +230,17 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
     try:
         label = int(fields.get("label", -1))
         several = parse_labels(fields["labels"]) if "labels" in fields else {}
-        start, end, fps = (float(fields[column]) if fields.get(column) else None for column in ("start", "end", "fps"))
+        numbers = [float(fields[name]) if fields.get(name) else None for name in ("start", "end", "fps", "x", "y")]
     except ValueError as error:
-        raise ValueError(f"{error}: labels are whole numbers, start, end and fps are numbers") from None
+        raise ValueError(f"{error}: labels are whole numbers, start, end, fps, x and y are numbers") from None
     limit = num_classes or 2**63  # int64, as in tensors
     for number in (label, *several):
         if not -1 <= number < limit:
             raise ValueError(f"label {number} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
-    if any(number is not None and not 0 <= number < float("inf") for number in (start, end, fps)):
-        raise ValueError(f"start {start}, end {end} and fps {fps} must be finite and 0 or more")
-    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"))
+    if any(number is not None and not 0 <= number < float("inf") for number in numbers):
+        raise ValueError("start {}, end {}, fps {}, x {} and y {} must be finite and 0 or more".format(*numbers))
+    start, end, fps, x, y = numbers
+    return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"), x, y)
 
 
 def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:

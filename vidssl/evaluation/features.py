@@ -106,8 +106,9 @@ def extract(
     other = None
     if reverse:
         x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), x[:, dim : 2 * dim]
-    label = torch.from_numpy(videos.labels)[index]
-    return Features(x, label, index, missing, targets, test.cells, other, videos.classes)
+    label, positions = torch.from_numpy(videos.labels)[index], videos.positions
+    position = None if positions is None else torch.from_numpy(positions)[index]
+    return Features(x, label, index, missing, targets, test.cells, other, videos.classes, position)
 
 
 @torch.no_grad()

@@ -114,6 +114,7 @@ def test_pairs_are_read_and_checked(digits, tmp_path):
     path.write_text('bounce,rock\n\n"pulse",circle\n')
     config = bind(Order.Config, {"pairs": str(path)}, "test")
     assert config.pairs == (("bounce", "rock"), ("pulse", "circle"))
+    assert bind(Order.Config, config.model_dump(mode="json"), "a checkpoint") == config
     gallery, query = (read_list(digits / f"motion/{name}.csv") for name in ("train", "test"))
     check_measurable({"order": Order(config)}, gallery, query, 0)
     wrong = {"order": Order(Order.Config(pairs=(("bounce", "fly"),)))}

@@ -24,7 +24,9 @@ _Rows = NDArray[Any]
 
 
 def _read_pairs(value: Any) -> Any:
-    """Read pairs of class names from a CSV file with two names a row; other values are returned as they are."""
+    """Read pairs of class names from a CSV file with two names a row, or from lists, as those of a checkpoint."""
+    if isinstance(value, list):
+        return tuple(tuple(row) if isinstance(row, list) else row for row in value)
     if not isinstance(value, str):
         return value
     try:

@@ -41,7 +41,10 @@ class TwoEncoders(Backbone):
 
     def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
         """Compute the feature maps (B, C, T', H', W') of layers of both encoders, joined along C."""
-        maps = [encoder.features(view, out) for encoder, view in zip(self.encoders, self._views(x), strict=True)]
+        maps = []
+        for encoder, view in zip(self.encoders, self._views(x), strict=True):
+            assert isinstance(encoder, Backbone)
+            maps.append(encoder.features(view, out))
         return [torch.cat(pair, dim=1) for pair in zip(*maps, strict=True)]
 
     def _views(self, x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:

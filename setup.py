@@ -64,6 +64,7 @@ setup(
             "submitit",
             "pycocotools",
             "scikit-image",
+            "h5py",
         ],
     },
 )

@@ -6,7 +6,7 @@
 A study is a folder of configs, or a YAML file with a `config` and `runs`, each a name and settings that differ from
 that config; `--cfg` puts another config in its place, for example a small one for a CPU. With `knob`, the name of what
 varies, it is a sweep: its runs are named by the values of the knob, numbers, and OUT/sweep.png has I_NCE and accuracies
-over them.
+over them: of kNN, of the linear probe, and of the protocol order, if the config has it.
 
 Each run is trained with `seed={split}` for the splits 1, 2, 3 and tested by `tools/train_net.py --splits`; `{split}`
 may be part of --lists too. The untrained network is tested beside them. The same command continues a study that was
@@ -31,6 +31,8 @@ from vidssl.atomic import write_whole
 from vidssl.viz.figure import png
 from vidssl.viz.sweep import sweep_chart
 
+ACCURACIES = ("kNN", "linear", "order", "order of pairs")  # in the chart of a sweep
+UNTRAINED = ("retrieval", "knn", "svm", "uniformity")  # protocols of the untrained network, beside those of its config
 TOOLS = Path(__file__).parents[1] / "tools"
 RUNNING: set[int] = set()  # processes
 COLUMNS = {
@@ -39,6 +41,8 @@ COLUMNS = {
     "linear": ("logistic", 100),
     "SVM": ("svm", 100),
     "top-1": ("top1", 100),
+    "order": ("order", 100),
+    "order of pairs": ("order_pairs", 100),
     "uniformity loss": ("uniformity_loss", 1),
 }
 
@@ -111,9 +115,19 @@ def trained(name: str, run: Run, lists: str, out: Path, splits: list[str], overr
 def untrained(run: Run, lists: str, out: Path, splits: list[str], overrides: list[str]) -> list[str]:
     """Write the command that tests the network which trainings start from."""
     where = [f"{lists}/test.csv", "--train-list", f"{lists}/train.csv", "--out", str(out / "untrained")]
-    asked = ["--protocol", "retrieval", "knn", "svm", "uniformity", "--splits", *splits]
+    asked = ["--protocol", *UNTRAINED, *own_protocols(run[0]), "--splits", *splits]
     given = ["--checkpoint", "random", "--cfg", str(run[0]), "seed={split}", *run[1], *overrides]
     return [sys.executable, str(TOOLS / "test_net.py"), *where, *given, *asked]
+
+
+def own_protocols(config: Path) -> list[str]:
+    """Write the protocols of a config that the untrained network is not tested with anyway, as words of --protocol."""
+    evaluate = YAML(typ="safe").load(config).get("evaluate", {})
+    words = []
+    for name, settings in ((each["name"], each) for each in evaluate.get("protocols", ())):
+        if name not in UNTRAINED:
+            words += [name, *(f"{key}={json.dumps(value)}" for key, value in settings.items() if key != "name")]
+    return words
 
 
 def run(out: Path, command: list[str]) -> str | None:
@@ -143,15 +157,17 @@ def run(out: Path, command: list[str]) -> str | None:
 
 def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:
     """Write the chart of a sweep; I_NCE is the mean of the last tenth of the lines that log it."""
-    measured: dict[str, list[list[float]]] = {"I_NCE": [], "kNN": [], "linear": []}
+    measured: dict[str, list[list[float]]] = {name: [] for name in ("I_NCE", *ACCURACIES)}
     for name in names:
         splits = json.loads((out / name / "results.json").read_text())["splits"]
         lines = [(out / name / f"split{split}" / "metrics.jsonl").read_text().splitlines() for split in splits]
         bounds = [[found["i_nce"] for found in map(json.loads, each) if "i_nce" in found] for each in lines]
         measured["I_NCE"].append([mean(each[-max(1, len(each) // 10) :]) for each in bounds if each])
-        for label in ("kNN", "linear"):
+        for label in ACCURACIES:
             key, scale = COLUMNS[label]
             measured[label].append([scale * found[key] for found in splits.values() if key in found])
+    if any(measured["order of pairs"]):  # such a list has each motion and its reversal: `order` is at chance on it
+        del measured["order"]
     file = out / "sweep.png"
     write_whole(file, png(sweep_chart(knob, [float(name) for name in names], measured)))
     return file

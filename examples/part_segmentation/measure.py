@@ -1,4 +1,4 @@
-r"""Measure a decoder of object parts: pixel accuracy of a checkpoint of `part_segmentation` on a list with masks.
+r"""Measure a decoder of parts: pixel accuracy and mean IoU of a checkpoint of `part_segmentation` on a list with masks.
 
     python examples/part_segmentation/measure.py output/parts/data/parts/test.csv \
         --checkpoint output/parts/digits/checkpoints/last.pt --out output/parts/digits/measured
@@ -95,7 +95,7 @@ def table(results: Results) -> str:
     for title, row in [*rows, ("mean", mean), ("all pixels", results)]:
         accuracy, layout, frequent = (f"{100 * row[name]:.1f}" for name in NUMBERS)
         lines.append(f"{title[:14]:<14} {accuracy:>14} {layout:>8} {frequent:>14}")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"mean IoU {100 * results['mean_iou']:.1f}"])
 
 
 @dataclass
@@ -134,6 +134,11 @@ class Counts:
             "layout": int(self.positions.amax(dim=0).sum()) / pixels,
             "most_frequent": int(self.confusion.sum(dim=1).max()) / pixels,
         }
+
+    def iou(self) -> dict[int, float]:
+        """Intersection over union of each part that occurs in the masks."""
+        right, true, predicted = self.confusion.diagonal(), self.confusion.sum(dim=1), self.confusion.sum(dim=0)
+        return {n: int(right[n]) / int(true[n] + predicted[n] - right[n]) for n in range(len(right)) if true[n]}
 
 
 @dataclass
@@ -235,13 +240,16 @@ def _results(found: Found, crops: VideoList, names: Sequence[str], subject: Subj
         row = {"class": crops.class_name(label), "crops": counts.crops, "pixels": pixels}
         per_class.append({**row, **counts.numbers()})
     pixels_of_part = whole.confusion.sum(dim=1).tolist()
+    iou = whole.iou()
     counted = [row for row in per_class if row["pixels"]]
     if not counted:
         raise DataError(f"all pixels of the masks of {videos} are 255: nothing to count")
     return {
         **whole.numbers(),
         **{f"{name}_mean_class": sum(row[name] for row in counted) / len(counted) for name in NUMBERS},
+        "mean_iou": sum(iou.values()) / len(iou),
         "per_class": per_class,
+        "iou_per_part": {names[n]: value for n, value in iou.items()},
         "per_part": {
             name: int(whole.confusion[n, n]) / pixels_of_part[n] for n, name in enumerate(names) if pixels_of_part[n]
         },

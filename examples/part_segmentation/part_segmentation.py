@@ -1,4 +1,4 @@
-"""Plug-in: a decoder that predicts the parts of an object from one feature vector, and the reader of its masks.
+"""Plug-in: a decoder that predicts the parts of an object from one feature vector or map, and the reader of its masks.
 
 A config loads it with `imports: [part_segmentation]`; this folder must be on PYTHONPATH.
 """
@@ -16,6 +16,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.losses import full, full_precision
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
+from vidssl.models.layer_features import count_channels
 from vidssl.types import Batch
 
 IGNORED = 255  # label of pixels that are not counted
@@ -57,9 +58,11 @@ ClipDataset.read_mask = read_mask  # from now on samples have the masks of their
 class PartSegmentation(Method):
     """A small decoder from the backbone's vector to a map of parts (Purushwalkam & Gupta, 2020, section C).
 
-    Four transposed convolutions, 1 -> 4 -> 8 -> 16 -> 32, trained by cross-entropy. Batch norm and ReLU between them
-    are those of DCGAN (Radford et al., 2016), since the paper does not name any: they make the decoder independent of
-    the scale of the features, which differs between backbones.
+    Four transposed convolutions, 1 -> 4 -> 8 -> 16 -> 32, trained by cross-entropy. With `map_layer` it starts from the
+    map of that layer, mean over time, and each convolution doubles it (Tian et al., *What Makes for Good Views for
+    Contrastive Learning?*, 2020, section B.2). Batch norm and ReLU between them are those of DCGAN (Radford et al.,
+    2016), since neither paper names any: they make the decoder independent of the scale of the features, which differs
+    between backbones.
     """
 
     class Config(Settings):
@@ -68,6 +71,7 @@ class PartSegmentation(Method):
         parts: int = Field(ge=2, le=IGNORED)  # masks hold 0 ... parts - 1, and IGNORED
         channels: int = Field(default=64, ge=1)  # before the last convolution; doubled at each one before
         freeze: bool = True  # the backbone, batch norms included
+        map_layer: str | None = None  # whose map is decoded; None: the pooled vector
 
     def __init__(self, config: Config, backbone: Backbone) -> None:
         super().__init__(backbone)
@@ -75,8 +79,13 @@ class PartSegmentation(Method):
         if config.freeze:
             backbone.requires_grad_(False)
         wide, middle, narrow = 4 * config.channels, 2 * config.channels, config.channels
+        first = (
+            _upsample(backbone.dim, wide, stride=1, padding=0)  # 1 -> 4
+            if config.map_layer is None
+            else _upsample(count_channels(backbone, config.map_layer), wide)
+        )
         self.decoder = nn.Sequential(
-            *_upsample(backbone.dim, wide, stride=1, padding=0),  # 1 -> 4
+            *first,
             *_upsample(wide, middle),
             *_upsample(middle, narrow),
             nn.ConvTranspose2d(narrow, config.parts, 4, stride=2, padding=1),
@@ -101,9 +110,12 @@ class PartSegmentation(Method):
 
     def segment(self, clips: Tensor, size: int) -> Tensor:
         """Float32 logits (B, parts, size, size) for clips (B, C, T, S, S)."""
-        vectors = self.backbone(clips)
-        with full_precision(vectors.device):
-            logits = self.decoder(full(vectors)[:, :, None, None])  # (B, parts, 32, 32)
+        if self.config.map_layer is None:
+            maps = self.backbone(clips)[:, :, None, None]
+        else:
+            maps = self.backbone.features(clips, (self.config.map_layer,))[0].mean(dim=2)
+        with full_precision(maps.device):
+            logits = self.decoder(full(maps))  # (B, parts, 32, 32), of a layer 16 times its map
             # The logits are resized, not the mask: 32x32 would lose thin parts.
             return functional.interpolate(logits, (size, size), mode="bilinear", align_corners=False)
 

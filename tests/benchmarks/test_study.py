@@ -103,13 +103,17 @@ def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monk
     assert runs["low"] == (other, ["method.coefficient=0.1"]) and knob is None
 
 
-def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch):
+@pytest.mark.parametrize("pairs", [True, False])
+def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeypatch, pairs):
     file, drawn = tmp_path / "sweep.yaml", []
     file.write_text("config: x.yaml\nknob: sigma\nruns:\n  0.5: [a=1]\n  2: [a=2]\n")
     runs, knob = study["read_runs"](file, None)
     assert knob == "sigma" and [*runs] == ["0.5", "2"]
     for name in runs:
-        measured = {str(split): {"knn": float(name) / 10 + split / 100} for split in (1, 2)}
+        measured = {
+            str(split): {"knn": float(name) / 10 + split / 100, "order": 0.5, **({"order_pairs": 0.7} if pairs else {})}
+            for split in (1, 2)
+        }
         for split in measured:
             folder = tmp_path / name / f"split{split}"
             folder.mkdir(parents=True)
@@ -124,6 +128,20 @@ def test_a_sweep_has_a_chart_of_what_its_seeds_measured(study, tmp_path, monkeyp
     assert (label, values) == ("sigma", [0.5, 2.0])
     assert series["I_NCE"] == [[0.5, 20.0], [2.0, 21.5]]  # the mean of the last two of twenty lines: 19 and 20
     assert series["kNN"] == [pytest.approx([6.0, 7.0]), pytest.approx([21.0, 22.0])] and series["linear"] == [[], []]
+    if pairs:  # on such a list `order` is at chance by construction
+        assert series["order of pairs"] == [pytest.approx([70.0, 70.0])] * 2 and "order" not in series
+    else:
+        assert series["order"] == [[50.0, 50.0]] * 2 and series["order of pairs"] == [[], []]
+
+
+def test_the_untrained_network_is_tested_with_the_protocols_of_the_config_too(study, tmp_path):
+    config = tmp_path / "b.yaml"
+    config.write_text(
+        "evaluate: {protocols: [{name: knn, k: 3}, {name: order, costs: [0.1], pairs: data/pairs.csv}]}\n"
+    )
+    words = study["untrained"]((config, ["steps=1"]), "lists", tmp_path, ["1"], [])
+    asked = words[words.index("--protocol") + 1 : words.index("--splits")]
+    assert asked == ["retrieval", "knn", "svm", "uniformity", "order", "costs=[0.1]", 'pairs="data/pairs.csv"']
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,7 +10,7 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.methods import METHODS
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "part_segmentation"
-MODULES = ("part_segmentation", "part_maps", "measure", "prepare_pascal_parts")
+MODULES = ("part_segmentation", "part_maps", "measure", "prepare_pascal_parts", "prepare_nyu_depth")
 
 
 def remove():

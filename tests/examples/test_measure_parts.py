@@ -10,6 +10,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import jaccard_score
 from torch import nn
 
 from vidssl.commands.load import LoadOptions
@@ -153,6 +154,41 @@ def test_counts_against_loops():
     numbers = counts.numbers()
     assert numbers == {"pixel_accuracy": right / total, "layout": layout / total, "most_frequent": frequent / total}
     assert counts.crops == 6 and numbers["most_frequent"] <= numbers["layout"]
+    kept = np.stack(kept)
+    expected = jaccard_score(np.stack(truths)[kept], np.stack(saids)[kept], average=None)
+    assert list(counts.iou().values()) == pytest.approx(list(expected), rel=1e-12) and len(expected) == parts
+
+
+def test_a_part_that_no_mask_has_is_not_in_the_mean_iou():
+    counts = Counts.zeros(3, 2)
+    counts.add(torch.tensor([[0, 0], [1, 1]]), torch.tensor([[0, 2], [1, 0]]), torch.ones(2, 2, dtype=torch.bool))
+    assert counts.iou() == {0: pytest.approx(1 / 3), 1: 1 / 2}
+
+
+def test_a_decoder_of_the_map_of_a_layer_sees_where_parts_are(digits32, tmp_path):
+    """Of two encoders, each with a view of its own: better than the best layout."""
+    overrides = [
+        "data.moving_digits=null",
+        f"data.train={digits32}/parts/train.csv",
+        "data.views=[{name: center_crop, size: 32}]",
+        "data.mean=[0.0]",
+        "data.std=[1.0]",
+        "data.workers=0",
+        "backbone={name: two_encoders, encoder: {name: resnet3d18, width: 8, zero_init: false}, "
+        "split: {name: channels, space: lab}}",
+        "method={name: part_segmentation, parts: 3, channels: 16, map_layer: layer2}",
+        "optimizer={name: adamw, lr: {start: 0.01, end: 0.0}}",
+        "batch_size=16",
+        "steps=60",
+        "device=cpu",
+        "checkpoint.every=60",
+        f"output={tmp_path}/run",
+    ]
+    last = train(load_run(EXAMPLE / "toy.yaml", overrides))
+    results = segment_parts(options(last), digits32 / "parts/test.csv", tmp_path / "out")
+    assert results["pixel_accuracy"] > results["layout"] + 0.05
+    assert results["mean_iou"] == pytest.approx(np.mean(list(results["iou_per_part"].values())))
+    assert table(results).endswith(f"\nmean IoU {100 * results['mean_iou']:.1f}")
 
 
 def test_what_is_written(found):
@@ -168,7 +204,7 @@ def test_what_is_written(found):
     assert float(rows[3]["pixel_accuracy"]) == results["per_class"][3]["pixel_accuracy"]
     assert cv2.imread(str(out / "parts.png")) is not None
     lines = table(results).split("\n")
-    assert len(lines) == 2 + 10 + 2 and lines[-1].split()[-3:] == [
+    assert len(lines) == 2 + 10 + 3 and lines[-2].split()[-3:] == [
         f"{100 * results[name]:.1f}" for name in ("pixel_accuracy", "layout", "most_frequent")
     ]
 

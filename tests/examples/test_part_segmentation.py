@@ -110,6 +110,16 @@ def test_shapes(parts):
     torch.testing.assert_close(at_64[..., 21, 21:41:2], expected)
 
 
+def test_a_map_of_a_layer_is_doubled_by_each_convolution():
+    method = make(parts=5, channels=6, map_layer="layer2").eval()
+    clips = torch.randn(2, 3, 4, 32, 32)
+    (maps,) = method.backbone.features(clips, ("layer2",))
+    logits = method.decoder(maps.mean(dim=2))
+    assert logits.shape == (2, 5, 16 * maps.shape[3], 16 * maps.shape[4])
+    expected = torch.nn.functional.interpolate(logits, (40, 40), mode="bilinear", align_corners=False)
+    torch.testing.assert_close(method.segment(clips, 40), expected)
+
+
 def test_the_loss_is_that_of_what_is_segmented():
     method, data = make().eval(), batch()
     expected = part_losses(method.segment(data.views[0], 16), data.mask)
@@ -190,7 +200,7 @@ def test_resuming_is_exact(digit_parts, tmp_path):
         assert not isinstance(value, torch.Tensor) or torch.equal(value, resumed["method"][name]), name
 
 
-@pytest.mark.parametrize("config", ["digits", "pascal_parts", "toy"])
+@pytest.mark.parametrize("config", ["digits", "nyu_depth", "pascal_parts", "toy"])
 def test_the_configs_bind(config):
     assert load_run(TOY.with_name(f"{config}.yaml")).method.name == "part_segmentation"
 

@@ -130,6 +130,12 @@ def test_two_encoders_see_a_view_each():
         )
         whole = build_backbone("two_encoders", encoder=SMALL).eval()
         torch.testing.assert_close(whole(x, other), torch.cat([whole.encoders[0](x), whole.encoders[1](other)], dim=1))
+        maps = network.features(x, ("layer2", "layer1"))
+        of_views = zip(
+            first.features(low, ("layer2", "layer1")), second.features(high, ("layer2", "layer1")), strict=True
+        )
+        for found, pair in zip(maps, of_views, strict=True):
+            torch.testing.assert_close(found, torch.cat(pair, dim=1))
     assert network.dim == network(x).shape[1] == 2 * first.dim
     assert not torch.equal(first.net.blocks[0].conv.weight, second.net.blocks[0].conv.weight)
 

@@ -3,6 +3,7 @@
 Shapes: B clips, T frames, H x W pixels; dim features of a clip.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,8 +36,20 @@ class TwoEncoders(Backbone):
 
     def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
         """Encode clips (B, 3, T, H, W) as features (B, dim); the second encoder sees `other` if it is given."""
-        views = x, x if other is None else other
-        if self.split is not None:
-            whole = self.split(x)
-            views = whole if other is None else (whole[0], self.split(other)[1])
+        views = self._views(x, other)
         return torch.cat([encoder(view) for encoder, view in zip(self.encoders, views, strict=True)], dim=1)
+
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T', H', W') of layers of both encoders, joined along C."""
+        maps = []
+        for encoder, view in zip(self.encoders, self._views(x), strict=True):
+            assert isinstance(encoder, Backbone)
+            maps.append(encoder.features(view, out))
+        return [torch.cat(pair, dim=1) for pair in zip(*maps, strict=True)]
+
+    def _views(self, x: Tensor, other: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what each encoder sees."""
+        if self.split is None:
+            return x, x if other is None else other
+        whole = self.split(x)
+        return whole if other is None else (whole[0], self.split(other)[1])

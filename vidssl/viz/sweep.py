@@ -19,7 +19,8 @@ def sweep_chart(knob: str, values: Sequence[float], measured: Mapping[str, Seque
     """Draw the series of a sweep over the values of a setting, whose meaning `knob` is the label of the x axis.
 
     `measured` has for each series the numbers of all seeds at each value: a small dot each, and a line through their
-    means. A series without a number is left out. In the last panel each point has its value beside it.
+    means. A series without a number is left out. In the last panel the value is beside the highest
+    of its points.
 
     Raises:
         DataError: No series has a number.
@@ -67,12 +68,13 @@ def _draw(
 def _draw_path(
     axes: "Axes", at: np.ndarray, bound: Sequence[np.ndarray], accuracies: Mapping[str, Sequence[np.ndarray]]
 ) -> None:
-    x = _means(bound)
+    x, highest = _means(bound), np.full(len(at), np.nan)
     for name, rows in accuracies.items():
         y = _means(rows)
         axes.plot(x, y, color=_color(name), linewidth=1.2, marker="o", markersize=4.5, label=name)
-        for value, across, up in zip(at, x, y, strict=True):
-            axes.annotate(f"{value:g}", (across, up), (4, 4), textcoords="offset points", fontsize=7.5, color=INK)
+        highest = np.fmax(highest, y)
+    for value, across, up in zip(at, x, highest, strict=True):  # the points of all series lie below each other
+        axes.annotate(f"{value:g}", (across, up), (4, 4), textcoords="offset points", fontsize=7.5, color=INK)
     style(axes, f"Accuracy over {BOUND}", "accuracy (%)", pad=8)
     axes.set_xlabel(f"{BOUND} (nats), numbers: value", fontsize=9, color=INK)
     axes.margins(0.12)

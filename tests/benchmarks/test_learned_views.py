@@ -1,0 +1,50 @@
+"""benchmarks/learned_views.py: CMC sees the views of the flow that was learned, which stays as it is."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[2]
+SHORT = ["steps=3", "batch_size=8"]
+
+
+@pytest.fixture
+def views(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # where `measure` is
+    monkeypatch.chdir(ROOT)
+    return runpy.run_path(str(ROOT / "benchmarks" / "learned_views.py"), run_name="learned_views")
+
+
+def images(known=40):
+    source = torch.Generator().manual_seed(0)
+    labels = torch.arange(40) % 10
+    labels[known:] = -1
+    return torch.rand(40, 3, 1, 32, 32, generator=source), labels
+
+
+@pytest.mark.parametrize("name", ["volume preserving", "not volume preserving, semi-supervised"])
+def test_cmc_is_trained_on_the_learned_flow_which_is_frozen(views, monkeypatch, name):
+    flows, fit = [], views["fit"]
+
+    def spy(run, method, given):
+        found = fit(run, method, given)
+        split = getattr(method.backbone, "split", None)
+        flow = method.backbone if split is None else split.flow
+        flows.append({key: value.clone() for key, value in flow.state_dict().items()})
+        return found
+
+    monkeypatch.setitem(views["measure"].__globals__, "fit", spy)
+    given = {"train": images(), "test": images(), "labels10": images(known=8)}
+    found = views["measure"](name, 1, given, SHORT)
+    learned, used = flows
+    assert learned.keys() == used.keys() and all(torch.equal(used[key], value) for key, value in learned.items())
+    assert any(value.any() for key, value in learned.items() if ".f.2." in key)  # it starts as the identity
+    assert {"i_nce", "knn", "logistic", "flow i_nce"} <= found.keys()
+    assert ("flow accuracy_first" in found) == ("semi" in name)
+
+
+def test_the_table_has_mean_and_standard_deviation(views):
+    rows = {"rgb": {"1": {"i_nce": 1.0, "knn": 0.2, "logistic": 0.3}, "2": {"i_nce": 2.0, "knn": 0.4, "logistic": 0.3}}}
+    assert "| rgb | 1.50 ± 0.71 | 30.00 ± 14.14 | 30.00 ± 0.00 | – |" in views["summary"](rows)

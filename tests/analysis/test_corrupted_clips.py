@@ -44,6 +44,17 @@ def test_versions_do_not_depend_on_what_else_is_measured(videos):
             np.testing.assert_array_equal(frames, everything[version], str(version))
 
 
+def test_compression_is_deterministic(videos):
+    """Whatever lies in the memory that the encoder gets."""
+    first = views(videos, COMPRESSIONS)
+    for n in range(8):
+        held = [bytes([n + 1]) * size for size in range(1000, 300_000, 13_000 + n)]
+        again = views(videos, COMPRESSIONS)
+        del held
+        for version, frames in first.items():
+            np.testing.assert_array_equal(again[version], frames, str(version))
+
+
 def test_draws_depend_on_seed_and_row(videos):
     names = ["gaussian_noise", "global_shuffle", "shuffle"]
     first, again, other_seed = (views(videos, names, seed=seed) for seed in (0, 0, 1))

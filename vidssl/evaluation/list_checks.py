@@ -59,9 +59,7 @@ def check_measurable(
 def _check_labels(name: str, protocol: EvaluationProtocol, videos: VideoList) -> None:
     several = videos.records[0].label_set is not None
     if several and not protocol.several:
-        raise DataError(
-            f"protocol {name} needs one label a row, and {videos.path} has several: use a multilabel_ protocol"
-        )
+        raise DataError(f"protocol {name} needs one label a row, and {videos.path} has several: use multilabel_svm")
     if protocol.several and not several:
         raise DataError(f"protocol {name} needs several labels a row, and {videos.path} has no column labels: use svm")
     if not several and (videos.labels < 0).any():

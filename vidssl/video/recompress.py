@@ -54,7 +54,8 @@ class Recompressed:
         encoder.height, encoder.width, encoder.pix_fmt = height + height % 2, width + width % 2, "yuv420p"
         encoder.framerate, encoder.time_base = self._fps, 1 / self._fps
         encoder.thread_count = 1  # one per worker; equal bits on every machine
-        encoder.options = {"preset": "veryfast", **self._options}
+        # Without mbtree: with it the stream of a short clip depends on memory that x264 does not set.
+        encoder.options = {"preset": "veryfast", "x264-params": "mbtree=0", **self._options}
         return encoder
 
     def _decoded(

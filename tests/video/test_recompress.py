@@ -35,7 +35,7 @@ def test_quality_falls_with_the_crf(images):
 def test_a_bit_rate_is_kept(images, rate):
     found, bits = compressed(images, rate_options(rate))
     assert found.shape == (50, 97, 129, 3)
-    assert bits / 2 == pytest.approx(rate, rel=0.15)  # two seconds
+    assert bits / 2 == pytest.approx(rate, rel=0.2)  # two seconds, of which the first starts with a filled buffer
 
 
 def test_only_the_wanted_frames_in_their_order(images):

@@ -19,7 +19,7 @@ def crf_options(crf: int) -> dict[str, str]:
 
 
 def rate_options(bits: float) -> dict[str, str]:
-    """Options of x264 for a number of bits per second, which no second exceeds."""
+    """Options of x264 for a number of bits per second, over a buffer of one second."""
     rate = str(round(bits))
     return {"b": rate, "maxrate": rate, "bufsize": rate}
 

@@ -28,7 +28,10 @@ def losses(output):
     return [line["loss"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("setting", ["detector.name=fpn", f"detector={C4}", "detector.masks=true"])
+SLOW = pytest.param(f"detector={C4}", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("setting", ["detector.name=fpn", SLOW, "detector.masks=true"])
 def test_a_toy_learns_and_is_measured(toy_run, tmp_path, setting):
     form = "coco" if "masks" in setting else "voc"
     rest = ["data.flip=0.0", "optimizer.lr=0.01", "steps=10", "checkpoint.every=10"]
@@ -129,6 +132,7 @@ def train_one_of(path, overrides, until):
     return {name: weight for name, weight in content["method"].items() if name != "_extra_state"}
 
 
+@pytest.mark.long
 def test_two_processes_stay_equal_and_resume_exactly(toy_run, run_world, tmp_path):
     """`verify_every` compares their weights and state; each detects half of the images."""
     boxes = toy_run("a").data.train

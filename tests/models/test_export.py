@@ -161,7 +161,10 @@ def test_a_network_built_by_the_settings_computes_the_same(name, depth, groups, 
         torch.testing.assert_close(theirs(images), maps, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["resnet101", "resnet152", "resnext101_32x8d", "resnext152_32x8d"])
+DEEP = [pytest.param(name, marks=pytest.mark.long) for name in ("resnet152", "resnext101_32x8d", "resnext152_32x8d")]
+
+
+@pytest.mark.parametrize("name", ["resnet101", *DEEP])
 def test_deep_networks_have_the_layers_of_their_settings(name, tmp_path):
     settings, content = exported(build_backbone(name), tmp_path)
     assert settings["MODEL.RESNETS.DEPTH"] == int(re.match(r"\D+(\d+)", name)[1])

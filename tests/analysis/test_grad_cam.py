@@ -198,7 +198,7 @@ def squares(count, key):
 
 @pytest.fixture(scope="module")
 def learned():
-    """A network that tells bright from dark squares, as it was before and after."""
+    """A network that separates bright from dark squares, as it was before and after."""
     backbone = network("resnet3d18", width=8, zero_init=False)
     head = nn.Linear(backbone.dim, 2)
     untrained = copy.deepcopy(backbone)

@@ -84,7 +84,7 @@ ACTIONS = {1: "rise", 3: "sink", 7: "be red"}  # numbers with gaps, as AVA's
 def _film(folder, write_video):
     """Film 32 videos of 2 s with two discs each that rise or sink, red or blue, and annotate second 901 as AVA does.
 
-    A disc is not told from its key frame alone: there both kinds are at the same heights.
+    The class of a disc does not follow from its key frame alone: there both kinds are at the same heights.
     """
     rows = {"train": [], "val": []}
     for number in range(32):

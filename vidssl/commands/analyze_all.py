@@ -52,7 +52,7 @@ PARTS = (
     Part(
         "order",
         "Order of time",
-        "Whether a linear classifier of frozen features tells clips from the same clips reversed. Chance is 50.",
+        "Whether a linear classifier of frozen features separates clips from the same clips reversed. Chance is 50.",
         "test",
         options=("--protocol", "order"),
         trains=True,

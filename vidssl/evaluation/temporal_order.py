@@ -43,7 +43,7 @@ Pairs = Annotated[tuple[tuple[str, str], ...], BeforeValidator(_read_pairs)]
 
 @PROTOCOLS.register("order")
 class Order(EvaluationProtocol):
-    """Accuracy of a linear classifier on frozen features that tells clips from the same clips reversed.
+    """Accuracy of a linear classifier on frozen features that separates clips from the same clips reversed.
 
     Both directions of a video are in the same list and in the same fold. Where they have equal features but for
     rounding (differences below 0.001 of a standard deviation), as of networks that average frames, both get the same
@@ -84,7 +84,7 @@ class Order(EvaluationProtocol):
         return Measured(numbers, details=details)
 
     def _measure_pair(self, gallery: Features, query: Features, *names: str) -> float:
-        """Return the mean of the accuracies of two classes, told apart by a classifier: chance is 0.5."""
+        """Return the mean of the accuracies of two classes, separated by a classifier: chance is 0.5."""
         numbers = [gallery.classes.index(name) for name in names]
         (x, _), (queries, _) = _standardised(gallery, gallery), _standardised(gallery, query)
         first = numbers[0]

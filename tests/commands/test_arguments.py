@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vidssl import commands
+from vidssl import commands, progress
 from vidssl.commands.arguments import add_file_options, config_file
 
 TOP = Path(__file__).parents[2]
@@ -101,11 +101,15 @@ def test_json_is_one_object_on_stdout(digits, tmp_path, capsys):
     commands.run("retrieval", [str(w) for w in (*lists, *network, "--out", tmp_path / "page", "--page-queries", 0)])
     found = json.loads(capsys.readouterr().out)
     assert found == json.loads((tmp_path / "page/results.json").read_text())
+    commands.run("prepare", ["folder", str(digits), "--out", str(tmp_path / "lists"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["out"] == str(tmp_path / "lists") and found["report"][0].startswith("112 videos found")
     commands.run("doctor", ["--json"])
     assert json.loads(capsys.readouterr().out)["decoding with pyav"]["works"]
 
 
-def test_quiet_hides_progress_and_information(digits, tmp_path, capsys):
+def test_quiet_hides_progress_and_information(digits, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_INTERVAL", 0.0)  # lines of progress at once
     log = logging.getLogger("vidssl")
     level = log.level
     words = [str(digits / "motion/test.csv"), "--out", str(tmp_path / "a"), "--workers", "1"]

@@ -170,9 +170,14 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
             if not values or len({*values}) < len(values):
                 parser.error(f"--{name} needs different values, got {' '.join(map(str, values)) or 'none'}")
             setattr(parsed, name, values)
-    if getattr(parsed, "quiet", False):
-        logging.getLogger("vidssl").setLevel(logging.WARNING)  # hides progress bars too
+    apply_quiet(parsed)
     return parsed
+
+
+def apply_quiet(parsed: argparse.Namespace) -> None:
+    """Apply `--quiet`, which hides progress bars too."""
+    if getattr(parsed, "quiet", False):
+        logging.getLogger("vidssl").setLevel(logging.WARNING)
 
 
 def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> None:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from vidssl.commands import guarded, prepare_parsers
+from vidssl.commands.arguments import apply_quiet, print_results
 
 
 def run_script(dataset: str) -> None:
@@ -16,7 +17,8 @@ def run_script(dataset: str) -> None:
 
 def run(parsed: argparse.Namespace) -> None:
     """Write the lists of a data set and print the report."""
-    options = vars(parsed)
+    apply_quiet(parsed)
+    options = {name: value for name, value in vars(parsed).items() if name not in ("quiet", "json")}
     dataset, out = options.pop("dataset"), options.pop("out")
     if dataset == "moving-digits":
         from vidssl.config import bind
@@ -24,10 +26,11 @@ def run(parsed: argparse.Namespace) -> None:
 
         settings = bind(MovingDigits, options, "moving-digits")
         action = "rendered" if ensure(out, settings) else "found"
-        print(f"{action} {settings.train} training and {settings.test} test videos in {out}")
-        print(*sorted(out.glob("*/*.csv")), sep="\n")
+        lists = sorted(map(str, out.glob("*/*.csv")))
+        report = [f"{action} {settings.train} training and {settings.test} test videos in {out}", *lists]
     else:
         import vidssl.prepare
 
-        print(getattr(vidssl.prepare, f"prepare_{dataset.replace('-', '_')}")(out=out, **options))
-        print(f"lists written to {out}")
+        text = getattr(vidssl.prepare, f"prepare_{dataset.replace('-', '_')}")(out=out, **options)
+        report = [*text.splitlines(), f"lists written to {out}"]
+    print_results(parsed, {"out": out, "report": report}, *report)

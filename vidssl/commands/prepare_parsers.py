@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vidssl.commands.arguments import above_zero, at_least
+from vidssl.commands.arguments import above_zero, add_output_options, at_least
 
 
 def prepare(parser: ArgumentParser) -> Mapping[str, ArgumentParser]:
@@ -23,6 +23,7 @@ def _add(commands: Any, dataset: str, summary: str, root: str | None = None) -> 
     if root is not None:
         parser.add_argument("root", type=Path, help=root)
     parser.add_argument("--out", type=Path, required=True, help="folder for what is written")
+    add_output_options(parser)
     return parser
 
 

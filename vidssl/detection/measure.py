@@ -30,11 +30,11 @@ def measure_detector(
 
     def detect() -> list[Detections]:
         found = []
-        for batch in progress(
-            batches(dataset, keys, device), title="detect", unit="batch", total=len(keys), leave=False
-        ):
-            check()
-            found += _in_files(batch, detector.detect(batch), boxes)
+        with progress(title="detect", unit="image", total=len(mine), leave=False) as bar:
+            for batch in batches(dataset, keys, device):
+                check()
+                found += _in_files(batch, detector.detect(batch), boxes)
+                bar.update(len(batch.index))
         return found
 
     was = detector.training

@@ -16,6 +16,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes
 from vidssl.evaluation.search import check_finite
+from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.types import Features
 
@@ -120,7 +121,7 @@ def train_heads(maps: Tensor, label: Tensor, rates: list[float], classes: int, c
     steps = config.epochs * -(-len(maps) // config.batch_size)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _fraction(step, steps))
     with torch.enable_grad():
-        for epoch in range(config.epochs):
+        for epoch in progress(range(config.epochs), title="attentive probe", unit="epoch", leave=False):
             order = torch.from_numpy(generator(config.seed, epoch, 0).permutation(len(maps)))
             for rows in torch.split(order, config.batch_size):
                 losses = [functional.cross_entropy(head(maps[rows]), label[rows]) for head in heads]

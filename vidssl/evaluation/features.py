@@ -1,6 +1,7 @@
 """Features of a list of videos: backbone outputs, averaged over the clips and crops of each video."""
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Literal
@@ -143,17 +144,22 @@ def encode_videos(
         training = encoder.training
         encoder.eval()
         try:
-            with closing(on_device(loader, device)) as batches:
-                quiet = not distributed.is_main()
-                for batch in progress(
-                    batches, total=len(loader), title=title, unit="batch", disable=quiet, leave=False
-                ):
+            count, quiet = len(range(mine[0], len(dataset), mine[1])), not distributed.is_main()
+            clips, start = 0, time.perf_counter()
+            with (
+                closing(on_device(loader, device)) as batches,
+                progress(title=title, unit="video", total=count, disable=quiet, leave=False) as bar,
+            ):
+                for batch in batches:
                     check()
                     missing += batch.replaced
                     if len(batch.index):
                         features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
                         with autocast:
                             rows.append([column.cpu() for column in (batch.index, *encode(batch, features))])
+                    bar.update(len(batch.index) + len(batch.replaced))
+                    clips += len(batch.index) * len(batch.views)
+                    bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
         finally:
             encoder.train(training)
         return _joined(rows), missing

@@ -15,6 +15,7 @@ from vidssl.errors import DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
 from vidssl.evaluation.search import check_finite
+from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.types import Features
 
@@ -102,7 +103,8 @@ class MultilabelSVM(EvaluationProtocol):
         self.check(gallery.targets)
         x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
         found, costs = [], []
-        for of, tested in zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True):
+        classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
+        for of, tested in progress(classes, title=self.name, unit="label", leave=False):
             known = of >= 0
             cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, self.fit)
             found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, self.fit))
@@ -166,7 +168,8 @@ class MultilabelLowShot(EvaluationProtocol):
         smallest = int((targets == 1).sum(axis=1).min())
         numbers: dict[str, float] = {}
         for k in (k for k in self.config.shots if k <= smallest):
-            found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in range(self.config.draws)]
+            draws = progress(range(self.config.draws), title=f"{k} images a class", unit="draw", leave=False)
+            found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
             numbers |= {f"multilabel_lowshot@{k}": mean(found), f"multilabel_lowshot@{k}_spread": stdev(found)}
         skipped = [k for k in self.config.shots if k > smallest]
         return Measured(

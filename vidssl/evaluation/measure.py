@@ -14,6 +14,7 @@ from vidssl.evaluation.features import Classifier, TestClips, extract
 from vidssl.evaluation.list_checks import check_measurable, own_rows
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
+from vidssl.progress import progress
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def measure(
         own = own_rows(galleries or queries, queries)
         return {
             name: protocol(q if g is None else g, probabilities if protocol.probabilities else q, own)
-            for name, protocol in protocols.items()
+            for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False)
         }
 
     return Measurement(distributed.on_main(compute), galleries, queries, g.missing if g else (), q.missing)

@@ -16,6 +16,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation import metrics
 from vidssl.evaluation.search import check_finite, nearest
+from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.registry import Registry
 from vidssl.types import Features
@@ -191,7 +192,7 @@ class LowShot(EvaluationProtocol):
         costs: dict[str, list[float]] = {}
         for k in (k for k in self.config.shots if k <= smallest):
             found = []
-            for draw in range(self.config.draws):
+            for draw in progress(range(self.config.draws), title=f"{k} videos a class", unit="draw", leave=False):
                 drawn = [generator(self.config.seed, draw, n).permutation(rows)[:k] for n, rows in own.items()]
                 rows = np.concatenate(drawn)
                 cost, _ = _choose_cost(x[rows], label[rows], self.config, min(k, self.config.folds))
@@ -243,7 +244,8 @@ def _choose_cost(
         threads = 1  # the dual solver of liblinear uses one random generator per process
     with ThreadPoolExecutor(threads) as pool:
         jobs = {cost: [pool.submit(count_right, cost, *part) for part in parts] for cost in costs}
-        scores = {cost: sum(job.result() for job in jobs[cost]) / len(label) for cost in costs}
+        bar = progress(costs, title="svm", unit="cost", leave=False)
+        scores = {cost: sum(job.result() for job in jobs[cost]) / len(label) for cost in bar}
     return max(costs, key=lambda cost: scores[cost]), scores
 
 

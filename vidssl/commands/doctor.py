@@ -11,6 +11,7 @@ import torch
 from vidssl.commands.arguments import print_results
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
+from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.backends import backend_version
@@ -43,6 +44,14 @@ def _gpu() -> str:
     return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}"
 
 
+def _conv3d() -> str:
+    if not torch.cuda.is_available():
+        raise ConfigError("no CUDA device")
+    if faults := [fault for half in (True, False) if (fault := conv3d_fault(half))]:
+        raise ConfigError("; ".join(faults))
+    return f"torch {torch.__version__}, cuDNN {cudnn_version()}"
+
+
 def _bfloat16() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     if bfloat16_is_emulated(torch.device("cpu")):
@@ -62,6 +71,7 @@ def _detection() -> str:
 
 _VERSIONS = {
     "training on a GPU": _gpu,
+    "3D convolutions on a GPU": _conv3d,
     "bfloat16 on the CPU": _bfloat16,
     "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {backend_version('decord')}",

@@ -16,6 +16,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import AnyRun, Run, bfloat16_is_emulated, choose_device
+from vidssl.engine.conv3d_faults import conv3d_fault
 from vidssl.engine.detection_schema import AnyDetectionRun
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
@@ -154,6 +155,7 @@ class Training(Generic[RunType]):
             _log.warning(
                 "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
             )
+        warn_of_conv3d(self.device, run.precision == "bfloat16")
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6
         _log.info(
@@ -162,6 +164,12 @@ class Training(Generic[RunType]):
             f"{self.samples} x {self.views} views; {where}, {run.precision}, batch norm {self.norm}; output "
             f"{run.output}"
         )
+
+
+def warn_of_conv3d(device: torch.device, half: bool) -> None:
+    """Warn if 3D convolutions are slow or wrong with this torch and cuDNN."""
+    if device.type == "cuda" and (fault := conv3d_fault(half)):
+        _log.warning("%s", fault)
 
 
 def _initial_backbone(run: AnyRun) -> Backbone:

@@ -180,6 +180,11 @@ def test_fault_23_a_loss_that_is_not_finite_stops_before_the_step(bad, toy_run, 
     assert last.resolve().name == "step-00000004.pt" and last.read_bytes() == before
 
 
+def test_a_label_beyond_the_classes_is_found_before_training(toy_run):
+    with pytest.raises(ConfigError, match=r"^method.classes is 3, and .*train.csv has label 7: raise it$"):
+        train(toy_run("view_learning", "a", "method.classes=3"))
+
+
 def test_a_learning_rate_that_is_too_high_ends_in_a_training_error(toy_run):
     with pytest.raises(TrainingError, match="lower the learning rate"):
         train(toy_run("supervised", "a", "optimizer={name: sgd, lr: 1e30}"))

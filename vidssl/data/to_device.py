@@ -1,6 +1,7 @@
 """The way of batches to the device: copies that overlap with computation, and normalisation."""
 
-from collections.abc import Generator, Sequence
+import functools
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -55,11 +56,32 @@ def to_device(
     return replace(moved, views=views, mask=None if moved.mask is None else moved.mask.long())
 
 
+def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+    """Start copying tensors to the CPU; the function that is returned waits for this, and returns them."""
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    if not any(tensor.is_cuda for tensor in tensors):
+        return lambda: copies
+    copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    copied.record()
+
+    def wait() -> list[Tensor]:
+        copied.synchronize()
+        return [copy.clone() for copy in copies]  # not pinned: results of a long list would lock its memory
+
+    return wait
+
+
 def normalised(view: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Convert a uint8 view (B, T, C, S, S) to normalised float (B, C, T, S, S), `channels_last_3d` in memory.
 
     `mean` and `std` are those of values in [0, 1]: one for each channel, or one for all.
     """
-    shift = torch.tensor(mean, device=view.device).view(1, -1, 1, 1, 1)
-    scale = torch.tensor(std, device=view.device).view(1, -1, 1, 1, 1)
+    shift, scale = _constant(tuple(mean), view.device), _constant(tuple(std), view.device)
     return (view.permute(0, 2, 1, 3, 4).float() / 255 - shift) / scale
+
+
+@functools.cache
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Make a tensor (1, C, 1, 1, 1), once: a copy of plain numbers to a GPU waits for it."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device).view(1, -1, 1, 1, 1)

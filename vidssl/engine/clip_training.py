@@ -101,6 +101,9 @@ def training_list(run: Run) -> VideoList:
             f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
+    classes = getattr(run.method, "classes", None)
+    if not kind.classifies and classes is not None and videos.labels.max() >= classes:
+        raise ConfigError(f"method.classes is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
     if kind.classifies:
         found = len(videos.classes) or int(videos.labels.max()) + 1
         if found > run.method.classes or (videos.classes and found != run.method.classes):

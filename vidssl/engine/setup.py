@@ -18,6 +18,7 @@ from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.config_schema import AnyRun, Run, bfloat16_is_emulated, choose_device
 from vidssl.engine.conv3d_faults import conv3d_fault
 from vidssl.engine.detection_schema import AnyDetectionRun
+from vidssl.engine.finite_check import FiniteCheck
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
@@ -74,6 +75,8 @@ class Training(Generic[RunType]):
         seed_process(run)
         self.state = resume(run, videos, self.method, self.optimizer)
         self._saved = (self.state.step, self.state.evaluated)
+        late, names = device.type == "cuda", videos.names
+        self.check = FiniteCheck(late, self.method, self.optimizer, self.state, output, names)
         if isinstance(run, Run) and run.compile:
             compile_backbones(self.method)
         # The method, or DistributedDataParallel around it.
@@ -139,6 +142,7 @@ class Training(Generic[RunType]):
         progress = (self.state.step, self.state.evaluated)
         if progress == self._saved:
             return
+        self.check.settle()
         try:
             save(self.run, self.videos, self.method, self.optimizer, self.state)
         except (CheckpointError, PeerError) as error:

@@ -1,14 +1,12 @@
 """The training loop. What it works with is made in setup.py."""
 
 import logging
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import write_json
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.clip_training import ClipTraining
@@ -17,7 +15,7 @@ from vidssl.engine.detection_schema import AnyDetectionRun
 from vidssl.engine.optim import set_lr
 from vidssl.engine.parallel import average_gradients, check_equal, gradient_norm
 from vidssl.engine.setup import Training
-from vidssl.errors import DataError, Interrupted, TrainingError, VidsslError
+from vidssl.errors import Interrupted, VidsslError
 from vidssl.models.batch_norms import average_statistics
 
 _log = logging.getLogger(__name__)
@@ -55,10 +53,10 @@ def train(run: AnyRun, until: int | None = None) -> Path:
                 half = run.precision == "bfloat16"
                 totals, index = accumulate(method, t.parallel, batches, t.micro_batches, half)
                 average_gradients(t.parallel)
-                means = dict(zip(totals, distributed.mean(torch.stack([*totals.values()])), strict=True))
-                # All processes see the same sum, so that all of them stop, with their state as before the step.
-                if not bool(torch.isfinite(means["loss"] + gradient_norm(method))):
-                    raise _not_finite(t, totals["loss"], index)
+                scalars = totals if method.watched else {"loss": totals["loss"]}
+                means = dict(zip(scalars, distributed.mean(torch.stack([*scalars.values()])), strict=True))
+                # All processes see the same sum, so that all of them stop.
+                t.check.begin(torch.isfinite(means["loss"] + gradient_norm(method)), totals["loss"], index)
 
                 # Step.
                 optimizer.step()
@@ -69,6 +67,8 @@ def train(run: AnyRun, until: int | None = None) -> Path:
                     average_statistics(method)
 
                 # Log, evaluate, save.
+                if method.watched:
+                    t.check.settle()
                 if distributed.is_main():
                     t.log.advance()
                     if method.watched:
@@ -111,6 +111,7 @@ def _evaluate_if_due(t: AnyTraining) -> None:
     step = t.state.step
     if t.state.evaluated == step or not t.evaluation_is_due():
         return
+    t.check.settle()
     try:
         numbers = t.measure()
     except VidsslError:
@@ -125,22 +126,3 @@ def _save_if_due(t: AnyTraining) -> None:
     last = t.state.step >= t.stop
     if last or t.state.step % t.run.checkpoint.every == 0:
         t.save(required=last)
-
-
-def _not_finite(t: AnyTraining, loss: Tensor, index: Tensor) -> TrainingError:
-    """Make the error for a NaN or infinite loss or gradient; write the videos of the step to a file."""
-    step = t.state.step + 1
-    per_process = distributed.gather_objects((loss.item(), index.tolist()))
-    path = Path(t.run.output) / f"not-finite-step-{step:08d}.json"
-    if distributed.is_main():
-        content = [
-            {"process": rank, "loss": str(value), "records": {n: t.videos.names[n] for n in records}}
-            for rank, (value, records) in enumerate(per_process)
-        ]
-        with suppress(DataError):  # a full disk must not hide the error below
-            write_json(path, content)
-    values = ", ".join(f"{value:g}" for value, _ in per_process)
-    return TrainingError(
-        f"the loss of step {step} is {values}, or its gradients are not finite; its videos are listed in {path}; lower "
-        "the learning rate or use precision: float32; the last checkpoint is untouched"
-    )

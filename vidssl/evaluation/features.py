@@ -13,7 +13,7 @@ from vidssl import distributed
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import eval_loader
 from vidssl.data.samplers import ClipSettings, Uniform
-from vidssl.data.to_device import normalised, on_device
+from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
@@ -150,16 +150,20 @@ def encode_videos(
                 closing(on_device(loader, device)) as batches,
                 progress(title=title, unit="video", total=count, disable=quiet, leave=False) as bar,
             ):
+                waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
                 for batch in batches:
                     check()
                     missing += batch.replaced
                     if len(batch.index):
                         features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
                         with autocast:
-                            rows.append([column.cpu() for column in (batch.index, *encode(batch, features))])
+                            waits.append(fetch_later([batch.index, *encode(batch, features)]))
+                        rows += [wait() for wait in waits[:-1]]
+                        del waits[:-1]
                     bar.update(len(batch.index) + len(batch.replaced))
                     clips += len(batch.index) * len(batch.views)
                     bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
+                rows += [wait() for wait in waits]
         finally:
             encoder.train(training)
         return _joined(rows), missing

@@ -7,7 +7,7 @@ from typing import Any
 from tqdm import tqdm
 
 _INTERVAL = 15.0  # seconds between the lines in a file
-_LINE = "{desc}: {n_fmt} of {total_fmt}{unit}s, {elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
+_LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
 
 
 class _Lines:
@@ -34,4 +34,4 @@ def progress(iterable: Any = None, *, title: str, unit: str, **settings: Any) ->
     else:
         settings |= {"file": _Lines(), "ascii": True, "bar_format": _LINE, "leave": False}
         settings |= dict.fromkeys(("delay", "mininterval", "maxinterval"), _INTERVAL)
-    return tqdm(iterable, desc=title, unit=f" {unit}", **settings)  # tqdm writes "3.1" and the unit without a space
+    return tqdm(iterable, desc=title, unit=unit, **settings)

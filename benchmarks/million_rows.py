@@ -1,8 +1,9 @@
 """Run InterCLR on NPID on a list of a million rows: `python benchmarks/million_rows.py [--rows N] [--json FILE]`.
 
-The rows are spans of a few hard links to one small video, so that a step costs the same for every list. Printed for a tenth of
-the rows and for all: seconds from the start of the command to the first step, of one step, of saving and of resuming,
-and the memory of the main process (resident) and of one of two workers (private). The bank has 128 dimensions.
+The rows are spans of a few hard links to one small video, so that a step costs the same for every list. Printed for a
+tenth of the rows and for all: seconds from the start of the command to the first step, of one step, and of saving, for
+a fresh run and a resumed one; and the memory of the main process (resident) and of one of two workers (private). The
+bank has 128 dimensions.
 """
 
 import argparse

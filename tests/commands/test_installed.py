@@ -1,4 +1,4 @@
-"""The README's five steps with the package as pip installs it, in a folder outside of the checkout."""
+"""The commands of the README and of docs/start.md with the package as pip installs it, in a folder outside of the checkout."""
 
 import os
 import re
@@ -57,28 +57,55 @@ def bin_folder(tmp_path_factory):
     return folder / "env/bin"
 
 
-@pytest.mark.long
-def test_the_steps_of_the_readme(bin_folder, digits, tmp_path):
-    code = "import vidssl; print(vidssl.__file__, vidssl.load_backbone('vidssl-small').dim)"
-    assert str(bin_folder.parent) in run(bin_folder / "python", "-c", code, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def folder(digits, tmp_path_factory):
+    """A folder of 24 videos in folders of their classes."""
+    folder = tmp_path_factory.mktemp("videos")
     for line in (digits / "motion/train.csv").read_text().splitlines()[1:25]:
         path, label = line.split(",")[:2]
-        target = tmp_path / "videos" / f"class{label}" / f"person{Path(path).stem}.mp4"
+        target = folder / f"class{label}" / f"person{Path(path).stem}.mp4"
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(digits / path, target)
-    text = (TOP / "README.md").read_text(encoding="utf-8")
-    steps = text.split("## Five steps", 1)[1].split("```sh\n", 1)[1].split("```", 1)[0]
-    steps = re.sub(r"\\\n", " ", steps).replace("/data/actions", str(tmp_path / "videos"))
-    commands = [shlex.split(line) for line in steps.splitlines() if line.startswith("vidssl ")]
-    assert [words[1] for words in commands] == ["prepare", "train", "test", "retrieval", "extract"]
-    for _, name, *words in commands:
-        if name == "train":
-            words += ["steps=2", "batch_size=4", "data.workers=0"]
-        if name in ("test", "retrieval", "extract"):
-            words += ["--clips", "1", "--crops", "1", "--workers", "0"]
-        if name == "test":  # too few videos for cross-validation
-            words[words.index("svm")] = "uniformity"
-        run(bin_folder / "vidssl", name, *words, cwd=tmp_path)
-    assert (tmp_path / "output/mine/test/results.json").exists()
-    assert (tmp_path / "output/mine/retrieval/index.html").exists()
-    assert (tmp_path / "output/mine/features/features.npy").exists()
+    return folder
+
+
+def commands_of(page, heading, folder):
+    """The commands of the first block of code below a heading, with the folder of videos."""
+    text = (TOP / page).read_text(encoding="utf-8").split(heading, 1)[1]
+    block = re.sub(r"\\\n", " ", text.split("```sh\n", 1)[1].split("```", 1)[0])
+    block = re.sub("/data/(videos|actions)", str(folder), block)
+    return [shlex.split(line, comments=True)[1:] for line in block.splitlines() if line.startswith("vidssl ")]
+
+
+def smaller(name, words):
+    """Shorten a command."""
+    if name == "train":
+        return [*words, "steps=2", "batch_size=4", "data.workers=0"]
+    if name in ("test", "retrieval", "extract", "map"):
+        words = [*words, "--clips", "1", "--crops", "1", "--workers", "0"]
+    if name == "test":  # too few videos for cross-validation
+        words[words.index("svm")] = "uniformity"
+    return words
+
+
+@pytest.mark.long
+def test_the_commands_of_the_readme(bin_folder, folder, tmp_path):
+    pytest.importorskip("onnxruntime")
+    code = "import vidssl; print(vidssl.__file__, vidssl.load_backbone('vidssl-small').dim)"
+    assert str(bin_folder.parent) in run(bin_folder / "python", "-c", code, cwd=tmp_path)
+    commands = [*commands_of("README.md", "## Try it", folder), *commands_of("README.md", "## Your own videos", folder)]
+    assert [words[0] for words in commands] == ["retrieval", "train", "retrieval", "map", "export"]
+    for name, *words in commands:
+        run(bin_folder / "vidssl", name, *smaller(name, words), cwd=tmp_path)
+    for made in ("search/index.html", "mine/search/index.html", "mine/map/index.html", "mine/backbone.onnx"):
+        assert (tmp_path / "output" / made).exists()
+
+
+@pytest.mark.long
+def test_the_commands_for_own_videos_with_labels(bin_folder, folder, tmp_path):
+    commands = commands_of("docs/start.md", "## Your own videos", folder)
+    assert [words[0] for words in commands] == ["prepare", "train", "test", "retrieval", "extract"]
+    for name, *words in commands:
+        run(bin_folder / "vidssl", name, *smaller(name, words), cwd=tmp_path)
+    for made in ("test/results.json", "retrieval/index.html", "features/features.npy"):
+        assert (tmp_path / "output/mine" / made).exists()

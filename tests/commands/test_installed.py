@@ -1,4 +1,4 @@
-"""The commands of the README and of docs/start.md with the package as pip installs it, in a folder outside of the checkout."""
+"""The commands of the README and of docs/start.md with the package as pip installs it, outside of the checkout."""
 
 import os
 import re

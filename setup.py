@@ -23,7 +23,7 @@ setup(
     package_data={
         "vidssl": ["py.typed", "weights/*"],
         "vidssl.configs": ["*/*.yaml", "*/*/*.yaml"],
-        "vidssl.viz": ["templates/*.html"],
+        "vidssl.viz": ["templates/*"],
     },
     entry_points={"console_scripts": ["vidssl = vidssl.commands:main"]},
     install_requires=[
@@ -51,6 +51,7 @@ setup(
         "torchcodec": ["torchcodec"],
         "detection": ["pycocotools"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
+        "map": ["umap-learn"],
         "slurm": ["submitit"],
         "dev": [
             "pytest",
@@ -63,6 +64,8 @@ setup(
             "torchcodec",
             "submitit",
             "pycocotools",
+            "umap-learn",
+            "playwright",
             "scikit-image",
             "h5py",
         ],

@@ -79,6 +79,21 @@ def extract(parser: ArgumentParser) -> None:
     option("--merge", action="store_true", help="write --out from its parts")
 
 
+def map(parser: ArgumentParser) -> None:
+    """Draw a zoomable map of features as a page, with playing videos, colours by columns, search and selection."""
+    option = parser.add_argument
+    add_input(parser, optional=True)
+    add_network_options(parser, required=False)
+    option("--features", type=Path, help="folder of vidssl extract; without it, INPUT and --checkpoint")
+    option("--out", type=Path, required=True, help="folder for index.html, results.json and videos.csv")
+    text = "default auto: umap if umap-learn is installed (vidssl[map]), else pca; the output names it"
+    option("--layout", choices=("auto", "umap", "pca"), default="auto", help=text)
+    option("--columns", type=Path, metavar="CSV", help="values to colour by, joined by the column path")
+    text = "videos that play, evenly spaced over the list (default 1000); each adds about 10 kB"
+    option("--thumbnails", type=at_least(0), default=1000, metavar="N", help=text)
+    option("--seed", type=at_least(0), default=0, help="seed of UMAP (default 0)")
+
+
 def export(parser: ArgumentParser) -> None:
     """Write the backbone of a checkpoint for another project."""
     option = parser.add_argument
@@ -182,7 +197,7 @@ def schema(parser: ArgumentParser) -> None:
 COMMANDS = {
     add_options.__name__: add_options
     for add_options in (
-        *(prepare, train, test, retrieval, extract, export, track, analyze),
+        *(prepare, train, test, retrieval, extract, map, export, track, analyze),
         *(check, shrink, compare, launch, doctor, schema),
     )
 }

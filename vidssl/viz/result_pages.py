@@ -70,16 +70,18 @@ class Section:
     reason: str | None = None  # why it was left out
 
 
-def preview(frames: Frames) -> Preview:
-    """Make the preview of one video from its frames (T, 3, H, W)."""
-    total, _, height, width = frames.shape
-    scale = min(1.0, HEIGHT / height, WIDTH / width)
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    kept = frames[np.linspace(0, total - 1, min(_FRAMES, total)).round().astype(int)].transpose(0, 2, 3, 1)
+def preview(
+    frames: Frames, width: int = WIDTH, height: int = HEIGHT, count: int = _FRAMES, quality: int = 75
+) -> Preview:
+    """Make the preview of one video from its frames (T, 3, H, W): `count` of them, shrunk to fit width and height."""
+    total, _, own_height, own_width = frames.shape
+    scale = min(1.0, height / own_height, width / own_width)
+    size = max(1, round(own_width * scale)), max(1, round(own_height * scale))
+    kept = frames[np.linspace(0, total - 1, min(count, total)).round().astype(int)].transpose(0, 2, 3, 1)
     small = [cv2.resize(np.ascontiguousarray(frame), size, interpolation=cv2.INTER_AREA) for frame in kept]
     strip = cv2.cvtColor(np.concatenate(small, axis=1), cv2.COLOR_RGB2BGR)
     # Full colour resolution: subsampled chroma would mix colours of neighbouring frames at the seams.
-    how = [cv2.IMWRITE_JPEG_QUALITY, 75, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
+    how = [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444]
     return Preview(cv2.imencode(".jpg", strip, how)[1].tobytes(), len(small), *size)
 
 

@@ -1,0 +1,182 @@
+"""The command `map`: a page with a zoomable map of features in two dimensions, with the videos."""
+
+import argparse
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from vidssl import distributed
+from vidssl.analysis.layout import UMAP_NEEDS, check_layout, has_umap, kept_neighbours, layout
+from vidssl.atomic import check_folder, write_json
+from vidssl.commands.arguments import print_results
+from vidssl.commands.extract import extract_features
+from vidssl.commands.load import LoadOptions, network_options
+from vidssl.commands.map_columns import read_columns
+from vidssl.commands.results import Results, format_count
+from vidssl.commands.retrieval_page import middle_frames
+from vidssl.data.video_list import VideoList
+from vidssl.data.write_lists import check_beside, write_lists
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
+from vidssl.progress import progress
+from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
+from vidssl.viz.result_pages import Preview, preview
+
+_log = logging.getLogger(__name__)
+_NAMES = {"umap": "UMAP", "pca": "PCA"}
+
+
+def run(parsed: argparse.Namespace) -> None:
+    """Draw the map, and print where it is."""
+    folder = _features(parsed)
+    if not distributed.is_main():
+        return
+    names = ("out", "layout", "columns", "thumbnails", "seed")
+    results = draw_map(folder, root=parsed.root, **{name: getattr(parsed, name) for name in names})
+    print_results(parsed, results, *summary(results), parsed.out / "index.html")
+
+
+def _features(parsed: argparse.Namespace) -> Path:
+    """Return the folder of features that was given, or extract one of INPUT into `--out`."""
+    if parsed.features is None:
+        if parsed.input is None or parsed.checkpoint is None:
+            raise ConfigError("--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint")
+        check_folder(parsed.out)
+        folder: Path = parsed.out / "features"
+        extract_features(network_options(parsed), parsed.input, folder)
+        return folder
+    plain = LoadOptions(parsed.checkpoint, overrides=parsed.overrides, root=parsed.root)
+    if parsed.input or parsed.checkpoint or parsed.overrides or network_options(parsed) != plain:
+        raise ConfigError("--features has features already: leave out INPUT, --checkpoint and the options of networks")
+    return Path(parsed.features)
+
+
+def draw_map(
+    features: Path,
+    out: Path,
+    *,
+    layout: str = "auto",
+    columns: Path | None = None,
+    thumbnails: int = 1000,
+    seed: int = 0,
+    root: Path | None = None,
+) -> Results:
+    """Write a page with a map of the features in a folder of `vidssl extract`: `index.html` and `results.json`.
+
+    `layout` is `umap`, `pca`, or `auto`: UMAP if umap-learn is installed and there are enough videos, else PCA. Points
+    can be coloured by class and by the columns of a CSV file (`read_columns`). `thumbnails` videos, evenly spaced over
+    the list, play. `root` replaces the stored folder of the videos. Beside the page are `videos.csv`, the list of all
+    points, with `root.txt` and `classes.txt`: the lists that the page writes belong there.
+    """
+    check_folder(out)
+    try:
+        folder = read_folder(features, "give a folder that vidssl extract has written")
+    except OSError as error:
+        raise DataError(f"cannot read {features}: {error.strerror}; vidssl extract writes such folders") from None
+    count = len(folder.features.x)
+    if not count:
+        raise DataError(f"{features} has no features: none of the videos could be read")
+    name, reason = _choose(layout, count)
+    check_layout(name, count)
+    videos = folder.videos(range(count), root)
+    check_beside(out, videos.root, videos.classes)
+    records = [videos.records.row(n) for n in range(count)]
+    added, matched = ([], 0) if columns is None else read_columns(columns, records)
+    _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
+    x = folder.features.x.numpy()
+    places = _places(x, name, seed)
+    previews, missing = _previews(videos, folder, thumbnails)
+    results: Results = {
+        "num_videos": count,
+        "dim": x.shape[1],
+        "layout": name,
+        "layout_reason": reason,
+        "seed": seed,
+        "neighbours_kept": kept_neighbours(x, places),
+        "thumbnails": len(previews),
+        "not_decoded": [{"path": path, "reason": text} for path, text in missing.items()],
+        "columns": [each.name for each in added],
+        "columns_matched": matched,
+        "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
+        "features": str(features),
+        "request": folder.request,
+    }
+    labels = [videos.class_name(record.label) if record.label >= 0 else "" for record in records]
+    by_class = [classes_column("class", labels, videos.classes)] if any(labels) else []
+    write_lists(out, videos.root, {"videos": records}, videos.classes)
+    write_map_page(
+        out / "index.html",
+        title=f"Map of {features.name}",
+        places=places,
+        records=records,
+        columns=[*by_class, *added],
+        previews=previews,
+        details=_details(results),
+    )
+    write_json(out / "results.json", results)
+    return results
+
+
+_places = layout  # `draw_map` has an option of this name
+
+
+def _choose(wanted: str, count: int) -> tuple[str, str]:
+    """Choose the layout: its name, and why `auto` is this one."""
+    if wanted != "auto":
+        return wanted, ""
+    if not has_umap():
+        return "pca", "as umap-learn is not installed: pip install 'vidssl[map]'"
+    if count < UMAP_NEEDS:
+        return "pca", f"as UMAP needs {UMAP_NEEDS} videos or more"
+    return "umap", ""
+
+
+def _previews(videos: VideoList, folder: FeatureFolder, most: int) -> tuple[dict[int, Preview], dict[str, str]]:
+    """Make thumbnails of at most `most` videos, evenly spaced; also the paths of those that cannot be decoded, and why."""
+    fps = folder.request.get("protocol", {}).get("fps")
+    count = len(videos.records)
+    rows = np.unique(np.arange(min(most, count)) * count // max(1, min(most, count))).tolist()
+    width, height, frames, quality = THUMBNAIL
+    made, missing = {}, {}
+    for row in progress(rows, title="thumbnails", unit="video", leave=False):
+        try:
+            made[row] = preview(middle_frames(videos.records[row], fps), width, height, frames, quality)
+        except DataError as error:
+            missing[videos.names[row]] = str(error)
+    if missing:
+        first = next(iter(missing.values()))
+        _log.warning("%d videos have no thumbnail as they cannot be decoded, the first: %s", len(missing), first)
+    return made, missing
+
+
+def _details(results: Results) -> list[tuple[str, str]]:
+    """Describe the map at the head of its page."""
+    details = {
+        "Videos": format_count(results["num_videos"], results["missing"]),
+        "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
+        "Nearest neighbours kept": _kept(results),
+        "Thumbnails": f"{results['thumbnails']:,}" if results["thumbnails"] < results["num_videos"] else "",
+        "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
+    }
+    return [(name, value) for name, value in details.items() if value]
+
+
+def _kept(results: Mapping[str, float]) -> str:
+    kept = results["neighbours_kept"]
+    return "" if np.isnan(kept) else f"{100 * kept:.0f}% of 10"
+
+
+def summary(results: Results) -> list[str]:
+    """Describe the map in a line or two."""
+    reason = f" ({results['layout_reason']})" if results["layout_reason"] else ""
+    lines = [
+        f"{format_count(results['num_videos'], results['missing'])} videos x {results['dim']} features, "
+        f"layout {_NAMES[results['layout']]}{reason}, {results['thumbnails']} thumbnails"
+    ]
+    if kept := _kept(results):
+        lines.append(f"of the nearest neighbours by features, {kept} are nearest neighbours on the map")
+    if results["columns"]:
+        lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
+    return lines

@@ -156,7 +156,7 @@ def _details(results: Results) -> list[tuple[str, str]]:
     details = {
         "Videos": format_count(results["num_videos"], results["missing"]),
         "Layout": _NAMES[results["layout"]] + (f" (seed {results['seed']})" if results["layout"] == "umap" else ""),
-        "Nearest neighbours kept": _kept(results),
+        "10 nearest neighbours kept on the map": _kept(results),
         "Thumbnails": f"{results['thumbnails']:,}" if results["thumbnails"] < results["num_videos"] else "",
         "Cannot be decoded": f"{len(results['not_decoded'])} videos" if results["not_decoded"] else "",
     }
@@ -165,7 +165,7 @@ def _details(results: Results) -> list[tuple[str, str]]:
 
 def _kept(results: Mapping[str, float]) -> str:
     kept = results["neighbours_kept"]
-    return "" if np.isnan(kept) else f"{100 * kept:.0f}% of 10"
+    return "" if np.isnan(kept) else f"{100 * kept:.0f}%"
 
 
 def summary(results: Results) -> list[str]:
@@ -176,7 +176,7 @@ def summary(results: Results) -> list[str]:
         f"layout {_NAMES[results['layout']]}{reason}, {results['thumbnails']} thumbnails"
     ]
     if kept := _kept(results):
-        lines.append(f"of the nearest neighbours by features, {kept} are nearest neighbours on the map")
+        lines.append(f"{kept} of the 10 nearest neighbours by features are among the 10 nearest on the map")
     if results["columns"]:
         lines.append(f"{results['columns_matched']} of them have values of {', '.join(results['columns'])}")
     return lines

@@ -1,0 +1,551 @@
+"""The pages in a real browser: Chromium, driven by playwright. To add a page, write a function and name it in PAGES."""
+
+import csv
+import io
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.data.video_list import read_list
+from vidssl.types import VideoRecord
+from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
+from vidssl.viz.map_page import classes_column, column, write_map_page
+from vidssl.viz.result_pages import (
+    Hit,
+    QueryRow,
+    Section,
+    preview,
+    write_compare_page,
+    write_report_page,
+    write_retrieval_page,
+)
+
+NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>, #;&\\ é 漢 }.mp4"
+LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
+PNG = cv2.imencode(".png", np.full((400, 1400, 3), 255, np.uint8))[1].tobytes()
+WIDE, NARROW = (1280, 800), (390, 844)
+
+
+def clip(value: int, t: int = 6, h: int = 60, w: int = 80) -> np.ndarray:
+    frames = np.full((t, 3, h, w), value, np.uint8)
+    frames += np.arange(0, 10 * t, 10, dtype=np.uint8)[:, None, None, None]
+    return frames
+
+
+# The pages --------------------------------------------------------------------------------------------------
+
+
+def retrieval_page(path: Path) -> None:
+    """Six queries of two classes; the nearest video of the first and the fourth is of the other class."""
+    previews = {"a": preview(clip(10)), "b": preview(clip(120)), "still": preview(clip(200, t=1))}
+    rows = [
+        QueryRow(key, name, n % 2, (Hit("b", NASTY, (n + (n % 3 == 0)) % 2, 0.9), Hit("a", LONG, 0, 0.5)))
+        for n, (key, name) in enumerate(zip(["a", "b", "still"] * 2, [NASTY, LONG, "x.mp4"] * 2, strict=True))
+    ]
+    results = {"R@1": 0.5, "R@5": 0.75, "R@10": 0.9, "R@20": 1.0, "knn": 0.5, "chance": 0.5, "num_queries": 6}
+    details = [("Checkpoint", LONG), ("Protocol", NASTY)]
+    names = ["<b>Walk</b>", "AVeryLongClassNameWithoutAnySpaceInIt"]
+    write_retrieval_page(
+        path, title=NASTY, results=results, queries=rows, previews=previews, class_names=names, details=details
+    )
+
+
+def compare_page(path: Path) -> None:
+    numbers = {"R@1": 0.25, "R@5": 0.5, "R@10": 0.75, "knn": 0.5, "chance": 0.125, "num_queries": 1000}
+    runs = {"random": {"motion": numbers, LONG: numbers}, NASTY: {"motion": {**numbers, "R@1": 0.5, "R@5": 0.4}}}
+    strip = [(NASTY, preview(clip(10))), (LONG, preview(clip(120))), ("still", preview(clip(200, t=1)))]
+    links = [(NASTY, "a/index.html"), (LONG, "b c/index.html")]
+    write_compare_page(path, title=LONG, summary=NASTY, runs=runs, curves=PNG, links=links, strip=strip)
+
+
+def report_page(path: Path) -> None:
+    text = "\n".join(["percent" + "  column" * 30, NASTY])
+    sections = [
+        Section("one", "Robustness", NASTY, text=text, image=PNG, link=("page", "one/index.html")),
+        Section("two", "Grad-CAM", LONG, text=text, image=PNG, is_chart=False),
+        Section("three", "Background", "masks", reason=NASTY),
+    ]
+    write_report_page(path, title=LONG, details=[("Checkpoint", LONG), ("Videos", NASTY)], sections=sections)
+
+
+def gradcam_page(path: Path) -> None:
+    previews = {"video": preview(clip(10)), "map": preview(clip(120))}
+    cells = tuple(CamCell(name, ("similarity 0.900",), (("map", "map"), ("neighbour", "map")), "a b.mp4") for name in (NASTY, LONG))
+    rows = [CamRow("video", NASTY, "", cells), CamRow("video", LONG, "<b>Walk</b>", cells[:1])]
+    table = [["", *(["mass in box (%)"] * 8)], [NASTY, *(["12.3"] * 8)], [LONG, *(["–"] * 8)]]
+    write_cam_page(path, title=NASTY, table=table, details=[("Videos", LONG)], rows=rows, previews=previews)
+
+
+POINTS = [VideoRecord(name, n % 3 - 1) for n, name in enumerate([NASTY, LONG, *(f"c/{n}.mp4" for n in range(8))])]
+
+
+def map_page(path: Path) -> None:
+    """Ten points on a circle, the first to the right, then upwards: three without a class, four and three with one."""
+    angle = 2 * np.pi * np.arange(10) / 10
+    texts = [("", "<b>Walk</b>", LONG)[record.label + 1] for record in POINTS]
+    columns = [
+        classes_column("class", texts),
+        column("seconds", [*(str(n / 2) for n in range(9)), ""]),
+        column(NASTY, ["<i>"] * 10),
+    ]
+    previews = {n: preview(clip(20 * n, t=1 if n == 1 else 6)) for n in range(9)}
+    places = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    write_map_page(
+        path, title=NASTY, places=places, records=POINTS, columns=columns, previews=previews, details=[("Layout", LONG)]
+    )
+
+
+PAGES = {
+    "retrieval": retrieval_page,
+    "compare": compare_page,
+    "report": report_page,
+    "gradcam": gradcam_page,
+    "map": map_page,
+}
+
+
+# The browser ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[object]:
+    """Chromium, one for all tests."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no browser tests without playwright")
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.skip("no browser: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Write a page once: `files("map")` gives its file."""
+    folder = tmp_path_factory.mktemp("pages")
+
+    def file(name: str) -> Path:
+        path = folder / name / "index.html"
+        if not path.exists():
+            PAGES[name](path)
+        return path
+
+    return file
+
+
+@pytest.fixture
+def open_page(browser, files) -> Iterator[Callable]:
+    """Open a page: `open_page("map", NARROW, color_scheme="dark")`. At the end: no error, no request beyond the page."""
+    contexts, problems = [], []
+
+    def opened(name: str, size: tuple[int, int] = WIDE, **settings: object):
+        address = files(name).as_uri()
+        context = browser.new_context(viewport={"width": size[0], "height": size[1]}, **settings)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(5000)
+        page.on("console", lambda message: problems.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+
+        def requested(request) -> None:
+            if request.url.partition("#")[0] != address and not request.url.startswith(("data:", "blob:")):
+                problems.append(f"request: {request.url[:200]}")
+
+        page.on("request", requested)
+        page.goto(address)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+# What holds for all pages -----------------------------------------------------------------------------------
+
+SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+EVERY = pytest.mark.parametrize("name", PAGES)
+# The lowest contrast of a text to the colour behind it, by the formula of WCAG 2; texts over images are left out.
+CONTRAST = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, n) => sum + v * [.2126, .7152, .0722][n], 0);
+  let worst = [99, ""];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode, parent = text.parentElement;
+    if (!text.data.trim() || parent.closest("script, noscript, style, select, button:disabled") || !parent.checkVisibility()) continue;
+    let behind = parent, ground;
+    for (; behind; behind = behind.parentElement) {
+      ground = rgb(getComputedStyle(behind).backgroundColor);
+      if (ground.length === 3 || ground[3] === 1) break;
+    }
+    const a = light(rgb(getComputedStyle(parent).color)), b = light(ground ?? [255, 255, 255]);
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < worst[0]) worst = [ratio, text.data.trim().slice(0, 60)];
+  }
+  return worst;
+}"""
+
+
+@EVERY
+@SIZES
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_opens_without_an_error_or_a_request_and_its_texts_can_be_read(open_page, name, size, scheme):
+    page = open_page(name, size, color_scheme=scheme)
+    assert page.evaluate("window.broken") is None
+    assert page.locator("h1").inner_text().startswith(("a", "folder"))
+    red, *_ = map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor")))
+    assert (red < 60) == (scheme == "dark")
+    ratio, text = page.evaluate(CONTRAST)
+    assert ratio >= 4.5, text
+
+
+@EVERY
+def test_a_narrow_screen_has_no_horizontal_scroll_bar(open_page, name):
+    page = open_page(name, NARROW)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
+    overflowing = """() => [...document.querySelectorAll("main *")].filter((one) => one.checkVisibility()
+      && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea")).map((one) => one.outerHTML.slice(0, 120))"""
+    assert page.evaluate(overflowing) == []
+
+
+@EVERY
+def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, name):
+    source = files(name).read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//[a-z]+\.|@import", source.replace("Walk</b>", ""), re.IGNORECASE)
+    page = open_page(name)
+    found = page.evaluate("[document.documentElement.outerHTML, document.body.innerText, document.images.length]")
+    assert "window.broken" in page.locator("h1, dd, figcaption, p").all_inner_texts().__str__()
+    assert page.locator("script").count() <= 2 and found[2] == page.locator("img[src^='data:']").count()
+    assert page.locator("[onerror], main b b, h1 *").count() == 0
+
+
+@EVERY
+def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard(open_page, name):
+    page = open_page(name)
+    usable = "button, select, input, textarea, a[href], canvas[tabindex]"
+    wanted = page.evaluate(
+        f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
+        .map((one, n) => (one.dataset.number = n, one.getAttribute("aria-label") ?? ((one.labels?.[0]?.innerText || one.innerText))))"""
+    )
+    assert all(text and text.strip() for text in wanted)
+    reached = set()
+    for _ in range(len(wanted) + 5):
+        page.keyboard.press("Tab")
+        number, outline = page.evaluate(
+            "[document.activeElement.dataset.number ?? null, getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if number is not None:
+            reached.add(int(number))
+            assert outline != "none", wanted[int(number)]
+    assert reached == set(range(len(wanted)))
+
+
+@EVERY
+def test_images_have_a_text(open_page, name):
+    page = open_page(name)
+    unnamed = "[role=img]:not([aria-label]), img:not([alt])"
+    assert page.locator(unnamed).count() == 0
+
+
+@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam"])
+def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
+    page = open_page(name)
+    states = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one).animationPlayState)"
+    assert {*page.evaluate(states)} == {"running"}
+    first = page.locator(".clip").first
+    moves = "(one) => getComputedStyle(one).backgroundPositionX"
+    before = first.evaluate(moves)
+    page.wait_for_function("(before) => getComputedStyle(document.querySelector('.clip')).backgroundPositionX !== before", arg=before)
+    first.hover()
+    assert page.evaluate(states).count("paused") == 1
+    page.mouse.move(0, 0)
+    page.focus("#pause")
+    page.keyboard.press("Space")
+    assert {*page.evaluate(states)} == {"paused"}
+    page.keyboard.press("Space")
+    assert {*page.evaluate(states)} == {"running"}
+
+
+@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam"])
+def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
+    page = open_page(name, reduced_motion="reduce")
+    states = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one).animationPlayState)"
+    assert {*page.evaluate(states)} == {"paused"}
+    page.locator(".clip").first.hover()
+    assert page.evaluate(states).count("running") == 1
+
+
+# Retrieval --------------------------------------------------------------------------------------------------
+
+
+def test_the_filters_of_the_retrieval_page(open_page):
+    page = open_page("retrieval")
+    shown = lambda: page.evaluate("[...document.querySelectorAll('.row')].flatMap((row, n) => row.checkVisibility() ? [n] : [])")  # noqa: E731
+    assert shown() == [0, 1, 2, 3, 4, 5] and page.locator("#empty").is_hidden()
+    page.click("#misses")
+    assert shown() == [0, 3] and page.get_attribute("#misses", "aria-pressed") == "true"
+    page.select_option("#class", label="<b>Walk</b>")
+    assert shown() == [0]
+    page.focus("#misses")
+    page.keyboard.press("Enter")
+    assert shown() == [0, 2, 4]
+    page.evaluate("document.querySelectorAll('.row').forEach((row) => row.dataset.miss = 0)")
+    page.keyboard.press("Enter")
+    assert shown() == [] and page.locator("#empty").is_visible()
+
+
+# The map ----------------------------------------------------------------------------------------------------
+
+
+def at(page, *points: int) -> list[tuple[float, float]]:
+    """Where points of the map are on the screen: the circle of `map_page`, fitted with a margin of 30 pixels."""
+    box, angle = page.locator("#canvas").bounding_box(), 2 * np.pi * np.array(points) / 10
+    radius = min(box["width"] - 60, (box["height"] - 60) / np.sin(0.4 * np.pi)) / 2
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    return [(middle[0] + radius * np.cos(a), middle[1] - radius * np.sin(a)) for a in angle]
+
+
+def pixels(page, places: list[tuple[float, float]]) -> list[list[int]]:
+    """Read the pixels (red, green, blue, alpha) of the map at places on the screen."""
+    script = """(places) => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => {
+      const canvas = document.getElementById("canvas"), box = canvas.getBoundingClientRect();
+      const pen = canvas.getContext("2d");
+      done(places.map(([x, y]) => [...pen.getImageData(Math.round(x - box.left), Math.round(y - box.top), 1, 1).data]));
+    })))"""
+    return page.evaluate(script, places)
+
+
+def drag(page, places: list[tuple[float, float]]) -> None:
+    """Press at the first place, move over the others, release."""
+    page.mouse.move(*places[0])
+    page.mouse.down()
+    for place in places[1:]:
+        page.mouse.move(*place, steps=3)
+    page.mouse.up()
+
+
+def around(page, *points: int) -> list[tuple[float, float]]:
+    """Corners of a box around points, 20 pixels larger."""
+    x, y = zip(*at(page, *points), strict=True)
+    low, high = (min(x) - 20, min(y) - 20), (max(x) + 20, max(y) + 20)
+    return [low, (high[0], low[1]), high, (low[0], high[1]), low]
+
+
+def selection(page) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(page.input_value("#list"))))[1:]
+
+
+def rows_of(*points: int) -> list[list[str]]:
+    return [[POINTS[n].path, str(POINTS[n].label)] for n in points]
+
+
+@pytest.fixture
+def open_map(open_page) -> Callable:
+    """Open the map without thumbnails, which cover points."""
+
+    def opened(*arguments, **settings):
+        page = open_page("map", *arguments, **settings)
+        page.uncheck("#thumbnails")
+        return page
+
+    return opened
+
+
+def legend(page) -> dict[str, tuple[str, int]]:
+    """Name: colour and count of each class."""
+    rows = """() => [...document.querySelectorAll("#legend label")].map((row) => [row.querySelector("span").innerText,
+      getComputedStyle(row.querySelector("i")).backgroundColor, row.querySelector(".count").innerText])"""
+    return {name: (color, int(count)) for name, color, count in page.evaluate(rows)}
+
+
+def test_the_points_are_where_the_features_are_in_the_colours_of_the_legend(open_map):
+    page = open_map()
+    shown = legend(page)
+    assert {name: count for name, (_, count) in shown.items()} == {"<b>Walk</b>": 3, LONG: 3, "no value": 4}
+    for found, record in zip(pixels(page, at(page, *range(10))), POINTS, strict=True):
+        name = {-1: "no value", 0: "<b>Walk</b>", 1: LONG}[record.label]
+        wanted = [int(number) for number in re.findall(r"\d+", shown[name][0])]
+        assert found[3] > 200 and np.abs(np.array(found[:3]) - wanted).max() <= 3
+    assert pixels(page, at(page, 0.5, 3.5)) == [[0, 0, 0, 0]] * 2  # between the points
+
+
+def test_the_legend_hides_classes_from_the_map_and_the_lasso(open_map):
+    page = open_map()
+    page.locator("#legend label", has_text="Walk").click()
+    assert [pixel[3] > 0 for pixel in pixels(page, at(page, *range(10)))] == [record.label != 0 for record in POINTS]
+    page.emulate_media(color_scheme="dark")
+    assert [pixel[3] > 0 for pixel in pixels(page, at(page, 0, 1))] == [True, False]
+    page.click("#lasso")
+    drag(page, around(page, 0, 1, 2))
+    assert selection(page) == rows_of(0, 2)
+    page.click("#none")
+    assert {pixel[3] for pixel in pixels(page, at(page, *range(10)))} == {0}
+    page.click("#all")
+    assert all(pixel[3] > 0 for pixel in pixels(page, at(page, *range(10))))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_the_lasso_writes_a_list_that_commands_read(open_map, size, tmp_path):
+    page = open_map(size)
+    assert page.locator("#chosen").is_hidden()
+    page.click("#lasso")
+    drag(page, around(page, 0, 1, 2))
+    assert page.locator("#selected").inner_text() == "3 videos selected." and selection(page) == rows_of(0, 1, 2)
+    with page.expect_download() as event:
+        page.click("#download")
+    event.value.save_as(tmp_path / event.value.suggested_filename)
+    videos = read_list(tmp_path / "selection.csv", tmp_path)
+    assert [videos.records.row(n) for n in range(3)] == POINTS[:3] and len(videos.records) == 3
+    page.click("#clear")
+    assert page.locator("#chosen").is_hidden()
+
+
+def test_shift_draws_the_lasso_and_control_adds(open_map):
+    page = open_map()
+    page.keyboard.down("Shift")
+    drag(page, around(page, 0))
+    assert selection(page) == rows_of(0)
+    drag(page, around(page, 5, 6))
+    assert selection(page) == rows_of(5, 6)
+    page.keyboard.down("Control")
+    drag(page, around(page, 1, 2))
+    assert selection(page) == rows_of(1, 2, 5, 6)
+
+
+def test_the_copied_list_is_the_list(open_map, browser):
+    page = open_map(permissions=["clipboard-read", "clipboard-write"])
+    page.click("#shown")
+    page.click("#copy")
+    page.evaluate("document.getElementById('search').focus()")
+    page.keyboard.press("Control+v")  # into a field of one line, which joins the lines
+    pasted = page.input_value("#search")
+    assert pasted.startswith("path,label") and all(f"c/{n}.mp4" in pasted for n in range(8))
+
+
+def test_search_shows_what_it_finds_and_the_keyboard_goes_there(open_map):
+    page = open_map()
+    page.fill("#search", "C/")
+    assert page.locator("#matches").inner_text() == "8 videos found"
+    faint = [pixel[3] for pixel in pixels(page, at(page, *range(10)))]
+    assert max(faint[:2]) < 60 and min(faint[2:]) > 200
+    page.click("#shown")
+    assert selection(page) == rows_of(*range(2, 10))
+    page.fill("#search", "C/3")
+    page.focus("#search")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.locator("#tip b").inner_text() == "c/3.mp4" and "fixed" in page.get_attribute("#tip", "class")
+    box = page.locator("#canvas").bounding_box()
+    (middle,) = pixels(page, [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)])
+    assert middle[3] > 200
+    page.keyboard.press("Escape")
+    assert page.locator("#tip").is_hidden()
+    page.fill("#search", "nothing of this name")
+    assert page.locator("#matches").inner_text() == "0 videos found"
+
+
+def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
+    page = open_map()
+    state = lambda: page.evaluate("getComputedStyle(document.querySelector('#tip .clip')).animationPlayState")  # noqa: E731
+    assert page.locator("#tip").is_hidden()
+    page.mouse.move(*at(page, 0)[0])
+    page.wait_for_selector("#tip:not([hidden]) .clip")
+    texts = page.locator("#tip b, #tip div").all_inner_texts()
+    assert texts[0] == NASTY and texts[1] == "seconds: 0" and "<i>" in texts[2]
+    assert state() == "running"
+    page.check("#pause")
+    page.mouse.move(*at(page, 3)[0])
+    page.wait_for_function("document.querySelector('#tip b').innerText === 'c/1.mp4'")
+    assert state() == "paused" and page.locator("#tip b, #tip div").all_inner_texts()[1] == "class: <b>Walk</b>"
+    page.mouse.click(*at(page, 4)[0])
+    page.mouse.move(*at(page, 8)[0])
+    assert page.locator("#tip b").inner_text() == "c/2.mp4"
+    page.mouse.click(*at(page, 2.5)[0])  # beside all points
+    page.wait_for_selector("#tip", state="hidden")
+    page.mouse.move(*at(page, 9)[0])  # it has no thumbnail
+    page.wait_for_selector("#tip:not([hidden])")
+    assert page.locator("#tip .clip").count() == 0 and page.locator("#tip b").inner_text() == "c/7.mp4"
+
+
+def test_the_map_zooms_and_moves_by_wheel_mouse_and_keys(open_map):
+    page = open_map()
+    drawn = lambda: pixels(page, []) or page.evaluate("document.getElementById('canvas').toDataURL()")  # noqa: E731
+    start, place = drawn(), at(page, 3)[0]
+    page.mouse.move(*place)
+    for _ in range(5):
+        page.mouse.wheel(0, -200)
+    page.wait_for_function("(start) => document.getElementById('canvas').toDataURL() !== start", arg=start)
+    assert pixels(page, [place])[0][3] > 200  # the point under the pointer stays there
+    assert pixels(page, at(page, 0))[0][3] == 0
+    page.mouse.move(*place)
+    drag(page, [place, (place[0] + 100, place[1] + 50)])
+    assert pixels(page, [(place[0] + 100, place[1] + 50)])[0][3] > 200
+    page.mouse.move(0, 0)
+    page.focus("#canvas")
+    page.keyboard.press("0")
+    assert drawn() == start
+    for key, back in ("ArrowLeft", "ArrowRight"), ("ArrowUp", "ArrowDown"):
+        page.keyboard.press(key)
+        assert drawn() != start
+        page.keyboard.press(back)
+        assert drawn() == start
+    page.keyboard.press("+")
+    assert drawn() != start
+    page.click("#fit")
+    page.mouse.move(0, 0)
+    assert drawn() == start
+
+
+def test_touch_a_tap_opens_a_video_and_two_fingers_zoom(open_map, browser):
+    page = open_map(NARROW, has_touch=True, is_mobile=True)
+    page.touchscreen.tap(*at(page, 3)[0])
+    page.wait_for_selector("#tip.fixed")
+    assert page.locator("#tip b").inner_text() == "c/1.mp4"
+    (x, y), devtools = at(page, 3)[0], page.context.new_cdp_session(page)
+
+    def touch(kind: str, *apart: int) -> None:
+        points = [{"x": x + sign * distance, "y": y, "id": sign} for distance in apart for sign in (0, 1)]
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    outside = at(page, 9)
+    assert pixels(page, outside)[0][3] > 200
+    touch("touchStart", 20)
+    for distance in (40, 60, 80):
+        touch("touchMove", distance)
+    touch("touchEnd")
+    assert pixels(page, outside)[0][3] == 0 and page.evaluate("scrollY") == 0
+
+
+def test_a_column_of_numbers_is_a_scale(open_map):
+    page = open_map()
+    page.select_option("#column", label="seconds")
+    assert [page.locator(name).inner_text() for name in ("#low", "#high")] == ["0", "4"]
+    assert {name: count for name, (_, count) in legend(page).items()} == {"no value": 1}
+    stops = re.findall(r"rgb\((\d+), (\d+), (\d+)\)", page.evaluate("getComputedStyle(document.getElementById('ramp')).backgroundImage"))
+    low, high = (np.array([*map(int, stops[n])]) for n in (0, -1))
+    first, last = pixels(page, at(page, 0, 8))
+    assert np.abs(first[:3] - low).max() <= 3 and np.abs(last[:3] - high).max() <= 3
+    page.select_option("#column", label="one colour")
+    colours = {tuple(pixel[:3]) for pixel in pixels(page, at(page, *range(10)))}
+    assert len(colours) == 1
+
+
+def test_thumbnails_are_drawn_at_their_points(open_page):
+    page = open_page("map")
+    page.wait_for_function("""() => {
+      const canvas = document.getElementById("canvas"), pen = canvas.getContext("2d");
+      return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value, n, all) => n % 4 === 3 && value === 255
+        && Math.abs(all[n - 1] - 190) < 4 && Math.abs(all[n - 2] - 190) < 4 && Math.abs(all[n - 3] - 190) < 4);
+    }""")
+    (last, *_), (x, y) = pixels(page, at(page, 8)), at(page, 8)[0]
+    assert np.abs(np.array(last[:3]) - (20 * 8 + 30)).max() < 4  # the middle of six frames, each 10 lighter
+    corners = pixels(page, [(x - 28, y - 20), (x + 28, y + 20)])
+    assert all(np.abs(np.array(corner[:3]) - 190).max() < 4 for corner in corners)

@@ -187,7 +187,7 @@
 
   function fitScale() {
     const [low, high] = fitScale.x ??= range(X), [bottom, up] = fitScale.y ??= range(Y);
-    return Math.max(1, Math.min((width - 60) / (high - low || 1), (height - 60) / (up - bottom || 1)));
+    return Math.max(1, Math.min((width - 80) / (high - low || 1), (height - 80) / (up - bottom || 1)));
   }
 
   function fit() {
@@ -324,8 +324,8 @@
     } else if (pointers.size === 2) {
       const [, other] = [...pointers].find(([id]) => id !== event.pointerId);
       const length = (point) => Math.max(1, Math.hypot(point[0] - other[0], point[1] - other[1]));
-      zoom(length(now) / length(before), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
       move((now[0] - before[0]) / 2, (now[1] - before[1]) / 2);
+      zoom(length(now) / length(before), (now[0] + other[0]) / 2, (now[1] + other[1]) / 2);
     }
     pointers.set(event.pointerId, now);
   });

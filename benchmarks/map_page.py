@@ -1,7 +1,7 @@
-"""Time the frames of the page of `vidssl map`: `python benchmarks/map_page.py [--points N] [--thumbnails N] [--json FILE]`.
+"""Time the frames of the page of `vidssl map`: `python benchmarks/map_page.py [--points N] [--json FILE]`.
 
-Points of random clusters, on a page that headless Chromium draws on the CPU. In each frame the page gets one event of the
-wheel, an arrow key or the mouse. Printed are milliseconds from frame to frame; a screen with 60 Hz has 16.7 or more.
+Points of random clusters, on a page that headless Chromium draws on the CPU. In each frame the page gets one event of
+the wheel, an arrow key or the mouse. Printed are milliseconds from frame to frame; at 60 Hz these are 16.7 or more.
 """
 
 import argparse

@@ -26,6 +26,7 @@ def test_what_works_is_named(capsys):
             "selective search",
             "pip install --force-reinstall opencv-contrib-python-headless",
         ),
+        ("umap", "maps of features by UMAP", "pip install 'vidssl[map]'"),
         ("pycocotools", "object detection", "pip install 'vidssl[detection]'"),
         ("decord", "decoding with decord", "pip install decord"),
         ("torchcodec.decoders", "decoding with torchcodec", "pip install torchcodec"),

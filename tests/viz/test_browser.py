@@ -5,6 +5,7 @@ import io
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -25,7 +26,7 @@ from vidssl.viz.result_pages import (
     write_retrieval_page,
 )
 
-NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken = 2'>, #;&\\ é 漢 }.mp4"
+NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
 PNG = cv2.imencode(".png", np.full((400, 1400, 3), 255, np.uint8))[1].tobytes()
 WIDE, NARROW = (1280, 800), (390, 844)
@@ -75,7 +76,10 @@ def report_page(path: Path) -> None:
 
 def gradcam_page(path: Path) -> None:
     previews = {"video": preview(clip(10)), "map": preview(clip(120))}
-    cells = tuple(CamCell(name, ("similarity 0.900",), (("map", "map"), ("neighbour", "map")), "a b.mp4") for name in (NASTY, LONG))
+    cells = tuple(
+        CamCell(name, ("similarity 0.900",), (("map", "map"), ("neighbour", "map")), "a b.mp4")
+        for name in (NASTY, LONG)
+    )
     rows = [CamRow("video", NASTY, "", cells), CamRow("video", LONG, "<b>Walk</b>", cells[:1])]
     table = [["", *(["mass in box (%)"] * 8)], [NASTY, *(["12.3"] * 8)], [LONG, *(["–"] * 8)]]
     write_cam_page(path, title=NASTY, table=table, details=[("Videos", LONG)], rows=rows, previews=previews)
@@ -141,7 +145,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def open_page(browser, files) -> Iterator[Callable]:
-    """Open a page: `open_page("map", NARROW, color_scheme="dark")`. At the end: no error, no request beyond the page."""
+    """Open a page: `open_page("map", NARROW, color_scheme="dark")`. An error or another request fails the test."""
     contexts, problems = [], []
 
     def opened(name: str, size: tuple[int, int] = WIDE, **settings: object):
@@ -174,13 +178,14 @@ EVERY = pytest.mark.parametrize("name", PAGES)
 # The lowest contrast of a text to the colour behind it, by the formula of WCAG 2; texts over images are left out.
 CONTRAST = """() => {
   const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
-    .reduce((sum, v, n) => sum + v * [.2126, .7152, .0722][n], 0);
+  const linear = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => .2126 * linear(r / 255) + .7152 * linear(g / 255) + .0722 * linear(b / 255);
   let worst = [99, ""];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const text = walker.currentNode, parent = text.parentElement;
-    if (!text.data.trim() || parent.closest("script, noscript, style, select, button:disabled") || !parent.checkVisibility()) continue;
+    if (!text.data.trim() || parent.closest("script, noscript, style, select, :disabled")) continue;
+    if (!parent.checkVisibility()) continue;
     let behind = parent, ground;
     for (; behind; behind = behind.parentElement) {
       ground = rgb(getComputedStyle(behind).backgroundColor);
@@ -212,19 +217,21 @@ def test_a_narrow_screen_has_no_horizontal_scroll_bar(open_page, name):
     page = open_page(name, NARROW)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]
     overflowing = """() => [...document.querySelectorAll("main *")].filter((one) => one.checkVisibility()
-      && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea")).map((one) => one.outerHTML.slice(0, 120))"""
+      && one.getBoundingClientRect().right > innerWidth + 1 && !one.closest("pre, .wide, .scroll, textarea"))
+      .map((one) => one.outerHTML.slice(0, 120))"""
     assert page.evaluate(overflowing) == []
 
 
 @EVERY
 def test_names_are_text_and_no_address_leads_out_of_the_page(open_page, files, name):
     source = files(name).read_text(encoding="utf-8")
-    assert not re.search(r"https?:|//[a-z]+\.|@import", source.replace("Walk</b>", ""), re.IGNORECASE)
+    assert not re.search(r"https?:|//[a-z]+\.|@import", source, re.IGNORECASE)
     page = open_page(name)
-    found = page.evaluate("[document.documentElement.outerHTML, document.body.innerText, document.images.length]")
-    assert "window.broken" in page.locator("h1, dd, figcaption, p").all_inner_texts().__str__()
-    assert page.locator("script").count() <= 2 and found[2] == page.locator("img[src^='data:']").count()
-    assert page.locator("[onerror], main b b, h1 *").count() == 0
+    texts = page.locator("h1, dd, p, figcaption").all_text_contents()
+    assert any(NASTY in text for text in texts)  # whole, as text
+    assert page.evaluate("[...document.images].every((image) => image.src.startsWith('data:'))")
+    assert page.evaluate("[...document.links].every((link) => link.protocol === 'file:')")
+    assert page.locator("[onerror], main :is(b b, i i, u)").count() == 0
 
 
 @EVERY
@@ -233,7 +240,10 @@ def test_everything_that_can_be_used_has_a_name_and_is_reached_with_the_keyboard
     usable = "button, select, input, textarea, a[href], canvas[tabindex]"
     wanted = page.evaluate(
         f"""() => [...document.querySelectorAll("{usable}")].filter((one) => one.checkVisibility() && !one.disabled)
-        .map((one, n) => (one.dataset.number = n, one.getAttribute("aria-label") ?? ((one.labels?.[0]?.innerText || one.innerText))))"""
+        .map((one, n) => {{
+          one.dataset.number = n;
+          return one.getAttribute("aria-label") ?? (one.labels?.[0]?.innerText || one.innerText);
+        }})"""
     )
     assert all(text and text.strip() for text in wanted)
     reached = set()
@@ -263,7 +273,7 @@ def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     first = page.locator(".clip").first
     moves = "(one) => getComputedStyle(one).backgroundPositionX"
     before = first.evaluate(moves)
-    page.wait_for_function("(before) => getComputedStyle(document.querySelector('.clip')).backgroundPositionX !== before", arg=before)
+    page.wait_for_function(f"(before) => ({moves})(document.querySelector('.clip')) !== before", arg=before)
     first.hover()
     assert page.evaluate(states).count("paused") == 1
     page.mouse.move(0, 0)
@@ -277,8 +287,8 @@ def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
 @pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam"])
 def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
     page = open_page(name, reduced_motion="reduce")
-    moving = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one)).filter((own) => own.animationName !== 'none')"
-    states = f"{moving}.map((own) => own.animationPlayState)"
+    styles = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one))"
+    states = f"{styles}.filter((own) => own.animationName !== 'none').map((own) => own.animationPlayState)"
     assert {*page.evaluate(states)} == {"paused"}
     page.locator(".clip").first.hover()
     assert page.evaluate(states).count("running") == 1
@@ -289,7 +299,11 @@ def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
 
 def test_the_filters_of_the_retrieval_page(open_page):
     page = open_page("retrieval")
-    shown = lambda: page.evaluate("[...document.querySelectorAll('.row')].flatMap((row, n) => row.checkVisibility() ? [n] : [])")  # noqa: E731
+
+    def shown() -> list[int]:
+        rows = page.evaluate("[...document.querySelectorAll('.row')].map((row) => row.checkVisibility())")
+        return [n for n, visible in enumerate(rows) if visible]
+
     assert shown() == [0, 1, 2, 3, 4, 5] and page.locator("#empty").is_hidden()
     page.click("#misses")
     assert shown() == [0, 3] and page.get_attribute("#misses", "aria-pressed") == "true"
@@ -455,7 +469,7 @@ def test_search_shows_what_it_finds_and_the_keyboard_goes_there(open_map):
 
 def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
     page = open_map()
-    state = lambda: page.evaluate("getComputedStyle(document.querySelector('#tip .clip')).animationPlayState")  # noqa: E731
+    state = partial(page.evaluate, "getComputedStyle(document.querySelector('#tip .clip')).animationPlayState")
     assert page.locator("#tip").is_hidden()
     page.mouse.move(*at(page, 0)[0])
     page.wait_for_selector("#tip:not([hidden]) .clip")
@@ -470,7 +484,7 @@ def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
     page.mouse.move(*at(page, 8)[0])
     pixels(page, [])  # a frame later
     assert page.locator("#tip b").inner_text() == "c/2.mp4" and "fixed" in page.get_attribute("#tip", "class")
-    page.mouse.click(*at(page, 2.5)[0])  # beside all points
+    page.mouse.click(*at(page, 6.5)[0])  # beside all points
     page.wait_for_selector("#tip", state="hidden")
     page.mouse.move(*at(page, 9)[0])  # it has no thumbnail
     page.wait_for_selector("#tip:not([hidden])")
@@ -479,7 +493,11 @@ def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
 
 def test_the_map_zooms_and_moves_by_wheel_mouse_and_keys(open_map):
     page = open_map()
-    drawn = lambda: pixels(page, []) or page.evaluate("document.getElementById('canvas').toDataURL()")  # noqa: E731
+
+    def drawn() -> str:
+        pixels(page, [])  # a frame later
+        return page.evaluate("document.getElementById('canvas').toDataURL()")
+
     start, place = drawn(), at(page, 3)[0]
     page.mouse.move(*place)
     for _ in range(5):
@@ -534,7 +552,8 @@ def test_a_column_of_numbers_is_a_scale(open_map):
     page.select_option("#column", label="seconds")
     assert [page.locator(name).inner_text() for name in ("#low", "#high")] == ["0", "4"]
     assert {name: count for name, (_, count) in legend(page).items()} == {"no value": 1}
-    stops = re.findall(r"rgb\((\d+), (\d+), (\d+)\)", page.evaluate("getComputedStyle(document.getElementById('ramp')).backgroundImage"))
+    ramp = page.evaluate("getComputedStyle(document.getElementById('ramp')).backgroundImage")
+    stops = re.findall(r"rgb\((\d+), (\d+), (\d+)\)", ramp)
     low, high = (np.array([*map(int, stops[n])]) for n in (0, -1))
     first, last = pixels(page, at(page, 0, 8))
     assert np.abs(first[:3] - low).max() <= 3 and np.abs(last[:3] - high).max() <= 3
@@ -547,8 +566,9 @@ def test_thumbnails_are_drawn_at_their_points(open_page):
     page = open_page("map")
     page.wait_for_function("""() => {
       const canvas = document.getElementById("canvas"), pen = canvas.getContext("2d");
-      return pen.getImageData(0, 0, canvas.width, canvas.height).data.some((value, n, all) => n % 4 === 3 && value === 255
-        && Math.abs(all[n - 1] - 190) < 4 && Math.abs(all[n - 2] - 190) < 4 && Math.abs(all[n - 3] - 190) < 4);
+      const all = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+      const isGrey = (n) => [1, 2, 3].every((k) => Math.abs(all[n - k] - 190) < 4);
+      return all.some((value, n) => n % 4 === 3 && value === 255 && isGrey(n));
     }""")
     (last, *_), (x, y) = pixels(page, at(page, 8)), at(page, 8)[0]
     assert np.abs(np.array(last[:3]) - (20 * 8 + 30)).max() < 4  # the middle of six frames, each 10 lighter

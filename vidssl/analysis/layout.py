@@ -31,8 +31,8 @@ def check_layout(name: str, count: int) -> None:
 def layout(x: Points, name: str, seed: int = 0) -> Points:
     """Place features (N, D) in two dimensions (N, 2), by cosine similarity: both layouts use unit vectors.
 
-    `pca` are the first two principal components, `umap` is UMAP (McInnes et al., 2018) with 15 neighbours and one thread,
-    so that equal seeds give equal layouts. Features that are not finite are a DataError.
+    `pca` are the first two principal components, `umap` is UMAP (McInnes et al., 2018) with 15 neighbours and one
+    thread, so that equal seeds give equal layouts. Features that are not finite are a DataError.
     """
     if not np.isfinite(x).all():
         row = int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
@@ -54,7 +54,7 @@ def layout(x: Points, name: str, seed: int = 0) -> Points:
 
 
 def kept_neighbours(x: Points, places: Points, k: int = 10, most: int = 2000) -> float:
-    """Return the fraction of the k nearest rows of features (N, D), by cosine, that are also nearest among places (N, 2).
+    """Return the fraction of the k nearest rows by features (N, D), by cosine, that are also nearest by places (N, 2).
 
     With more than `most` rows it is the mean over that many, evenly spaced. NaN for fewer than two rows.
     """

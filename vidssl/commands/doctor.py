@@ -1,6 +1,7 @@
 """The command `doctor`: which optional parts of vidssl work on this machine."""
 
 import argparse
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -8,6 +9,7 @@ import av
 import cv2
 import torch
 
+from vidssl.analysis.layout import check_layout
 from vidssl.commands.arguments import print_results
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
@@ -69,6 +71,11 @@ def _detection() -> str:
     return f"pycocotools {metadata.version('pycocotools')}"
 
 
+def _umap() -> str:
+    check_layout("umap", sys.maxsize)
+    return f"umap-learn {metadata.version('umap-learn')}"
+
+
 _VERSIONS = {
     "training on a GPU": _gpu,
     "3D convolutions on a GPU": _conv3d,
@@ -78,4 +85,5 @@ _VERSIONS = {
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",
     "selective search": _selective_search,
     "object detection": _detection,
+    "maps of features by UMAP": _umap,
 }

@@ -13,8 +13,8 @@ def read_columns(path: Path, records: Sequence[VideoRecord]) -> tuple[list[Colum
     """Read the columns of a CSV file `path[,start,end],…` for videos with paths as in their list.
 
     Rows are found by path, and by start and end too if the file has both columns. Returns the columns other than these,
-    and how many of the videos have a row; the others have no values. A DataError names a header without `path`, a row of
-    another length, two rows of one video, and a file without a row of any video.
+    and how many of the videos have a row; the others have no values. A DataError names a header without `path`, a row
+    of another length, two rows of one video, and a file without a row of any video.
     """
     rows = read_rows(path, "--columns takes a CSV file with the column path")
     header = [name.strip() for name in next(rows, (1, []))[1]]

@@ -84,9 +84,7 @@ def write_map_page(
             "x": [round(float(x), 5) for x in scaled[:, 0]],
             "y": [round(-float(y), 5) for y in scaled[:, 1]],  # upwards
             "rows": [[record.path, record.label, record.start, record.end] for record in records],
-            "columns": [
-                {"name": each.name, "classes": each.classes, "values": list(each.values)} for each in columns
-            ],
+            "columns": [{"name": each.name, "classes": each.classes, "values": list(each.values)} for each in columns],
             "clips": {
                 str(row): [clip.count, clip.width, clip.height, base64.b64encode(clip.jpeg).decode()]
                 for row, clip in previews.items()

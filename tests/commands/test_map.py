@@ -1,0 +1,191 @@
+"""The command map: features to a page, its columns, and each mistake to its one line."""
+
+import csv
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from vidssl import commands
+from vidssl.analysis.layout import has_umap
+from vidssl.data.video_list import read_list
+
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "supervised.yaml"
+UNTRAINED = ("--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "--clips", "1", "--workers", "0")
+
+
+@pytest.fixture(scope="module")
+def features(digits, tmp_path_factory):
+    """The features of the test list of the moving digits, by an untrained network."""
+    out = tmp_path_factory.mktemp("map") / "features"
+    commands.run("extract", [f"{digits}/motion/test.csv", *UNTRAINED, "--out", str(out), "--quiet"])
+    return out
+
+
+@pytest.fixture
+def draw(capsys, tmp_path):
+    """Run the command; give what it prints, or its error, and the points of its page."""
+
+    def run(*words, out=tmp_path / "page"):
+        capsys.readouterr()
+        try:
+            commands.guarded(lambda: commands.run("map", [*map(str, words), "--out", str(out)]))
+        except SystemExit as end:
+            message = capsys.readouterr().err
+            assert end.code == 2
+            return message[message.rindex("error: ") :].rstrip("\n"), None
+        page = (out / "index.html").read_text(encoding="utf-8")
+        found = re.search(r'<script type="application/json" id="points">(.*?)</script>', page, re.DOTALL)
+        return capsys.readouterr().out.rstrip("\n"), json.loads(found[1])
+
+    return run
+
+
+def test_the_page_has_the_features_in_the_layout_of_pca(features, draw, digits, tmp_path):
+    printed, points = draw("--features", features, "--layout", "pca")
+    videos, x = read_list(digits / "motion/test.csv"), np.load(features / "features.npy")
+    assert [row[:2] for row in points["rows"]] == [[*pair] for pair in zip(videos.names, videos.labels, strict=True)]
+    assert {(start, end) for *_, start, end in points["rows"]} == {(None, None)}
+    names = [points["columns"][0]["classes"][value] for value in points["columns"][0]["values"]]
+    assert names == [videos.classes[label] for label in videos.labels]
+    wanted = PCA(2, svd_solver="full").fit_transform(x / np.linalg.norm(x, axis=1, keepdims=True))
+    found = np.stack([points["x"], -np.array(points["y"])], axis=1)
+    for axis in (0, 1):  # up to sign, place and one common scale
+        assert abs(np.corrcoef(found[:, axis], wanted[:, axis])[0, 1]) > 0.9999
+    ratio = np.ptp(found, axis=0) / np.ptp(wanted, axis=0)
+    assert ratio[0] == pytest.approx(ratio[1], rel=1e-3) and np.ptp(found, axis=0).max() == pytest.approx(1, abs=1e-4)
+    assert len(points["clips"]) == len(x)
+    assert printed.startswith(f"{len(x)} videos x {x.shape[1]} features, layout PCA, ")
+    results = json.loads((tmp_path / "page/results.json").read_text())
+    assert results["layout"] == "pca" and results["num_videos"] == len(x) == results["thumbnails"]
+    assert 0 < results["neighbours_kept"] <= 1 and f"{100 * results['neighbours_kept']:.0f}% of the 10" in printed
+
+
+def test_a_list_beside_the_page_is_an_input(features, draw, digits, tmp_path):
+    _, points = draw("--features", features, "--layout", "pca", "--thumbnails", "0")
+    assert points["clips"] == {}
+    with (tmp_path / "page/selection.csv").open("w", newline="") as file:  # as the page writes it
+        csv.writer(file).writerows([["path", "label"], *(row[:2] for row in points["rows"][3:6])])
+    own, whole = read_list(tmp_path / "page/selection.csv"), read_list(digits / "motion/test.csv")
+    assert [*own.records] == [*whole.records][3:6] and own.classes == whole.classes
+    assert [*read_list(tmp_path / "page/videos.csv").records] == [*whole.records]
+
+
+def test_without_features_they_are_extracted(features, draw, digits, tmp_path):
+    _, points = draw(digits / "motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3")
+    _, other = draw("--features", features, "--layout", "pca", "--thumbnails", "3", out=tmp_path / "other")
+    assert points == other and {*points["clips"]} == {"0", "5", "10"}
+    assert (tmp_path / "page/features/features.npy").read_bytes() == (features / "features.npy").read_bytes()
+    _, again = draw(digits / "motion/test.csv", *UNTRAINED, "--layout", "pca", "--thumbnails", "3")
+    assert again == points
+
+
+@pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
+def test_umap_is_the_default_where_it_is_installed_and_equal_seeds_give_equal_pages(features, draw, tmp_path):
+    printed, points = draw("--features", features, "--thumbnails", "0")
+    assert "layout UMAP, " in printed
+    assert draw("--features", features, "--thumbnails", "0", out=tmp_path / "b")[1] == points
+    assert draw("--features", features, "--thumbnails", "0", "--seed", "1", out=tmp_path / "c")[1] != points
+
+
+def test_without_umap_the_default_is_pca_and_the_output_names_the_reason(features, draw, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "umap", None)
+    printed, _ = draw("--features", features, "--thumbnails", "0")
+    reason = "as umap-learn is not installed: pip install 'vidssl[map]'"
+    assert f"layout PCA ({reason})" in printed
+    assert json.loads((tmp_path / "page/results.json").read_text())["layout_reason"] == reason
+    message, _ = draw("--features", features, "--layout", "umap")
+    assert message == "error: the layout umap needs umap-learn: pip install 'vidssl[map]', or use --layout pca"
+
+
+def test_columns_are_joined_by_path(features, draw, tmp_path):
+    names = [row["path"] for row in csv.DictReader((features / "rows.csv").open())]
+    table = tmp_path / "table.csv"
+    with table.open("w", newline="") as file:
+        rows = [[n / 4, name, 'odd, "x"' if n % 2 else "even"] for n, name in enumerate(names)][1:]
+        csv.writer(file).writerows([["speed", "path", "kind"], *reversed(rows), [9, "other.mp4", "odd"]])
+    printed, points = draw("--features", features, "--layout", "pca", "--thumbnails", "0", "--columns", table)
+    _, speed, kind = points["columns"]
+    assert speed == {"name": "speed", "classes": [], "values": [None, *(n / 4 for n in range(1, len(names)))]}
+    assert kind["classes"] == ["even", 'odd, "x"'] and kind["values"] == [None, *(n % 2 for n in range(1, len(names)))]
+    assert f"{len(names) - 1} of them have values of speed, kind" in printed
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,speed\na,1\n", r"header 'name,speed' needs path and at least one more column"),
+        ("path\na\n", r"header 'path' needs path and at least one more"),
+        ("path,x,x\na,1,1\n", r"each name once"),
+        ("path,x\na\n", r"table.csv:2: 1 fields, the header has 2"),
+        ("path,x\na,1\na,2\n", r"table.csv:3: 'a' is there twice: delete one row"),
+        ("path,x\na,1\n", r"has no row of the 16 videos: it has 'a', they '.*mp4'"),
+        ("path,start,end,x\na,zero,,1\n", r"table.csv:2: could not convert .*'zero': start and end are seconds"),
+        (None, r"cannot read list .*table.csv"),
+    ],
+)
+def test_wrong_columns_are_one_line(features, draw, tmp_path, text, message):
+    if text is not None:
+        (tmp_path / "table.csv").write_text(text)
+    found, _ = draw("--features", features, "--layout", "pca", "--columns", tmp_path / "table.csv")
+    assert re.search(message, found) and "\n" not in found
+
+
+def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
+    names = read_list(digits / "motion/test.csv").names[:2]
+    rows = [[names[0], 0, 0.3], [names[0], 0.3, 0.6], [names[1], "", ""]]
+    for name, more in ("list", []), ("table", ["value"]):
+        with (tmp_path / f"{name}.csv").open("w", newline="") as file:
+            values = [[value] if more else [] for value in ("first", "second", "whole")]
+            csv.writer(file).writerows([["path", "start", "end", *more], *map(list.__add__, rows, values)])
+    given = [tmp_path / "list.csv", *UNTRAINED, "--root", digits, "--layout", "pca"]
+    _, points = draw(*given, "--columns", tmp_path / "table.csv")
+    assert [row[2:] for row in points["rows"]] == [[0, 0.3], [0.3, 0.6], [None, None]]
+    (values,) = points["columns"]  # without labels there are no classes
+    assert [values["classes"][n] for n in values["values"]] == ["first", "second", "whole"]
+    assert read_list(tmp_path / "page/videos.csv").records[1].end == 0.6
+
+
+def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, draw, tmp_path, caplog):
+    names = [row["path"] for row in csv.DictReader((features / "rows.csv").open())]
+    root = tmp_path / "moved"
+    for name in names[1:3]:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(b"no video")
+    _, points = draw("--features", features, "--layout", "pca", "--root", root)
+    assert points["clips"] == {} and len(points["rows"]) == len(names)
+    results = json.loads((tmp_path / "page/results.json").read_text())
+    assert [gap["path"] for gap in results["not_decoded"]] == names
+    assert f"{len(names)} videos have no thumbnail as they cannot be decoded, the first: " in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint"),
+        (["list.csv"], "--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint"),
+        (["--features", "FEATURES", "--clips", "2"], "leave out INPUT, --checkpoint and the options of networks"),
+        (["list.csv", "--features", "FEATURES"], "leave out INPUT, --checkpoint and the options of networks"),
+        (["--features", "missing"], "cannot read missing: No such file or directory; vidssl extract writes"),
+        (["--features", str(TOY.parent)], "is not a folder of features of format 1: give a folder that vidssl extract"),
+    ],
+)
+def test_wrong_arguments_are_one_line(features, draw, words, message):
+    found, _ = draw(*(features if word == "FEATURES" else word for word in words))
+    assert message in found and "\n" not in found
+
+
+def test_the_folder_of_other_lists_is_not_changed(features, draw, digits, tmp_path):
+    found, _ = draw("--features", features, "--root", tmp_path, out=digits / "motion")
+    assert "belongs to other lists: choose another folder" in found and not (digits / "motion/index.html").exists()
+
+
+@pytest.mark.skipif(not has_umap(), reason="needs umap-learn")
+def test_real_videos_of_four_actions(real, draw):
+    chosen = real / "weizmann/*/person0[0-2]*_a.mp4"
+    printed, points = draw(chosen, "--checkpoint", "vidssl-small", "--clips", "1", "--workers", "0")
+    assert "layout UMAP, " in printed and len(points["rows"]) == len(points["clips"]) == 12

@@ -476,6 +476,12 @@ def test_the_video_under_the_pointer_plays_and_a_click_keeps_it(open_map):
     texts = page.locator("#tip b, #tip div").all_inner_texts()
     assert texts[0] == NASTY and texts[1] == "seconds: 0" and "<i>" in texts[2]
     assert state() == "running"
+    size = """() => new Promise((done) => {
+      const image = new Image();
+      image.onload = image.onerror = () => done([image.naturalWidth, image.naturalHeight]);
+      image.src = getComputedStyle(document.querySelector("#tip .clip")).backgroundImage.slice(5, -2);
+    })"""
+    assert page.evaluate(size) == [6 * 80, 60]
     page.check("#pause")
     page.mouse.move(*at(page, 4)[0])
     page.wait_for_function("document.querySelector('#tip b').innerText === 'c/2.mp4'")
@@ -533,18 +539,23 @@ def test_touch_a_tap_opens_a_video_and_two_fingers_zoom(open_map, browser):
     page.wait_for_selector("#tip", state="hidden")
     (x, y), devtools = at(page, 3)[0], page.context.new_cdp_session(page)
 
-    def touch(kind: str, *apart: int) -> None:
-        points = [{"x": x + sign * distance, "y": y, "id": sign} for distance in apart for sign in (0, 1)]
-        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    def touch(kind: str, *points: tuple[float, float]) -> None:
+        touched = [{"x": x + dx, "y": y + dy, "id": n} for n, (dx, dy) in enumerate(points)]
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touched})
 
     outside = at(page, 9)
     assert pixels(page, outside)[0][3] > 200
-    touch("touchStart", 20)
+    touch("touchStart", (0, 0), (20, 0))
     for distance in (40, 60, 80):
-        touch("touchMove", distance)
+        touch("touchMove", (0, 0), (distance, 0))
     touch("touchEnd")
-    assert pixels(page, outside)[0][3] == 0 and page.evaluate("scrollY") == 0
+    assert pixels(page, outside)[0][3] == 0
     assert pixels(page, [(x, y)])[0][3] > 200  # the finger that did not move is on its point
+    touch("touchStart", (0, 0))
+    for distance in (20, 40, 60, 80):
+        touch("touchMove", (0, -distance))
+    touch("touchEnd")
+    assert pixels(page, [(x, y - 80)])[0][3] > 200 and page.evaluate("scrollY") == 0  # the map moves, not the page
 
 
 def test_a_column_of_numbers_is_a_scale(open_map):

@@ -585,3 +585,6 @@ def test_thumbnails_are_drawn_at_their_points(open_page):
     assert np.abs(np.array(last[:3]) - (20 * 8 + 30)).max() < 4  # the middle of six frames, each 10 lighter
     corners = pixels(page, [(x - 28, y - 20), (x + 28, y + 20)])
     assert all(np.abs(np.array(corner[:3]) - 190).max() < 4 for corner in corners)
+    page.mouse.move(x + 28, y + 20)
+    page.wait_for_selector("#tip:not([hidden])")
+    assert page.locator("#tip b").inner_text() == "c/6.mp4"

@@ -92,7 +92,7 @@
 
   // Radius of points in CSS pixels: small where there are many, larger after zooming.
   function radiusOf() {
-    const base = Math.min(5, Math.max(1.6, 60 / Math.sqrt(count)));
+    const base = Math.min(5, Math.max(1.6, 80 / Math.sqrt(count)));
     const zoom = view.scale / fitScale();
     return Math.round(4 * Math.min(7, base * Math.max(1, zoom) ** 0.35)) / 4;
   }
@@ -110,6 +110,7 @@
     return image;
   }
 
+  let thumbnails = []; // those that are drawn, in CSS pixels
   let waiting = false;
   function redraw() {
     if (!waiting) {
@@ -136,17 +137,18 @@
       }
     }
     context.strokeStyle = dark.matches ? "#fff" : "#111";
-    context.lineWidth = 1.75 * ratio;
+    context.lineWidth = 1.25 * ratio;
     context.beginPath();
     for (const i of inView) {
       if (selected[i] === 1 || i === over || i === kept) {
-        const x = Math.round(X[i] * scale + left), y = Math.round(Y[i] * scale + top), r = radius + 2 * ratio;
+        const x = Math.round(X[i] * scale + left), y = Math.round(Y[i] * scale + top), r = radius + 1.25 * ratio;
         context.moveTo(x + r, y);
         context.arc(x, y, r, 0, 7);
       }
     }
     context.stroke();
-    if ($("thumbnails").checked && inView.length <= MOST_THUMBNAILS) drawThumbnails(inView, scale, left, top);
+    thumbnails = [];
+    if ($("thumbnails").checked && inView.length <= MOST_THUMBNAILS) drawThumbnails(inView);
     if (lasso.length > 1) {
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.beginPath();
@@ -164,21 +166,23 @@
   }
 
   // As many as fit without overlap; the points of the others stay.
-  function drawThumbnails(rows, scale, left, top) {
-    const placed = [];
-    context.lineWidth = 2 * ratio;
+  function drawThumbnails(rows) {
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.lineWidth = 2;
     for (const row of rows) {
       const clip = data.clips[row];
       if (clip === undefined) continue;
-      const w = 0.8 * clip[1] * ratio, h = 0.8 * clip[2] * ratio;
-      const x = Math.round(X[row] * scale + left - w / 2), y = Math.round(Y[row] * scale + top - h / 2);
-      if (placed.some((other) => x < other.x + other.w + 4 && other.x < x + w + 4 && y < other.y + other.h + 4 && other.y < y + h + 4)) continue;
-      placed.push({ x, y, w, h });
+      const w = 0.8 * clip[1], h = 0.8 * clip[2];
+      const x = Math.round(X[row] * view.scale + view.left - w / 2), y = Math.round(Y[row] * view.scale + view.top - h / 2);
+      const meets = (other) => x < other.x + other.w + 4 && other.x < x + w + 4 && y < other.y + other.h + 4 && other.y < y + h + 4;
+      if (thumbnails.some(meets)) continue;
+      thumbnails.push({ row, x, y, w, h });
       const image = imageOf(row);
       if (!image.complete || image.naturalWidth === 0) continue;
       const frame = Math.floor(clip[0] / 2);
       context.drawImage(image, frame * clip[1], 0, clip[1], clip[2], x, y, w, h);
-      context.strokeStyle = selected[row] === 1 ? (dark.matches ? "#fff" : "#111") : palette[color[row]];
+      const isMarked = selected[row] === 1 || row === over || row === kept;
+      context.strokeStyle = isMarked ? (dark.matches ? "#fff" : "#111") : palette[color[row]];
       context.strokeRect(x, y, w, h);
     }
   }
@@ -223,7 +227,9 @@
 
   // The video under the pointer ----------------------------------------------------------------------------
 
-  function nearest(x, y, reach) {
+  function videoAt(x, y, reach) {
+    const drawn = thumbnails.find((one) => x >= one.x && x <= one.x + one.w && y >= one.y && y <= one.y + one.h);
+    if (drawn !== undefined) return drawn.row; // they lie above the points
     let best = -1, least = reach * reach;
     for (let i = 0; i < count; i++) {
       if (state[i] !== 2) continue;
@@ -267,7 +273,8 @@
     if (i < 0) return;
     if (described !== i) describe(described = i);
     tip.classList.toggle("fixed", kept >= 0);
-    const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top, gap = radiusOf() + 10;
+    const x = X[i] * view.scale + view.left, y = Y[i] * view.scale + view.top;
+    const thumbnail = thumbnails.find((one) => one.row === i), gap = thumbnail === undefined ? radiusOf() + 10 : thumbnail.w / 2 + 8;
     const w = tip.offsetWidth, h = tip.offsetHeight;
     tip.hidden = x < 0 || y < 0 || x > width || y > height; // moved out of sight
     const beside = x + gap + w + 4 < width ? x + gap : x - gap - w;
@@ -313,7 +320,7 @@
   canvas.addEventListener("pointermove", (event) => {
     const now = at(event), before = pointers.get(event.pointerId);
     if (before === undefined || drag === null) {
-      hover(nearest(...now, radiusOf() + 6));
+      hover(videoAt(...now, radiusOf() + 6));
       return;
     }
     if (pointers.size === 1) {
@@ -334,7 +341,7 @@
     if (!pointers.delete(event.pointerId) || pointers.size > 0 || drag === null) return;
     const { moved, draws, adds } = drag;
     drag = null;
-    if (event.type === "pointerup" && !moved) keep(nearest(...at(event), radiusOf() + (event.pointerType === "touch" ? 14 : 6)));
+    if (event.type === "pointerup" && !moved) keep(videoAt(...at(event), radiusOf() + (event.pointerType === "touch" ? 14 : 6)));
     else if (event.type === "pointerup" && draws) selectInside(lasso, adds);
     lasso = [];
     redraw();

@@ -13,6 +13,7 @@
   const view = { scale: 1, left: 0, top: 0, fitted: true };
   const state = new Uint8Array(count).fill(2), color = new Uint16Array(count), selected = new Uint8Array(count);
   let hiddenClasses = new Set(), column = null, palette = [], dots = new Map();
+  let surface, screen; // the pixels of the points, and the same as one number each
   let over = -1, kept = -1, isLasso = false, lasso = [], width = 0, height = 0, ratio = 1;
 
   // Colours ------------------------------------------------------------------------------------------------
@@ -65,26 +66,25 @@
 
   // Drawing ------------------------------------------------------------------------------------------------
 
-  // A point as an image: copying it is several times as fast as filling a path.
+  // The pixels of a point, RGBA in one number each.
   function dot(fill, radius, faint) {
     const key = `${fill} ${radius} ${faint}`;
     let made = dots.get(key);
     if (made === undefined) {
-      const size = 2 * Math.ceil(radius + 1.5);
-      made = document.createElement("canvas");
-      made.width = made.height = size;
-      const pen = made.getContext("2d");
-      pen.globalAlpha = faint ? 0.13 : 0.9;
-      pen.fillStyle = fill;
-      pen.beginPath();
-      pen.arc(size / 2, size / 2, radius, 0, 7);
-      pen.fill();
-      if (!faint && radius > 2.5 * ratio) {
-        pen.globalAlpha = 1;
-        pen.lineWidth = ratio * 0.75;
-        pen.strokeStyle = dark.matches ? "#1a1c20" : "#fff";
-        pen.stroke();
-      }
+      const size = 2 * Math.ceil(radius + ratio + 0.5);
+      const drawing = document.createElement("canvas");
+      drawing.width = drawing.height = size;
+      const pen = drawing.getContext("2d");
+      const disc = (color, r) => {
+        pen.fillStyle = color;
+        pen.beginPath();
+        pen.arc(size / 2, size / 2, r, 0, 7);
+        pen.fill();
+      };
+      pen.globalAlpha = faint ? 0.13 : 1;
+      if (!faint && radius > 2.5 * ratio) disc(dark.matches ? "#1a1c20" : "#fff", radius + 0.7 * ratio); // parts neighbours
+      disc(fill, radius);
+      made = { size, pixels: new Uint32Array(pen.getImageData(0, 0, size, size).data.buffer) };
       dots.set(key, made);
     }
     return made;
@@ -119,23 +119,34 @@
     }
   }
 
+  // Points are copied into an array of pixels, which takes a tenth of the time of context.drawImage on a CPU. Of pixels
+  // that meet the more opaque one stays: the smooth edge of a point does not cut into another.
+  function copyDot({ size, pixels }, x, y) {
+    const w = canvas.width, right = Math.min(size, w - x), bottom = Math.min(size, canvas.height - y);
+    for (let row = Math.max(0, -y); row < bottom; row++) {
+      for (let column = Math.max(0, -x); column < right; column++) {
+        const pixel = pixels[row * size + column], place = (y + row) * w + x + column;
+        if (pixel !== 0 && pixel >>> 24 >= screen[place] >>> 24) screen[place] = pixel;
+      }
+    }
+  }
+
   function draw() {
     const scale = view.scale * ratio, left = view.left * ratio, top = view.top * ratio;
-    const radius = radiusOf() * ratio, w = canvas.width, h = canvas.height;
-    context.setTransform(1, 0, 0, 1, 0, 0);
-    context.clearRect(0, 0, w, h);
-    const inView = [];
+    const radius = radiusOf() * ratio, inView = [];
+    screen.fill(0);
     for (const layer of [1, 2]) {
-      const images = palette.map((fill) => dot(fill, radius, layer === 1));
-      const half = images[0].width / 2;
+      const made = palette.map((fill) => dot(fill, radius, layer === 1)), half = made[0].size / 2;
       for (let i = 0; i < count; i++) {
         if (state[i] !== layer) continue;
         const x = Math.round(X[i] * scale + left), y = Math.round(Y[i] * scale + top);
-        if (x < -half || y < -half || x > w + half || y > h + half) continue;
-        context.drawImage(images[color[i]], x - half, y - half);
+        if (x < -half || y < -half || x > canvas.width + half || y > canvas.height + half) continue;
+        copyDot(made[color[i]], x - half, y - half);
         if (layer === 2) inView.push(i);
       }
     }
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.putImageData(surface, 0, 0);
     context.strokeStyle = dark.matches ? "#fff" : "#111";
     context.lineWidth = 1.25 * ratio;
     context.beginPath();
@@ -220,7 +231,9 @@
   function resize() {
     const box = canvas.getBoundingClientRect(), before = [width, height];
     [width, height, ratio] = [box.width, box.height, window.devicePixelRatio || 1];
-    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    [canvas.width, canvas.height] = [width, height].map((length) => Math.max(1, Math.round(length * ratio)));
+    surface = context.createImageData(canvas.width, canvas.height);
+    screen = new Uint32Array(surface.data.buffer);
     if (view.fitted) fit();
     else move((width - before[0]) / 2, (height - before[1]) / 2);
   }

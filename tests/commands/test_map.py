@@ -150,6 +150,14 @@ def test_spans_of_a_video_have_their_own_values(digits, draw, tmp_path):
     assert read_list(tmp_path / "page/videos.csv").records[1].end == 0.6
 
 
+def test_a_map_of_one_video(digits, draw, tmp_path):
+    (tmp_path / "one.csv").write_text(f"path\n{read_list(digits / 'motion/test.csv').names[0]}\n")
+    printed, points = draw(tmp_path / "one.csv", *UNTRAINED, "--root", digits)
+    assert printed.startswith("1 videos x ") and "layout PCA (as " in printed
+    assert points["x"] == points["y"] == [0.0] and points["columns"] == []
+    assert json.loads((tmp_path / "page/results.json").read_text())["neighbours_kept"] is None
+
+
 def test_videos_that_cannot_be_decoded_stay_points_and_are_counted(features, draw, tmp_path, caplog):
     names = [row["path"] for row in csv.DictReader((features / "rows.csv").open())]
     root = tmp_path / "moved"

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -163,9 +162,9 @@ def _details(results: Results) -> list[tuple[str, str]]:
     return [(name, value) for name, value in details.items() if value]
 
 
-def _kept(results: Mapping[str, float]) -> str:
+def _kept(results: Results) -> str:
     kept = results["neighbours_kept"]
-    return "" if np.isnan(kept) else f"{100 * kept:.0f}%"
+    return "" if kept is None else f"{100 * kept:.0f}%"
 
 
 def summary(results: Results) -> list[str]:

@@ -330,7 +330,7 @@ def test_fault_24_truncated(share, trained, tmp_path):
 
 def test_fault_24_missing_or_other(tmp_path):
     assert "No such file" in one_line(read_checkpoint, tmp_path / "no.pt")
-    assert "Is a directory" in one_line(read_checkpoint, tmp_path)
+    assert "holds neither model.safetensors" in one_line(read_checkpoint, tmp_path)
     path = tmp_path / "other.pt"
     for content in ({"model": torch.ones(1)}, torch.ones(3), [1], {"format": "other"}, {"format": FORMAT}):
         torch.save(content, path)

@@ -1,22 +1,92 @@
-"""The command `export`: write a trained backbone for another project."""
+"""The command `export`: write a trained backbone for other programs."""
 
 import argparse
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
-from vidssl.config import build
-from vidssl.engine.config_schema import bind_run
+from vidssl.commands.model_card import describe_network, model_card, results_of
+from vidssl.config import Tree, build
+from vidssl.engine.config_schema import bind_run, require_videos
+from vidssl.engine.periodic_evaluation import evaluation_clips
+from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.export import save_detectron2
-from vidssl.models.weights import backbone_weights, load_state, read_checkpoint
+from vidssl.models.export_graph import save_onnx, save_pt2
+from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
+
+_SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 
 
 def run(parsed: argparse.Namespace) -> None:
-    """Write the backbone, and print the settings that belong to it."""
-    content = read_checkpoint(parsed.checkpoint, parsed.trust_checkpoint)
-    run = bind_run(content["config"], f"config of {parsed.checkpoint}")
+    """Write the backbone, and print what belongs to it."""
+    chosen = parsed.checkpoint, parsed.out
+    if parsed.results and parsed.to != "folder":
+        raise ConfigError("--results are for the model card, which only --to folder writes")
+    if parsed.to == "detectron2":
+        name, settings = export_detectron2(*chosen, trust=parsed.trust_checkpoint)
+        lines = (f"{key} {shlex.quote(str(value))}" for key, value in settings.items())
+        print_results(parsed, settings, f"{parsed.out}: {name} for detectron2, with these settings:", *lines)
+    else:
+        description, worst = export_network(*chosen, parsed.to, parsed.results, trust=parsed.trust_checkpoint)
+        shape = " x ".join(map(str, description["input"]["shape"]))
+        line = f"{parsed.out}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
+        if worst is not None:
+            line += f"; largest difference to torch {worst:.1g}"
+        print_results(parsed, {**description, "largest_difference": worst}, line)
+
+
+def export_detectron2(checkpoint: str, out: Path, trust: bool = False) -> tuple[str, dict[str, Any]]:
+    """Write a 2D ResNet for detectron2; return the backbone's name and the settings that belong to the file."""
+    content = read_checkpoint(checkpoint, trust)
+    run = bind_run(content["config"], f"config of {checkpoint}")
+    backbone = _backbone(run, content, checkpoint)
+    return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
+
+
+def export_network(
+    checkpoint: str, out: Path, to: str, results: Sequence[Path] | None = None, *, trust: bool = False
+) -> tuple[Tree, float | None]:
+    """Write the backbone of a checkpoint, or of the last one of a run's folder, with a description.
+
+    `to` is `safetensors` (a file for `load_backbone`), `onnx`, `pt2` (torch.export), or `folder`: the safetensors file,
+    `config.json` and a model card, `README.md`, with the numbers of `results`, paths of results.json. None: all that
+    lie below the folder of the checkpoint's run and are of this checkpoint. The graphs of `onnx` and `pt2` compute the
+    features that the run evaluates, also those of a layer.
+
+    Returns the description (`describe_network`) and, of a graph, the largest difference of its features to torch's.
+    """
+    if to != "folder" and out.suffix != _SUFFIXES[to]:
+        raise ConfigError(f"cannot write {out}: --to {to} writes a file named *{_SUFFIXES[to]}")
+    if to == "folder" and out.exists():
+        raise ConfigError(f"{out} exists already: delete it, or choose another --out")
+    path = weights_file(checkpoint)
+    content = read_checkpoint(path, trust)
+    run = require_videos(bind_run(content["config"], f"config of {checkpoint}"), checkpoint)
+    backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
+    network = test.encoder(backbone)
+    # A file that was exported before describes the checkpoint that it was made of.
+    origin = content.get("network", {}).get("checkpoint")
+    origin = origin or {"file": path.resolve().name, "sha256": file_hash(path), "step": content["step"]}
+    description = describe_network(run, test, network.dim, origin)
+    if to == "folder":
+        found = results_of(origin["sha256"], path.absolute(), results)
+        with creating_folder(out) as folder:
+            save_backbone(path, folder / EXPORTED, trust=trust, network=description)
+            write_json(folder / "config.json", description)
+            write_whole(folder / "README.md", model_card(out.name, description, found).encode())
+        return description, None
+    if to == "safetensors":
+        save_backbone(path, out, trust=trust, network=description)
+        return description, None
+    save = save_onnx if to == "onnx" else save_pt2
+    return description, save(network.eval(), out, test.clip.frames, test.size, description)
+
+
+def _backbone(run: Any, content: Tree, source: str) -> Backbone:
     backbone: Backbone = build(BACKBONES, run.backbone)
-    load_state(backbone, backbone_weights(content), parsed.checkpoint)
-    settings = save_detectron2(backbone, parsed.out, run.data.mean, run.data.std)
-    lines = (f"{name} {shlex.quote(str(value))}" for name, value in settings.items())
-    print_results(parsed, settings, f"{parsed.out}: {run.backbone.name} for {parsed.to}, with these settings:", *lines)
+    load_state(backbone, backbone_weights(content), source)
+    return backbone.eval()

@@ -95,11 +95,17 @@ def map(parser: ArgumentParser) -> None:
 
 
 def export(parser: ArgumentParser) -> None:
-    """Write the backbone of a checkpoint for another project."""
+    """Write the backbone of a checkpoint for other programs: safetensors, ONNX, torch.export, detectron2."""
     option = parser.add_argument
-    option("checkpoint", metavar="CHECKPOINT", help="checkpoint of vidssl, or file of save_backbone; a 2D ResNet")
-    option("--to", choices=("detectron2",), required=True, help="the project")
-    option("--out", type=Path, required=True, help="file to write, *.pkl for detectron2")
+    option("checkpoint", metavar="CHECKPOINT", help="checkpoint of vidssl, folder of a run, or file of save_backbone")
+    formats = ("safetensors", "onnx", "pt2", "folder", "detectron2")
+    text = "folder: safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2: a 2D ResNet"
+    option("--to", choices=formats, required=True, help=text)
+    option(
+        "--out", type=Path, required=True, help="file to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder"
+    )
+    text = "results.json of this checkpoint for the model card (default: those below the folder of its run)"
+    option("--results", type=Path, nargs="+", metavar="FILE", help=text)
     option("--trust-checkpoint", action="store_true", help="load pickled objects; such a file can run any code")
     add_output_options(parser)
 

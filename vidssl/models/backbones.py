@@ -10,7 +10,7 @@ import torch
 from pydantic import create_model
 from torch import Tensor, nn
 
-from vidssl.config import bind, build, choice
+from vidssl.config import Tree, bind, build, choice
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
@@ -26,6 +26,7 @@ class Backbone(nn.Module):
     dim: int
     feature_layers: tuple[str, ...] = ()  # whose maps `features` computes, from the first to the last
     last_maps: str = "layer4"  # the layer with the last maps, as of `layer_module`
+    run_config: Tree | None = None  # config of the run that trained it, plain data; set by `load_backbone`
 
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""

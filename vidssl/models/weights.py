@@ -8,14 +8,16 @@ import torch
 from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
-from vidssl.config import Settings
+from vidssl.config import Settings, Tree
 from vidssl.errors import CheckpointError, UntrustedError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
+from vidssl.models.hub import download
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
+EXPORTED = "model.safetensors"  # in a folder of `vidssl export`
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 
 
@@ -65,15 +67,34 @@ def backbone_weights(checkpoint: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def weights_file(name: str | Path) -> Path:
-    """Return the file of a network that comes with vidssl, such as `vidssl-small`; any other path as it is."""
-    own = _OWN.get(str(name))
-    return Path(name) if own is None or Path(name).is_file() else own
+    """Find the file of weights that a name stands for.
+
+    It is a file; a folder of `vidssl export`, or of a run, whose last checkpoint is meant; a network that comes with
+    vidssl, such as `vidssl-small`; or one on the Hugging Face Hub, `hf-hub:OWNER/NAME` or `OWNER/NAME`, which is
+    downloaded. What exists on disk comes first. A path of nothing is returned as it is.
+
+    Raises:
+        CheckpointError: A folder holds no weights, or a network cannot be downloaded.
+    """
+    path = Path(name)
+    if path.is_dir():
+        for file in (path / EXPORTED, path / "checkpoints" / "last.pt"):
+            if file.exists():
+                return file
+        if str(name) not in _OWN:
+            raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
+    elif path.exists():
+        return path
+    return _OWN.get(str(name)) or download(str(name), EXPORTED) or path
 
 
-def save_backbone(checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False) -> None:
+def save_backbone(
+    checkpoint: str | Path, path: str | Path, *, half: bool = False, trust: bool = False, network: Tree | None = None
+) -> None:
     """Write the online backbone of a checkpoint of vidssl, and its config, to a safetensors file.
 
     `load_backbone`, `init` and `--checkpoint` take the file like the checkpoint. `half` rounds the weights to float16.
+    `network` is a description, plain data, that is written into the metadata.
 
     Raises:
         CheckpointError: The file is missing, damaged or not a checkpoint of vidssl, or a weight cannot be written.
@@ -90,7 +111,8 @@ def save_backbone(checkpoint: str | Path, path: str | Path, *, half: bool = Fals
     if not weights:
         raise CheckpointError(f"{checkpoint} has no weights named backbone.*: nothing to save")
     kept = {name: content[name] for name in ("format", "config", "step")}
-    write_safetensors(Path(path), weights, {**kept, "backbone_only": True})
+    described = {} if network is None else {"network": network}
+    write_safetensors(Path(path), weights, {**kept, "backbone_only": True, **described})
 
 
 class InitialWeights(Settings):
@@ -122,8 +144,10 @@ def load_backbone(
 ) -> Backbone:
     """Load the trained backbone of a checkpoint of vidssl or of another project, on the CPU and in eval mode.
 
+    Its `run_config` is the config of the run that trained it, if vidssl did: `vidssl.extract` takes the clips from it.
+
     Args:
-        path: The file, or the name of a network that comes with vidssl; docs/weights.md lists both.
+        path: A file, a folder of `vidssl export` or of a run, or the name of a network: see `weights_file`.
         arch: Name of the backbone; default: from the checkpoint's config, else from names and shapes of the weights.
         partial: Load only the weights that fit, and initialise the others; other projects' files need `arch` then.
         keys: Prefixes of names in the file, and their replacements; the longest counts, `""` removes one.
@@ -150,6 +174,8 @@ def load_backbone(
         load_state(backbone, backbone_weights(content), initial.file)
     else:
         _fill(backbone, content, initial)
+    if is_checkpoint(content):
+        backbone.run_config = content["config"]
     return backbone.eval()
 
 

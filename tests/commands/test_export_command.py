@@ -1,0 +1,128 @@
+"""The command `export`: every format of a run that was trained, its description, and the model card."""
+
+import json
+
+import pytest
+import torch
+
+import vidssl
+from vidssl import commands
+from vidssl.commands.export import export_network
+from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError
+from vidssl.models.weights import read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def run_folder(made_once, digits):
+    """The folder of a run of two steps, with a test of its last checkpoint, and one of another."""
+
+    def make(path):
+        data = digits / "motion"
+        settings = ["steps=2", "checkpoint.every=1", "batch_size=4", "device=cpu", "data.workers=0"]
+        settings += ["data.moving_digits=null", "evaluate.clips=2", "evaluate.crops=1", "evaluate.every=null"]
+        train(load_run("configs/toy/sce.yaml", [*settings, f"data.train={data}/train.csv", f"output={path}"]))
+        given = ["--train-list", f"{data}/train.csv", "--protocol", "knn", "k=3", "--quiet", "--workers", "0"]
+        for step, out in (("last", "test"), ("step-00000001", "first")):
+            checkpoint = f"{path}/checkpoints/{step}.pt"
+            commands.run("test", [f"{data}/test.csv", "--checkpoint", checkpoint, *given, "--out", f"{path}/{out}"])
+
+    return made_once("exported_run", make)
+
+
+@pytest.fixture(scope="module")
+def folder(made_once, run_folder):
+    return made_once("exported_folder", lambda path: export_network(str(run_folder), path, "folder"))
+
+
+def test_config_json_states_all_that_the_run_evaluates_with(folder, run_folder):
+    found = json.loads((folder / "config.json").read_text())
+    subject = load_subject(LoadOptions(str(run_folder / "checkpoints" / "last.pt"), device="cpu"))
+    test = subject.test
+    assert found["backbone"] == subject.run.backbone.model_dump(mode="json")
+    assert found["num_features"] == subject.encoder.dim
+    assert found["clip"] == test.clip.model_dump(mode="json")
+    assert found["input"]["shape"] == ["batch", 3, test.clip.frames, test.size, test.size]
+    assert found["input"]["mean"] == [*test.mean] * 3 and found["input"]["std"] == [*test.std] * 3
+    expected = test.model_dump(mode="json", include={"clips", "crops", "size", "layer", "grid", "precision"})
+    assert expected.items() <= found["test"].items() and found["test"]["short_side"] == test.size
+    assert found["training"] == {"method": "sce", "lists": ["motion/train.csv"], "steps": 2, "batch_size": 4}
+    assert found["checkpoint"] == {"file": "step-00000002.pt", "sha256": subject.origin["sha256"], "step": 2}
+    assert found["versions"] == {"vidssl": vidssl.__version__, "torch": torch.__version__}
+
+
+def test_the_folder_is_the_checkpoint_for_every_command(folder, run_folder, digits, tmp_path):
+    one, other = vidssl.load_backbone(folder), vidssl.load_backbone(run_folder)
+    assert all(torch.equal(w, other.state_dict()[n]) for n, w in one.state_dict().items())
+    assert one.run_config == other.run_config
+    arguments = [f"{digits}/motion/test.csv", "--workers", "0", "--quiet", "--device", "cpu"]
+    for name, checkpoint in (("a", folder), ("b", run_folder)):
+        commands.run("extract", [*arguments, "--checkpoint", str(checkpoint), "--out", str(tmp_path / name)])
+    assert (tmp_path / "a" / "features.npy").read_bytes() == (tmp_path / "b" / "features.npy").read_bytes()
+
+
+def test_the_card_has_the_numbers_of_this_checkpoint_only(folder, run_folder):
+    card = (folder / "README.md").read_text()
+    results = json.loads((run_folder / "test" / "results.json").read_text())
+    numbers = f"knn {results['knn']:.4f}, knn_mean_class {results['knn_mean_class']:.4f}"
+    assert card.startswith("---\nlibrary_name: vidssl\n")
+    rows = [line for line in card.splitlines() if "results.json |" in line]
+    assert rows == [f"| motion/test.csv | 16 | motion/train.csv | 2 x 1, 32² | {numbers} | test/results.json |"]
+    assert "| training | sce on motion/train.csv: 2 steps of 4 videos |" in card
+    assert str(run_folder) not in card and "None" not in card
+
+
+def test_results_that_are_named(run_folder, tmp_path, capsys):
+    arguments = [str(run_folder), "--to", "folder", "--out", str(tmp_path / "net"), "--json"]
+    with pytest.raises(ConfigError, match=r"first/results.json holds no results of this checkpoint"):
+        commands.run("export", [*arguments, "--results", str(run_folder / "first" / "results.json")])
+    assert not [*tmp_path.iterdir()]
+    commands.run("export", [*arguments, "--results", str(run_folder / "test" / "results.json")])
+    assert json.loads(capsys.readouterr().out)["training"]["steps"] == 2
+    assert (tmp_path / "net" / "README.md").read_text().count("results.json |") == 1
+
+
+@pytest.mark.parametrize("to", ["onnx", "pt2", "safetensors"])
+def test_files_hold_the_same_description(to, folder, run_folder, tmp_path, capsys):
+    path = tmp_path / f"net.{to}"
+    expected = json.loads((folder / "config.json").read_text())
+    if to == "onnx":
+        onnxruntime = pytest.importorskip("onnxruntime")
+    commands.run("export", [str(run_folder), "--to", to, "--out", str(path)])
+    assert capsys.readouterr().out.startswith(f"{path}: resnet3d18, batch x 3 x ")
+    network = vidssl.load_backbone(run_folder)
+    test = load_subject(LoadOptions(str(run_folder), device="cpu")).test
+    clips = torch.randn(5, 3, test.clip.frames, test.size, test.size)
+    if to == "onnx":
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        found = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+        features = torch.from_numpy(session.run(None, {"clips": clips.numpy()})[0])
+    elif to == "pt2":
+        extra = {"config.json": ""}
+        features = torch.export.load(path, extra_files=extra).module()(clips)
+        found = json.loads(extra["config.json"])
+    else:
+        found, features = read_checkpoint(path)["network"], vidssl.load_backbone(path)(clips)
+    assert found == expected
+    torch.testing.assert_close(features, network(clips), rtol=0, atol=1e-4)
+
+
+def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tmp_path):
+    description, _ = export_network(str(folder), tmp_path / "again", "folder")
+    assert description == json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "onnx", "--out", "x.pt"], r"cannot write x.pt: --to onnx writes a file named \*.onnx"),
+        (["--to", "folder", "--out", "."], r"\. exists already: delete it, or choose another --out"),
+        (["--to", "pt2", "--out", "x.pt2", "--results", "r.json"], "--results are for the model card"),
+    ],
+)
+def test_mistakes_are_errors_of_one_line(arguments, message, run_folder):
+    with pytest.raises(ConfigError, match=message) as caught:
+        commands.run("export", [str(run_folder), *arguments])
+    assert "\n" not in str(caught.value)

@@ -15,6 +15,8 @@ LAYERS = (
     {"detection"},
     {"engine"},
     {"commands"},
+    {"api"},
+    {"interop"},
     {"tools", "datasets", "benchmarks", "examples", "__main__"},
 )
 LAYER = {package: number for number, packages in enumerate(LAYERS) for package in packages}

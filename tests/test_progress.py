@@ -3,11 +3,13 @@
 import io
 import logging
 import sys
+import threading
+import types
 
 import pytest
 
 from vidssl import progress as module
-from vidssl.progress import progress
+from vidssl.progress import progress, reporting
 
 
 class _Terminal(io.StringIO):
@@ -48,3 +50,46 @@ def test_quiet_hides_both(monkeypatch, stream):
     logger = logging.getLogger("vidssl")
     monkeypatch.setattr(logger, "level", logging.WARNING)
     assert _output(monkeypatch, stream()) == ""
+
+
+def test_a_notebook_gets_a_bar(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    text = _output(monkeypatch, io.StringIO())
+    assert "\r" in text and "4/4" in text
+
+
+def test_a_function_is_called_instead(monkeypatch):
+    calls = []
+    with reporting(lambda *call: calls.append(call)):
+        assert _output(monkeypatch, _Terminal()) == ""
+        assert [*progress("ab", title="letters", unit="letter")] == ["a", "b"]
+        assert [*progress(iter("a"), title="unknown", unit="letter")] == ["a"]
+        with progress(title="resumed", unit="step", total=9, initial=7) as bar:
+            bar.update(2)
+        assert [*progress("ab", title="of another process", unit="letter", disable=True)] == ["a", "b"]
+    assert calls == [
+        *((n, 4, "train") for n in (1, 2, 3, 4)),
+        (1, 2, "letters"),
+        (2, 2, "letters"),
+        (1, None, "unknown"),
+        (9, 9, "resumed"),
+    ]
+    assert "4/4" in _output(monkeypatch, _Terminal())  # as before
+
+
+def test_false_hides_bars(monkeypatch):
+    with reporting(False):
+        assert _output(monkeypatch, _Terminal()) == ""
+
+
+def test_a_report_is_of_one_thread_and_undone_after_errors(monkeypatch):
+    def fail(*_):
+        raise KeyError("stop")
+
+    texts = []
+    with pytest.raises(KeyError), reporting(fail):
+        other = threading.Thread(target=lambda: texts.append(_output(monkeypatch, _Terminal())))
+        other.start()
+        other.join()
+        _output(monkeypatch, _Terminal())
+    assert "4/4" in texts[0] and "4/4" in _output(monkeypatch, _Terminal())

@@ -10,15 +10,41 @@ if sys.platform == "win32":  # workers are forked, and files locked with fcntl
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from vidssl.api import extract, search, train
+    from vidssl.data.samplers import ClipSettings
+    from vidssl.evaluation.features import TestClips
+    from vidssl.evaluation.search import Neighbours
     from vidssl.models import build_backbone, load_backbone, save_backbone
+    from vidssl.prepare.inputs import read_input
+    from vidssl.types import Features
     from vidssl.video import open_video
 
-__all__ = ["build_backbone", "load_backbone", "open_video", "save_backbone"]
+__all__ = [
+    "ClipSettings",
+    "Features",
+    "Neighbours",
+    "TestClips",
+    "build_backbone",
+    "extract",
+    "load_backbone",
+    "open_video",
+    "read_input",
+    "save_backbone",
+    "search",
+    "train",
+]
 
 # Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
-_HOMES = {"open_video": "vidssl.video"} | dict.fromkeys(
-    ("build_backbone", "load_backbone", "save_backbone"), "vidssl.models"
-)
+_HOMES = {
+    "ClipSettings": "vidssl.data.samplers",
+    "Features": "vidssl.types",
+    "Neighbours": "vidssl.evaluation.search",
+    "TestClips": "vidssl.evaluation.features",
+    "open_video": "vidssl.video",
+    "read_input": "vidssl.prepare.inputs",
+    **dict.fromkeys(("build_backbone", "load_backbone", "save_backbone"), "vidssl.models"),
+    **dict.fromkeys(("extract", "search", "train"), "vidssl.api"),
+}
 
 
 def __getattr__(name: str) -> Any:

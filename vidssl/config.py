@@ -67,14 +67,19 @@ def override(tree: Tree, text: str) -> None:
         parsed = _yaml().load(value)
     except YAMLError:
         raise ConfigError(f"override '{text}': the value is not YAML; quote it") from None
+    set_value(tree, key, parsed, text)
+
+
+def set_value(tree: Tree, key: str, value: Any, source: str) -> None:
+    """Set `a.b.0.c` of a tree, in place: a number is an index, missing sections are added; `source` is for errors."""
     section: Any = tree
     *way, last = key.split(".")
     for part in way:
-        place = _place(section, part, text)
+        place = _place(section, part, source)
         if isinstance(section, dict) and not isinstance(section.get(place), dict | list):
             section[place] = {}
         section = section[place]
-    section[_place(section, last, text)] = parsed
+    section[_place(section, last, source)] = value
 
 
 def bind(schema: type[Model], tree: Tree, source: str) -> Model:

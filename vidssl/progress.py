@@ -2,12 +2,54 @@
 
 import logging
 import sys
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 from tqdm import tqdm
 
 _INTERVAL = 15.0  # seconds between the lines in a file
 _LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} elapsed, {remaining} left, {rate_fmt}{postfix}"
+
+
+# Called with the work done, all of it (None: unknown) and its title; False: no progress; None: bars and lines.
+Report = Callable[[int, int | None, str], object] | Literal[False] | None
+_thread = threading.local()  # the report of each thread
+
+
+@contextmanager
+def reporting(report: Report) -> Iterator[None]:
+    """Call `report` for the progress in this block and thread instead of drawing it; see `Report`.
+
+    An exception that it raises ends the work.
+    """
+    before = getattr(_thread, "report", None)
+    _thread.report = report
+    try:
+        yield
+    finally:
+        _thread.report = before
+
+
+class _Reported(tqdm):  # type: ignore[type-arg]
+    """Calls a function instead of drawing a bar."""
+
+    def __init__(self, iterable: Any, title: str, report: Callable[[int, int | None, str], object], **settings: Any):
+        super().__init__(iterable, **{**settings, "disable": True})
+        self._title, self._report = title, report
+
+    def update(self, n: float | None = 1) -> bool | None:
+        """Report that n more are done."""
+        self.n += n or 0
+        self._report(int(self.n), None if self.total is None else int(self.total), self._title)
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the items, and report each when it is done."""
+        for item in self.iterable:
+            yield item
+            self.update()
 
 
 class _Lines:
@@ -23,13 +65,18 @@ class _Lines:
 
 
 def progress(iterable: Any = None, *, title: str, unit: str, **settings: Any) -> "tqdm[Any]":
-    """Make a tqdm bar on stderr; `settings` are tqdm's.
+    """Make a tqdm bar on stderr; `settings` are tqdm's. In a block of `reporting` a function is called instead.
 
-    If stderr is not a terminal, it is a line every 15 seconds, and none for what takes less.
+    If stderr is neither a terminal nor a notebook, it is a line every 15 seconds, and none for what takes less.
     """
+    report = getattr(_thread, "report", None)
+    if callable(report) and not settings.get("disable"):
+        return _Reported(iterable, title, report, **settings)
+    if report is False:
+        settings["disable"] = True
     if logging.getLogger("vidssl").level >= logging.WARNING:  # `--quiet`
         settings["disable"] = True
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
         settings |= {"dynamic_ncols": True, "mininterval": 0.2}
     else:
         settings |= {"file": _Lines(), "ascii": True, "bar_format": _LINE, "leave": False}

@@ -9,6 +9,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean
 from vidssl.worker_pool import usable_cpus
 
@@ -34,6 +35,14 @@ def above_zero(text: str) -> float:
 
 
 def config_file(text: str) -> Path:
+    """Parse the path or the name of a config, as `find_config`."""
+    try:
+        return find_config(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def find_config(text: str) -> Path:
     """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
     if Path(text).is_file():
         return Path(text)
@@ -45,10 +54,10 @@ def config_file(text: str) -> Path:
     name = text.removesuffix(".yaml").removeprefix("configs/")
     found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
     if len(found) > 1:
-        raise argparse.ArgumentTypeError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
+        raise ConfigError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
     if not found:
         hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
-        raise argparse.ArgumentTypeError(f"{text} is neither a file nor the name of a config{hint}")
+        raise ConfigError(f"{text} is neither a file nor the name of a config{hint}")
     return known[found[0]]
 
 

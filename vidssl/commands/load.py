@@ -140,7 +140,7 @@ def load_subject(options: LoadOptions) -> Subject:
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)
     classify, logits, classes = None, None, 0
-    test = _clips(options, run)
+    test = chosen_clips(options, run)
     if classes_of(run, test) and not content.get("backbone_only"):
         method = load_method(run, backbone, content, str(path)).to(device).eval()
         classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
@@ -179,16 +179,17 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
         matched = str(load_initial(backbone, initial, options.trust_checkpoint))
         origin = {"path": path, "sha256": digest, "matched": matched}
         weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}
-    return Subject(backbone.to(device).eval(), run, _clips(options, run), device, origin, weights)
+    return Subject(backbone.to(device).eval(), run, chosen_clips(options, run), device, origin, weights)
 
 
-def _clips(options: LoadOptions, run: Run) -> TestClips:
+def chosen_clips(options: LoadOptions, run: Run) -> TestClips:
+    """Return the clips of the options, and where those are None of the run."""
     given = {name: value for name in _CLIP_OPTIONS if (value := getattr(options, name)) is not None}
     settings = {**dict(evaluation_clips(run)), "allow_missing": options.allow_missing, **given}
-    test = TestClips(**settings)
     try:
+        test = TestClips(**settings)
         check_short_side(test.size, test.short_side)
         check_grid(test)
     except ValueError as error:
-        raise ConfigError(f"the options of the clips do not fit: {error}") from None
+        raise ConfigError(f"the options of the clips do not fit: {' '.join(str(error).split())}") from None
     return test

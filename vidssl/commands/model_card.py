@@ -27,7 +27,7 @@ def describe_network(run: Run, test: TestClips, num_features: int, checkpoint: T
     mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
     return {
         "format": _FORMAT,
-        "backbone": run.backbone.model_dump(mode="json"),
+        "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
         "num_features": num_features,
         "input": {
             "shape": ["batch", 3, test.clip.frames, test.size, test.size],

@@ -11,7 +11,8 @@ from vidssl.commands.load import LoadOptions
 from vidssl.commands.results import Results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
-from vidssl.config import read
+from vidssl.config import Tree, read
+from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import write_lists
 from vidssl.engine import train as engine
 from vidssl.engine.clip_training import training_list
@@ -46,14 +47,20 @@ def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
     if len(inputs) > 1:
         raise ConfigError(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
     path, tree = Path(inputs[0]), read(cfg, settings)
-    if path.suffix.lower() != ".csv":
-        videos = read_input(path)
+    found = settings_of_input(tree, path if path.suffix.lower() == ".csv" else read_input(path))
+    return [*settings, *(f"{key}={json.dumps(value)}" for key, value in found.items())]
+
+
+def settings_of_input(tree: Tree, videos: Path | VideoList) -> Tree:
+    """Return the settings that let a config, a tree of plain data, train on a list; a `VideoList` is written first."""
+    if isinstance(videos, VideoList):
         folder = Path(str(tree.get("output"))) / "videos"
-        write_lists(folder, videos.root, {"train": map(videos.records.row, range(len(videos.records)))}, ())
-        path = folder / "train.csv"
+        rows = map(videos.records.row, range(len(videos.records)))
+        write_lists(folder, videos.root, {"train": rows}, videos.classes)
+        videos = folder / "train.csv"
     data = tree.get("data") or {}
-    others = [f"data.{key}=null" for key in ("moving_digits", "root") if data.get(key) is not None]
-    return [*settings, *others, f"data.train={json.dumps(str(path))}"]
+    others = {f"data.{key}": None for key in ("moving_digits", "root") if data.get(key) is not None}
+    return {**others, "data.train": str(videos)}
 
 
 def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> tuple[Results, Path]:

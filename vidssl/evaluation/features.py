@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import distributed
@@ -33,14 +34,14 @@ class TestClips(DecodeSettings):
     __test__ = False  # not a test of pytest
 
     clip: ClipSettings
-    clips: int
-    crops: int  # per clip, along the longer side; 1: the centre
-    size: int  # side of the crops, pixels
+    clips: int = Field(ge=1)
+    crops: int = Field(ge=1)  # per clip, along the longer side; 1: the centre
+    size: int = Field(ge=1)  # side of the crops, pixels
     short_side: int | None = None  # of the video before cropping, pixels; None: size
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    batch_size: int = 8  # videos
-    workers: int = 2
+    batch_size: int = Field(default=8, ge=1)  # videos
+    workers: int = Field(default=2, ge=0)
     prefetch: int = 2  # batches per worker, loaded in advance
     timeout: float = 120.0  # seconds per video
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32

@@ -5,6 +5,7 @@ The input is a normalised float clip (B, 3, T, S, S), the output features (B, di
 
 import io
 import json
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ def save_onnx(network: Backbone, path: Path, frames: int, size: int, description
     clips = _example(frames, size)
     dynamic = ({0: Dim("batch")},)
     settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
-    with torch.no_grad(), _explained(path):
+    with torch.no_grad(), _explained(path), _warnings_only("onnxscript", "onnx_ir"):
         program = torch.onnx.export(
             network, (clips,), dynamo=True, dynamic_shapes=dynamic, verbose=False, external_data=False, **settings
         )
@@ -91,6 +92,20 @@ def _explained(path: Path) -> Iterator[None]:
             f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); use "
             "--to safetensors or pt2"
         ) from error
+
+
+@contextmanager
+def _warnings_only(*names: str) -> Iterator[None]:
+    """Keep the lines about each pass of an optimiser out of the log."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.errors import DataError
+from vidssl.errors import DataError, first_few
 from vidssl.prepare.detect_frame_folders import find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
 from vidssl.types import VideoRecord
@@ -16,16 +16,21 @@ from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_na
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 
 
-def read_input(path: str | Path, root: str | Path | None = None, allow_external: bool = False) -> VideoList:
-    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a glob pattern, or one file.
+def read_input(
+    path: str | Path | Sequence[str | Path], root: str | Path | None = None, allow_external: bool = False
+) -> VideoList:
+    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a glob pattern, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
-    for images, each a video of one frame. A folder that holds numbered frames itself is one video. These rows have no
-    labels: `vidssl prepare folder` writes lists with classes. `root` and `allow_external` are for lists.
+    for images, each a video of one frame. A folder that holds numbered frames itself is one video. Of several files and
+    folders of frames, in their order, each is one video. These rows have no labels: `vidssl prepare folder` writes
+    lists with classes. `root` and `allow_external` are for lists.
 
     Raises:
         DataError: Nothing is found, or the list is invalid.
     """
+    if not isinstance(path, str | Path):
+        return _several(path)
     path = Path(path)
     if path.suffix.lower() == ".csv":
         return read_list(path, root, allow_external)
@@ -38,6 +43,17 @@ def read_input(path: str | Path, root: str | Path | None = None, allow_external:
     else:
         folder, names = _match(path)
     return VideoList(path, Records(folder, [VideoRecord(name) for name in names]), ())
+
+
+def _several(paths: Sequence[str | Path]) -> VideoList:
+    """List files and folders of frames, below the folder above all of them."""
+    found = [Path(path).absolute() for path in paths]
+    missing = [str(path) for path in found if not path.exists()]
+    if missing or not found:
+        raise DataError(f"{len(missing)} of {len(found)} files do not exist: {first_few(missing) or 'name some'}")
+    folder = Path(os.path.commonpath([path.parent for path in found]))
+    rows = [VideoRecord(path.relative_to(folder).as_posix()) for path in found]
+    return VideoList(folder, Records(folder, rows), ())
 
 
 def _find(folder: Path) -> tuple[Path, Sequence[str]]:

@@ -77,7 +77,7 @@ def test_videos_replace_the_list(kind, settings, digits, tmp_path):
     listed_rows = vidssl.read_input(listed)
     videos = {"folder": listed_rows.root, "list": listed_rows.rows([3, 1]), "csv": str(listed)}[kind]
     del settings["data.train"], settings["data.moving_digits"]
-    last = vidssl.train("toy/sce", settings, f"output={tmp_path}", "steps=1", "batch_size=2", videos=videos, progress=False)
+    last = vidssl.train("toy/sce", settings, f"output={tmp_path}", "steps=1", "batch_size=2", videos=videos)
     config = read_checkpoint(last)["config"]
     assert config["data"]["moving_digits"] is None
     if kind == "csv":

@@ -52,6 +52,7 @@ setup(
         "detection": ["pycocotools"],
         "export": ["onnx", "onnxruntime", "onnxscript"],
         "hub": ["huggingface_hub"],
+        "mteb": ["mteb", "torchcodec"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
         "map": ["umap-learn"],
         "slurm": ["submitit"],

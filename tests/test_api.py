@@ -1,5 +1,6 @@
 """The commands as functions: the same numbers, no global state, in threads, in notebooks and with progress."""
 
+import importlib.util
 import json
 import logging
 import os
@@ -292,12 +293,12 @@ def test_the_page_runs(my_videos, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     names = {}
     for block in blocks:
-        if "mteb" not in block:
+        if "import mteb" not in block or importlib.util.find_spec("mteb"):
             exec(compile(block, "docs/python.md", "exec"), names)
     assert len(blocks) >= 6
     printed = capsys.readouterr().out.splitlines()
     assert "features: 6 of 6" in printed
-    assert printed[-1] == "torch.Size([2, 3, 4, 64, 64])"
+    assert "torch.Size([2, 3, 4, 64, 64])" in printed
     recipe = next(block for block in blocks if "class Clips" in block)
     body = recipe[recipe.index("class Clips") : recipe.index("\n\n\none, other")]
     assert len(body.splitlines()) <= 15

@@ -28,6 +28,7 @@ def test_what_works_is_named(capsys):
         ),
         ("umap", "maps of features by UMAP", "pip install 'vidssl[map]'"),
         ("pycocotools", "object detection", "pip install 'vidssl[detection]'"),
+        ("onnxruntime", "export to ONNX", "pip install 'vidssl[export]'"),
         ("decord", "decoding with decord", "pip install decord"),
         ("torchcodec.decoders", "decoding with torchcodec", "pip install torchcodec"),
     ],

@@ -1,6 +1,8 @@
 """The command `export`: every format of a run that was trained, its description, and the model card."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,6 +109,18 @@ def test_files_hold_the_same_description(to, folder, run_folder, tmp_path, capsy
         found, features = read_checkpoint(path)["network"], vidssl.load_backbone(path)(clips)
     assert found == expected
     torch.testing.assert_close(features, network(clips), rtol=0, atol=1e-4)
+
+
+def test_the_program_of_the_page_computes_the_features(tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    page = (Path(__file__).parents[2] / "docs" / "weights.md").read_text(encoding="utf-8")
+    program = next(block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "onnxruntime" in block)
+    monkeypatch.chdir(tmp_path)
+    commands.run("export", ["vidssl-small", "--to", "onnx", "--out", "demo.onnx", "--quiet"])
+    names = {}
+    exec(program, names)
+    expected = vidssl.load_backbone("vidssl-small")(torch.full((1, 3, 4, 64, 64), -0.45 / 0.225))
+    torch.testing.assert_close(torch.from_numpy(names["features"]), expected, rtol=0, atol=1e-4)
 
 
 def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tmp_path):

@@ -15,6 +15,7 @@ from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError
+from vidssl.models.export_graph import check_onnx
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.backends import backend_version
 
@@ -74,6 +75,9 @@ def _detection() -> str:
 def _umap() -> str:
     check_layout("umap", sys.maxsize)
     return f"umap-learn {metadata.version('umap-learn')}"
+def _onnx() -> str:
+    check_onnx()
+    return f"onnx {metadata.version('onnx')}, onnxruntime {metadata.version('onnxruntime')}"
 
 
 _VERSIONS = {
@@ -86,4 +90,5 @@ _VERSIONS = {
     "selective search": _selective_search,
     "object detection": _detection,
     "maps of features by UMAP": _umap,
+    "export to ONNX": _onnx,
 }

@@ -25,6 +25,16 @@ TOLERANCE = 1e-4  # largest difference to torch, relative to the largest feature
 _INPUT, _OUTPUT = "clips", "features"
 
 
+def check_onnx() -> None:
+    """Raise a ConfigError if a package for ONNX is missing."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401 - torch.onnx needs it
+    except ImportError as error:
+        raise ConfigError(f"ONNX needs the package {error.name}: pip install 'vidssl[export]'") from None
+
+
 def save_onnx(network: Backbone, path: Path, frames: int, size: int, description: Tree) -> float:
     """Write a network on the CPU, in eval mode, as an ONNX file; return the largest difference of its features.
 
@@ -33,12 +43,10 @@ def save_onnx(network: Backbone, path: Path, frames: int, size: int, description
     Raises:
         ConfigError: A package is missing, or the network cannot be exported or then computes other features.
     """
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401 - torch.onnx needs it
-    except ImportError as error:
-        raise ConfigError(f"ONNX needs the package {error.name}: pip install 'vidssl[export]'") from None
+    check_onnx()
+    import onnx
+    import onnxruntime
+
     clips = _example(frames, size)
     dynamic = ({0: Dim("batch")},)
     settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}

@@ -129,8 +129,9 @@ class Subject:
 def load_subject(options: LoadOptions) -> Subject:
     """Load the network and the settings of its clips."""
     device = choose_device(options.device)
-    path = weights_file(options.checkpoint)
-    content = {} if options.checkpoint == "random" else read_anything(path, options.trust_checkpoint)
+    untrained = options.checkpoint == "random"
+    path = Path(options.checkpoint) if untrained else weights_file(options.checkpoint)
+    content = {} if untrained else read_anything(path, options.trust_checkpoint)
     if not is_checkpoint(content):
         return _load_by_config(options, device)
     if options.cfg is not None or options.overrides:

@@ -75,6 +75,8 @@ def _detection() -> str:
 def _umap() -> str:
     check_layout("umap", sys.maxsize)
     return f"umap-learn {metadata.version('umap-learn')}"
+
+
 def _onnx() -> str:
     check_onnx()
     return f"onnx {metadata.version('onnx')}, onnxruntime {metadata.version('onnxruntime')}"

@@ -15,6 +15,7 @@ from vidssl.commands.arguments import (
     add_network_options,
     add_output_options,
     add_splits,
+    add_window_options,
     at_least,
 )
 from vidssl.commands.prepare_parsers import prepare
@@ -59,6 +60,9 @@ def retrieval(parser: ArgumentParser) -> None:
     text = "ignore gallery videos whose features equal the query's bit by bit (copies of the file)"
     option("--drop-duplicates", action="store_true", help=text)
     option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
+    add_window_options(parser, "search in windows of the gallery's videos")
+    text = "only the best window of each video; without it, windows that overlap a better one are left out"
+    option("--one-per-video", action="store_true", help=text)
     text = "add the maps (Grad-CAM) of each query and neighbour for their similarity to the page"
     option(
         "--gradcam",
@@ -77,6 +81,7 @@ def extract(parser: ArgumentParser) -> None:
     option("--out", type=Path, required=True, help="folder for the features")
     option("--shard", metavar="i/n", help="only part i of n, from 0, into a folder beside --out")
     option("--merge", action="store_true", help="write --out from its parts")
+    add_window_options(parser, "one row for each window of a video")
 
 
 def export(parser: ArgumentParser) -> None:

@@ -75,7 +75,9 @@ def write_page(
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
     duplicates = results["duplicates"]
+    windows = results["windows"]
     details = {
+        "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
         "Features": "centred" if results.get("centered") else "not centred",
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
@@ -96,6 +98,7 @@ def write_page(
             class_names=gallery.classes,
             details=[(name, value) for name, value in details.items() if value],
             total_queries=len(query.records),
+            gallery_unit="videos" if windows is None else "windows",
         )
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None

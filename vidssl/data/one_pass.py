@@ -67,10 +67,12 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> di
     with suppress(DataError), dataset.reading.open(dataset.videos.records[keys[0][1]]) as video:
         waiting: dict[Key, PlannedSample] = {}
         for key in keys:
+            guard.at(key[1])
             with suppress(DataError):
                 waiting[key] = dataset.plan(key, video.meta)
         if not waiting:
             return made
+        guard.at(next(iter(waiting))[1])
         users: defaultdict[int, list[Key]] = defaultdict(list)  # of each frame
         for key, planned in waiting.items():
             for number in planned.frames.tolist():

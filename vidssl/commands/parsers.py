@@ -31,6 +31,19 @@ def train(parser: ArgumentParser) -> None:
     add_output_options(parser)
 
 
+def show(parser: ArgumentParser) -> None:
+    """Draw the views that a config trains on: a page with videos, their sampled frames and augmented clips.
+
+    Among the settings may be one input, a list, folder or pattern of videos, which replaces data.train.
+    """
+    option = parser.add_argument
+    add_config(parser)
+    option("--videos", type=at_least(1), default=8, metavar="N", help="first N videos of the first epoch (default 8)")
+    option("--draws", type=at_least(1), default=3, metavar="N", help="epochs, each with new draws (default 3)")
+    option("--out", type=Path, required=True, help="folder for index.html and views.png")
+    add_output_options(parser)
+
+
 def test(parser: ArgumentParser) -> None:
     """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval; a detector on a list of boxes (JSON)."""
     add_input(parser)
@@ -187,7 +200,7 @@ def schema(parser: ArgumentParser) -> None:
 COMMANDS = {
     add_options.__name__: add_options
     for add_options in (
-        *(prepare, train, test, retrieval, extract, export, track, analyze),
+        *(prepare, show, train, test, retrieval, extract, export, track, analyze),
         *(check, shrink, compare, launch, doctor, schema),
     )
 }

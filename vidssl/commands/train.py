@@ -35,10 +35,10 @@ def run(parsed: argparse.Namespace) -> None:
         print_results(parsed, results, summary(results), path)
 
 
-def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
+def with_input(cfg: Path, words: Sequence[str], folder: Path | None = None) -> list[str]:
     """Replace an input among the settings, a word without `=`, by the settings that train on it.
 
-    Its list is written to `OUTPUT/videos/train.csv`, unless it is a list already.
+    Its list is written to `train.csv` in a folder, by default `OUTPUT/videos`, unless it is a list already.
     """
     inputs, settings = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if not inputs:
@@ -48,7 +48,7 @@ def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
     path, tree = Path(inputs[0]), read(cfg, settings)
     if path.suffix.lower() != ".csv":
         videos = read_input(path)
-        folder = Path(str(tree.get("output"))) / "videos"
+        folder = folder or Path(str(tree.get("output"))) / "videos"
         write_lists(folder, videos.root, {"train": map(videos.records.row, range(len(videos.records)))}, ())
         path = folder / "train.csv"
     data = tree.get("data") or {}

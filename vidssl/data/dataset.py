@@ -76,8 +76,8 @@ class ClipDataset:
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         with self.reading.open(self.videos.records[index]) as video:
             planned = self.plan((epoch, index), video.meta)
-            frames = video.frames(planned.frames)
-        return self.finish(planned, frames, broken)
+            made = planned.views.make(video.frames(planned.frames))
+        return self.assemble(planned, made, broken)
 
     def plan(self, key: tuple[int, int], meta: VideoMeta) -> "PlannedSample":
         """Choose the frames of the sample of (epoch, index) from the metadata of its file; nothing is decoded."""
@@ -90,11 +90,10 @@ class ClipDataset:
         views = plan_views(record.path, part, self.sampler, self.recipes, generators)
         return PlannedSample(epoch, index, offset, part, views)
 
-    def finish(self, planned: "PlannedSample", frames: Frames, broken: tuple[tuple[str, str], ...] = ()) -> Sample:
-        """Make a sample from the frames that were planned, those of `planned.frames`; call it once for each plan."""
-        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
+    def assemble(self, planned: "PlannedSample", made: "Views", broken: tuple[tuple[str, str], ...] = ()) -> Sample:
+        """Make a sample of the views that its plan made: add the label, the boxes of a track and the mask."""
         epoch, index, meta = planned.epoch, planned.index, planned.meta
-        record, made = self.videos.records[index], planned.views.make(frames)
+        record = self.videos.records[index]
         boxes = mask = None
         sizes = [view.frames.shape[-1] for view in made.views]
         if meta.tracks is not None:
@@ -156,6 +155,7 @@ class Views(NamedTuple):
     """The views of a sample, and the numbers that place boxes and masks in them."""
 
     views: tuple[View, ...]
+    clip_of: tuple[int, ...]  # for each view the number of its clip: a recipe may make several views
     middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
     height: int  # of the frames before cropping, pixels
     width: int
@@ -190,9 +190,10 @@ class PlannedViews:
 
     def make(self, decoded: Frames) -> Views:
         """Make the views from the decoded `frames`, once: the generators go on."""
+        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
         views: list[View] = []
-        middle_frames: list[int] = []
-        for clip, parts, (recipe, rng) in zip(self.clips, self.wanted, self.draws, strict=True):
+        clip_of: list[int] = []
+        for number, (parts, (recipe, rng)) in enumerate(zip(self.wanted, self.draws, strict=True)):
             clips = [decoded[np.searchsorted(self.frames, indices)] for indices in parts]
             try:
                 made = recipe(clips[0] if len(clips) == 1 else rgb_difference(*clips), rng)
@@ -202,8 +203,9 @@ class PlannedViews:
                 name = type(recipe).__name__
                 raise ConfigError(f"recipe {name} must return a list of View, got {type(made).__name__}")
             views += [recipe.distortion.apply(view, rng) for view in made]
-            middle_frames += [clip.middle_frame] * len(made)
-        return Views(tuple(views), tuple(middle_frames), *decoded.shape[2:])
+            clip_of += [number] * len(made)
+        middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
+        return Views(tuple(views), tuple(clip_of), middle_frames, *decoded.shape[2:])
 
 
 def plan_views(

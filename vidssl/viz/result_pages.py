@@ -70,10 +70,10 @@ class Section:
     reason: str | None = None  # why it was left out
 
 
-def preview(frames: Frames) -> Preview:
-    """Make the preview of one video from its frames (T, 3, H, W)."""
+def preview(frames: Frames, height_limit: int = HEIGHT) -> Preview:
+    """Make the preview of one video from its frames (T, 3, H, W); larger ones are shrunk to fit."""
     total, _, height, width = frames.shape
-    scale = min(1.0, HEIGHT / height, WIDTH / width)
+    scale = min(1.0, height_limit / height, WIDTH / width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     kept = frames[np.linspace(0, total - 1, min(_FRAMES, total)).round().astype(int)].transpose(0, 2, 3, 1)
     small = [cv2.resize(np.ascontiguousarray(frame), size, interpolation=cv2.INTER_AREA) for frame in kept]

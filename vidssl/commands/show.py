@@ -140,9 +140,10 @@ def show(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "conf
     data = run.model_dump(mode="json")["data"]
     settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
     details = [
-        ("Config", name),
+        ("Config", Path(name).name),
         ("List", f"{listed.path}, {len(listed.records):,} videos"),
-        ("Shown", f"the first {total} videos of the first epoch, as in epochs 0 to {draws - 1}"),
+        ("Videos", f"the first {total} of the first epoch"),
+        ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
         ("Seed", str(run.seed)),
     ]
     try:
@@ -196,9 +197,10 @@ def _draw(sample: ShownSample, listed: VideoList) -> Draw:
 
 def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:
     frames, size = len(view.frames), view.frames.shape[-1]
-    notes = [f"{frames} x {size}²" if frames > 1 else f"{size}²", f"{first:.2f}–{end:.2f} s"]
-    if (np.diff(view.indices) < 0).any():
-        notes.append("reversed" if (np.diff(view.indices) <= 0).all() else "looped")
+    steps, order = np.diff(view.indices), ""
+    if (steps < 0).any():
+        order = ", reversed" if (steps <= 0).all() else ", looped"
+    notes = [(f"{frames} x {size}²" if frames > 1 else f"{size}²") + order, f"{first:.2f}–{end:.2f} s"]
     if view.difference:
         notes.append("RGB difference")
     if view.box is not None:

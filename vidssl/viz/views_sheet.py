@@ -38,4 +38,5 @@ def views_sheet(rows: Sequence[tuple[str, Draw, Sequence[Frames]]]) -> "Figure":
         for axes, frames, view in zip(others, views, draw.views, strict=False):
             axes.imshow(frames[len(frames) // 2].transpose(1, 2, 0), interpolation="nearest")
             axes.set_title(view.name, fontsize=8, color=COLORS[view.color], pad=2)
+    grid[-1][0].set_xlabel("seconds", fontsize=7.5, color=INK)
     return figure

@@ -29,9 +29,15 @@ _log = logging.getLogger(__name__)
 
 def with_span(name: str, start: float | None, end: float | None) -> str:
     """Append the span of a video to its name, in seconds."""
+    return f"{name} {span_text(start, end)}".rstrip()
+
+
+def span_text(start: float | None, end: float | None) -> str:
+    """Format a span in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
     if start is end is None:
-        return name
-    return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
+        return ""
+    first, last = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (start or 0, end))
+    return f"{first}-{last} s"
 
 
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
@@ -127,7 +133,7 @@ def _with_maps(
 
 
 def _title(videos: VideoList) -> str:
-    return f"{videos.path.parent.name}/{videos.path.stem}"
+    return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
 
 
 class _Images:
@@ -148,8 +154,16 @@ class _Images:
             with_span(query.names[n], record.start, record.end),
             record.label,
             tuple(
-                Hit(self._key(hit), with_span(name, hit.start, hit.end), hit.label, value) for hit, name, value in found
+                Hit(
+                    self._key(hit),
+                    with_span(name, hit.start, hit.end),
+                    hit.label,
+                    value,
+                    span=span_text(hit.start, hit.end),
+                )
+                for hit, name, value in found
             ),
+            span_text(record.start, record.end),
         )
 
     def _key(self, record: VideoRecord) -> str:

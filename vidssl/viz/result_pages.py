@@ -40,10 +40,11 @@ class Hit:
     """One video found for a query."""
 
     video: str  # key of its preview
-    name: str  # such as the path in the list
+    name: str  # such as the path in the list, with the span
     label: int  # -1: unknown
     similarity: float
     maps: tuple[str, str] | None = None  # keys of the previews of their maps for this similarity: query's and video's
+    span: str = ""  # the end of the name, never cut: `4-5.2 s`
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class QueryRow:
     name: str
     label: int  # -1: unknown
     hits: tuple[Hit, ...]
+    span: str = ""  # as of `Hit`
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,13 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
 
 def dump(config: BaseModel) -> str:
     """Write a bound config as YAML; `read` and `bind` restore it."""
+    return to_yaml(config.model_dump(mode="json"))
+
+
+def to_yaml(tree: Tree) -> str:
+    """Write plain data as YAML."""
     text = StringIO()
-    YAML().dump(config.model_dump(mode="json"), text)  # this type of YAML keeps the order of the fields
+    YAML().dump(tree, text)  # this type of YAML keeps the order of the fields
     return text.getvalue()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from vidssl import commands
 from vidssl.commands import extract as extract_job
+from vidssl.commands import gallery as gallery_job
 from vidssl.commands import retrieval as job
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions
@@ -396,7 +397,7 @@ def test_a_new_video_is_searched_in_copies_once_it_is_shrunk(options, lists, tmp
 def test_the_files_of_a_gallery_are_looked_at_once(options, lists, tmp_path, monkeypatch):
     gallery, query = lists
     looked = []
-    for module in (job, extract_job):
+    for module in (job, gallery_job, extract_job):
         monkeypatch.setattr(module, "identify", lambda videos: (looked.append(videos.path), identify(videos))[1])
     retrieve(options, gallery, query, tmp_path / "out", index=tmp_path / "g", page_queries=0)
     assert sorted(looked) == sorted([gallery, query])

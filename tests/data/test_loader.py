@@ -8,7 +8,6 @@ import signal
 import time
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -176,11 +175,16 @@ def test_the_same_video_gives_other_views_in_the_next_epoch(digits):
     assert not np.array_equal(a.views[0], b.views[0]) and not np.array_equal(a.views[0], a.views[1])
 
 
-def test_batches_keep_pixels_and_memory_layout():
+def test_batches_keep_pixels_and_memory_layout(digits):
     pixels = np.arange(2 * 2 * 5 * 5 * 3).astype(np.uint8).reshape(2, 2, 5, 5, 3)  # (B, T, S, S, C)
     samples = [Sample((clip.transpose(0, 3, 1, 2),), n, 10 + n) for n, clip in enumerate(pixels)]
-    dataset = SimpleNamespace(sample=lambda key, guard: samples[key[1]], replace=0, skip=False)
-    (batch,) = Loader(dataset, [[(0, 0), (0, 1)]], 0)
+
+    class Fixed(ClipDataset):
+        def sample(self, key, guard):
+            return samples[key[1]]
+
+    dataset = test_set(digits / "motion/test.csv")
+    (batch,) = Loader(Fixed(dataset.videos, dataset.sampler, dataset.recipes), [[(0, 0), (0, 1)]], 0)
     assert batch.views[0].dtype == torch.uint8 and batch.views[0].shape == (2, 2, 3, 5, 5)
     assert np.array_equal(batch.views[0].numpy(), pixels.transpose(0, 1, 4, 2, 3))
     assert batch.views[0].permute(0, 1, 3, 4, 2).is_contiguous()

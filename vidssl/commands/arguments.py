@@ -96,6 +96,13 @@ def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
     parser.add_argument("--splits", type=_split, nargs="+", metavar="N", help=text)
 
 
+def add_window_options(parser: argparse.ArgumentParser, purpose: str) -> None:
+    """Add `--window` and `--stride`."""
+    parser.add_argument("--window", type=above_zero, metavar="SECONDS", help=f"{purpose}, which lasts so long")
+    text = "from the start of a window to the start of the next (default: the window)"
+    parser.add_argument("--stride", type=above_zero, metavar="SECONDS", help=text)
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add `--quiet` and `--json`."""
     parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")

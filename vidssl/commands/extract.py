@@ -5,7 +5,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vidssl import distributed
@@ -14,6 +14,7 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import describe_changes, format_count
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
@@ -30,35 +31,41 @@ class Extracted:
     """What is in a folder of features; `str()` is the line that the command prints."""
 
     path: Path
-    count: int  # videos
+    count: int  # videos, or windows
     dim: int
     missing: tuple[tuple[str, str], ...]  # path and reason
     existed: bool  # extracted by the same request before; nothing was done
+    windows: bool  # whether the rows are windows of the videos
 
     def __str__(self) -> str:
-        line = f"{format_count(self.count, self.missing)} videos x {self.dim} features in {self.path}"
+        unit = "windows" if self.windows else "videos"
+        line = f"{format_count(self.count, self.missing)} {unit} x {self.dim} features in {self.path}"
         return f"{line}; already extracted" if self.existed else line
 
 
 def run(parsed: argparse.Namespace) -> None:
     """Extract features, or merge parts."""
     if parsed.merge:
-        if [parsed.input, parsed.checkpoint, parsed.shard] != [None] * 3:
+        if [parsed.input, parsed.checkpoint, parsed.shard, parsed.window, parsed.stride] != [None] * 5:
             raise ConfigError("--merge needs --out only: the parts record how they were made")
         found = merge(parsed.out)
     elif parsed.input is None or parsed.checkpoint is None:
         raise ConfigError("INPUT and --checkpoint are required, except with --merge")
     else:
-        found = extract_features(network_options(parsed), parsed.input, parsed.out, parsed.shard)
+        windows = parse_windows(parsed.window, parsed.stride)
+        found = extract_features(network_options(parsed), parsed.input, parsed.out, parsed.shard, windows)
     print_results(parsed, found, found)
 
 
-def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str | None = None) -> Extracted:
+def extract_features(
+    options: LoadOptions, videos: Path, out: Path, shard: str | None = None, windows: TimeWindows | None = None
+) -> Extracted:
     """Write the features of a list, or of a part of it, into a folder (`vidssl.evaluation.feature_folder`).
 
     A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
     incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
-    into the folder `out.i-of-n`, for `merge`.
+    into the folder `out.i-of-n`, for `merge`; rows of one file stay together (`vidssl.data.one_pass.file_numbers`).
+    With `windows` there is a row for each window of the videos, and `index` is the number of the window.
     """
     part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
@@ -67,28 +74,56 @@ def extract_features(options: LoadOptions, videos: Path, out: Path, shard: str |
         subject = load_subject(options)
         # Only the main process reads the sizes of the files: on a network drive that takes time.
         data = distributed.on_main(lambda: identify(listed))
-        return extract_to(subject, listed, data, path, part or (0, 1))
+        return extract_to(subject, listed, data, path, part or (0, 1), windows=windows)
 
 
 def extract_to(
-    subject: Subject, videos: VideoList, data: Tree, path: Path, part: tuple[int, int] = (0, 1), title: str = "features"
+    subject: Subject,
+    videos: VideoList,
+    data: Tree,
+    path: Path,
+    part: tuple[int, int] = (0, 1),
+    title: str = "features",
+    windows: TimeWindows | None = None,
 ) -> Extracted:
     """Do what `extract_features` does, in processes that have joined already.
 
-    `data` describes the files of the list (`identify`); `part` (i, n) are the videos i, i + n, i + 2n, … of it.
+    `data` describes the files of the list (`identify`); `part` (i, n) is the i-th of n parts of it.
     """
-    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part)
+    more = {} if windows is None else {"windows": asdict(windows)}  # not null without: older folders stay valid
+    request = subject.request(list=videos.fingerprint, data=data, videos=len(videos.records), shard=part, **more)
     if any(other != request for other in distributed.gather_objects(request)):
         raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
+        if windows is not None:
+            videos = windows_of(videos, windows, subject)
         features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
         rows = features.index.tolist()
         names = [videos.names[n] for n in rows]
-        spans = [(videos.records[n].start, videos.records[n].end) for n in rows]
+        spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, rows)]
         folder = FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
         done = distributed.on_main(lambda: _write(path, request, [folder]))
     return done
+
+
+def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:
+    """Make windows from `--window` and `--stride`, which is the window by default; None without `--window`."""
+    if window is None:
+        if stride is not None:
+            raise ConfigError(f"--stride {stride:g} needs --window SECONDS: it is the distance of their starts")
+        return None
+    return TimeWindows(window, window if stride is None else stride)
+
+
+def windows_of(videos: VideoList, windows: TimeWindows, subject: Subject) -> VideoList:
+    """Cut a list into windows on the main process, for all processes."""
+    test = subject.test
+    return distributed.on_main(
+        lambda: cut_into_windows(
+            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.allow_missing
+        )
+    )
 
 
 def open_index(path: Path, subject: Subject) -> FeatureFolder:
@@ -134,7 +169,7 @@ def _write(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> Extract
 
 def _summary(folder: FeatureFolder, existed: bool) -> Extracted:
     count, dim = folder.features.x.shape
-    return Extracted(folder.path, count, dim, folder.features.missing, existed)
+    return Extracted(folder.path, count, dim, folder.features.missing, existed, "windows" in folder.request)
 
 
 def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | None:

@@ -15,6 +15,7 @@ from vidssl.commands.arguments import (
     add_network_options,
     add_output_options,
     add_splits,
+    add_window_options,
     at_least,
 )
 from vidssl.commands.prepare_parsers import prepare
@@ -27,6 +28,19 @@ def train(parser: ArgumentParser) -> None:
     """
     add_config(parser)
     add_splits(parser, "train and test")
+    add_output_options(parser)
+
+
+def show(parser: ArgumentParser) -> None:
+    """Draw the views that a config trains on: a page with videos, their sampled frames and augmented clips.
+
+    Among the settings may be one input, a list, folder or pattern of videos, which replaces data.train.
+    """
+    option = parser.add_argument
+    add_config(parser)
+    option("--videos", type=at_least(1), default=8, metavar="N", help="first N videos of the first epoch (default 8)")
+    option("--draws", type=at_least(1), default=3, metavar="N", help="epochs, each with new draws (default 3)")
+    option("--out", type=Path, required=True, help="folder for index.html and views.png")
     add_output_options(parser)
 
 
@@ -59,6 +73,9 @@ def retrieval(parser: ArgumentParser) -> None:
     text = "ignore gallery videos whose features equal the query's bit by bit (copies of the file)"
     option("--drop-duplicates", action="store_true", help=text)
     option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
+    add_window_options(parser, "search in windows of the gallery's videos")
+    text = "only the best window of each video; without it, windows that overlap a better one are left out"
+    option("--one-per-video", action="store_true", help=text)
     text = "add the maps (Grad-CAM) of each query and neighbour for their similarity to the page"
     option(
         "--gradcam",
@@ -77,6 +94,7 @@ def extract(parser: ArgumentParser) -> None:
     option("--out", type=Path, required=True, help="folder for the features")
     option("--shard", metavar="i/n", help="only part i of n, from 0, into a folder beside --out")
     option("--merge", action="store_true", help="write --out from its parts")
+    add_window_options(parser, "one row for each window of a video")
 
 
 def map(parser: ArgumentParser) -> None:
@@ -203,7 +221,7 @@ def schema(parser: ArgumentParser) -> None:
 COMMANDS = {
     add_options.__name__: add_options
     for add_options in (
-        *(prepare, train, test, retrieval, extract, map, export, track, analyze),
+        *(prepare, show, train, test, retrieval, extract, map, export, track, analyze),
         *(check, shrink, compare, launch, doctor, schema),
     )
 }

@@ -4,8 +4,7 @@ import argparse
 import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -14,19 +13,20 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.atomic import check_folder
 from vidssl.commands.arguments import print_results
-from vidssl.commands.extract import extract_to, open_index
-from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
+from vidssl.commands.extract import parse_windows
+from vidssl.commands.gallery import Gallery, load_gallery
+from vidssl.commands.load import LoadOptions, load_subject, network_options
 from vidssl.commands.results import Results, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
-from vidssl.config import Tree
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.fingerprint import identify
+from vidssl.data.time_windows import TimeWindows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
-from vidssl.evaluation.search import Neighbours, equal_rows, nearest
+from vidssl.evaluation.search import Neighbours, equal_rows
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 
@@ -37,7 +37,8 @@ RANKS = (1, 5, 10, 20, 50)
 def run(parsed: argparse.Namespace) -> None:
     """Search, and print the numbers or the nearest videos."""
     names = ("gallery", "query", "out", "index", "center", "k", "drop_duplicates", "page_queries", "gradcam")
-    results = retrieve(network_options(parsed), **{name: getattr(parsed, name) for name in names})
+    chosen = {name: getattr(parsed, name) for name in (*names, "one_per_video")}
+    results = retrieve(network_options(parsed), windows=parse_windows(parsed.window, parsed.stride), **chosen)
     print_results(parsed, results, table(results), parsed.out / "index.html")
 
 
@@ -54,6 +55,8 @@ def retrieve(
     page_queries: int = 48,
     page_hits: int = 6,
     gradcam: str | None = None,
+    windows: TimeWindows | None = None,
+    one_per_video: bool = False,
 ) -> Results:
     """Search the gallery with each query; write `results.json`, `index.html` and the still `retrieval.png`.
 
@@ -64,10 +67,15 @@ def retrieve(
     one video. `drop_duplicates` ignores gallery videos whose features equal the query's bit by bit. The page has
     `page_queries` queries, evenly spaced over the list, with `page_hits` neighbours each. With `gradcam` it also has
     the maps of that layer, of each query and neighbour for the similarity of their central clips; "": the last one.
+
+    With `windows`, or an `index` of windows, the gallery consists of the windows of its videos, and a neighbour is not
+    counted if it overlaps a nearer one. `one_per_video` counts only the nearest row of each file.
     """
     check_folder(out)
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
+    if gallery is None and windows is not None:
+        raise ConfigError("--window cuts the videos of --gallery: give one; an --index has the windows of its features")
     queries, listed = _read(query, options), None if gallery is None else _read(gallery, options)
     one_video = query.suffix.lower() != ".csv" and len(queries.records) == 1
     if one_video:
@@ -83,7 +91,7 @@ def retrieve(
         if gradcam:
             subject.encoder.layer_module(gradcam)  # an error before the long work, if there is none
         data = distributed.on_main(lambda: identify(queries))
-        found = _load_gallery(subject, listed, index, options.root, query, data)
+        found = load_gallery(subject, listed, index, options.root, (query, data), windows, one_per_video)
         q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
 
         def search() -> Results:
@@ -100,6 +108,8 @@ def retrieve(
                 "drop_duplicates": drop_duplicates,
                 "gallery": str(index if gallery is None else gallery),
                 "query": str(query),
+                "windows": g.windows,
+                "one_per_video": one_per_video,
                 "copies": data["copies"],
                 **subject.describe(),
             }
@@ -125,46 +135,8 @@ def _check_decodes(video: VideoList) -> None:
         raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
 
 
-@dataclass(frozen=True)
-class _Gallery:
-    features: Features
-    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
-
-
-def _load_gallery(
-    subject: Subject, listed: VideoList | None, index: Path | None, root: Path | None, query: Path, query_data: Tree
-) -> list[_Gallery]:
-    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
-
-    Without `listed` the gallery is all of the index. Other processes than the main one, which searches, may get none.
-    """
-    data: Tree = {}
-    if listed is not None:
-        data = distributed.on_main(lambda: identify(listed))
-        check_copies(listed.path, data, query, query_data)
-    if index is None:
-        assert listed is not None
-        features = extract(subject.encoder, listed, subject.test, subject.device, "gallery")
-        return [_Gallery(features, lambda rows: listed.rows(features.index[list(rows)].tolist()))]
-    if listed is not None:
-        extract_to(subject, listed, data, index, title="gallery")
-    found: list[_Gallery] = []
-
-    def load() -> None:
-        folder = open_index(index, subject)
-        check_copies(index, folder.request["data"], query, query_data)
-        if listed is None:
-            found.append(_Gallery(folder.features, lambda rows: folder.videos(rows, root)))
-        else:
-            order = folder.features.index
-            found.append(_Gallery(folder.features, lambda rows: listed.rows(order[list(rows)].tolist())))
-
-    distributed.on_main(load)
-    return found
-
-
 def _search_all(
-    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
+    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
 ) -> tuple[VideoList, Neighbours, Results]:
     """Search plain and centred; return the gallery, the neighbours of the features reported first, and all numbers."""
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
@@ -173,7 +145,7 @@ def _search_all(
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
-    plain, centred = (nearest(query.x, g.x, most, exclude, center=how) for how in (False, True))
+    plain, centred = (gallery.search(query.x, most, exclude, center=how) for how in (False, True))
     numbers: Results = {}
     if (videos.labels >= 0).all() and (query_videos.labels >= 0).all():
         recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
@@ -207,20 +179,23 @@ def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query
 
 
 def _search_one(
-    gallery: _Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
+    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
 ) -> tuple[VideoList, Neighbours, Results]:
     """Return the videos that are nearest to one video, their similarities, and both as plain data."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
+    most = k  # doubled each time: all windows of a long video may be the query's own
     while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
-        found = nearest(query.x, gallery.features.x, k, exclude)
+        found = gallery.search(query.x, most, exclude)
         rows = found.index[0][torch.isfinite(found.similarity[0])]
         videos = gallery.videos(rows.tolist())
         own = own_rows(videos, query_videos)
         if not len(own):
             break
         exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+        most *= 2
+    rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
     similarity = found.similarity[:, : len(rows)]
     duplicates = set(equal_rows(query.x, gallery.features.x[rows])[:, 1].tolist())
     hits = [
@@ -244,7 +219,9 @@ def table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     test = results["protocol"]
     protocol = f"{test['clips']} clips x {test['crops']} crops of {test['size']}²"
-    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])} in the gallery"
+    windows = results["windows"]
+    unit = "" if windows is None else f" windows of {windows['window']:g} s"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"
     if "neighbours" in results:
         cells = [["", "similarity", "class", "path"]]
         for hit in results["neighbours"]:

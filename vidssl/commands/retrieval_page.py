@@ -29,9 +29,15 @@ _log = logging.getLogger(__name__)
 
 def with_span(name: str, start: float | None, end: float | None) -> str:
     """Append the span of a video to its name, in seconds."""
+    return f"{name} {span_text(start, end)}".rstrip()
+
+
+def span_text(start: float | None, end: float | None) -> str:
+    """Format a span in seconds, `4-5.2 s`, to hundredths; nothing for a whole video."""
     if start is end is None:
-        return name
-    return f"{name} {start or 0:g}-{'' if end is None else format(end, 'g')} s"
+        return ""
+    first, last = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (start or 0, end))
+    return f"{first}-{last} s"
 
 
 def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
@@ -75,7 +81,9 @@ def write_page(
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
     duplicates = results["duplicates"]
+    windows = results["windows"]
     details = {
+        "Windows": "" if windows is None else f"{windows['window']:g} s, one every {windows['stride']:g} s",
         "Features": "centred" if results.get("centered") else "not centred",
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
@@ -96,6 +104,7 @@ def write_page(
             class_names=gallery.classes,
             details=[(name, value) for name, value in details.items() if value],
             total_queries=len(query.records),
+            gallery_unit="videos" if windows is None else "windows",
         )
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
@@ -124,7 +133,7 @@ def _with_maps(
 
 
 def _title(videos: VideoList) -> str:
-    return f"{videos.path.parent.name}/{videos.path.stem}"
+    return f"{videos.path.parent.name}/{videos.path.stem}".lstrip("/")
 
 
 class _Images:
@@ -145,8 +154,16 @@ class _Images:
             with_span(query.names[n], record.start, record.end),
             record.label,
             tuple(
-                Hit(self._key(hit), with_span(name, hit.start, hit.end), hit.label, value) for hit, name, value in found
+                Hit(
+                    self._key(hit),
+                    with_span(name, hit.start, hit.end),
+                    hit.label,
+                    value,
+                    span=span_text(hit.start, hit.end),
+                )
+                for hit, name, value in found
             ),
+            span_text(record.start, record.end),
         )
 
     def _key(self, record: VideoRecord) -> str:

@@ -36,10 +36,10 @@ def run(parsed: argparse.Namespace) -> None:
         print_results(parsed, results, summary(results), path)
 
 
-def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
+def with_input(cfg: Path, words: Sequence[str], folder: Path | None = None) -> list[str]:
     """Replace an input among the settings, a word without `=`, by the settings that train on it.
 
-    Its list is written to `OUTPUT/videos/train.csv`, unless it is a list already.
+    Its list is written to `train.csv` in a folder, by default `OUTPUT/videos`, unless it is a list already.
     """
     inputs, settings = [word for word in words if "=" not in word], [word for word in words if "=" in word]
     if not inputs:
@@ -47,14 +47,17 @@ def with_input(cfg: Path, words: Sequence[str]) -> list[str]:
     if len(inputs) > 1:
         raise ConfigError(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
     path, tree = Path(inputs[0]), read(cfg, settings)
-    found = settings_of_input(tree, path if path.suffix.lower() == ".csv" else read_input(path))
+    found = settings_of_input(tree, path if path.suffix.lower() == ".csv" else read_input(path), folder)
     return [*settings, *(f"{key}={json.dumps(value)}" for key, value in found.items())]
 
 
-def settings_of_input(tree: Tree, videos: Path | VideoList) -> Tree:
-    """Return the settings that let a config, a tree of plain data, train on a list; a `VideoList` is written first."""
+def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None = None) -> Tree:
+    """Return the settings that let a config, a tree of plain data, train on a list; a `VideoList` is written first.
+
+    It goes to `folder`, else to `OUTPUT/videos`.
+    """
     if isinstance(videos, VideoList):
-        folder = Path(str(tree.get("output"))) / "videos"
+        folder = folder or Path(str(tree.get("output"))) / "videos"
         rows = map(videos.records.row, range(len(videos.records)))
         write_lists(folder, videos.root, {"train": rows}, videos.classes)
         videos = folder / "train.csv"

@@ -10,14 +10,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.samplers import Sampler
+from vidssl.data.samplers import Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
-from vidssl.types import Sample, Tracks, VideoMeta, VideoRecord
+from vidssl.types import Frames, Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.worker_pool import ItemGuard
 
@@ -74,14 +74,26 @@ class ClipDataset:
         )
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
-        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
+        with self.reading.open(self.videos.records[index]) as video:
+            planned = self.plan((epoch, index), video.meta)
+            made = planned.views.make(video.frames(planned.frames))
+        return self.assemble(planned, made, broken)
+
+    def plan(self, key: tuple[int, int], meta: VideoMeta) -> "PlannedSample":
+        """Choose the frames of the sample of (epoch, index) from the metadata of its file; nothing is decoded."""
+        epoch, index = key
         record = self.videos.records[index]
+        offset, part = resolve_span(meta, record)
+        if self.tracks is not None:
+            part = dataclasses.replace(part, tracks=self._read_tracks(self.tracks, index))
         generators = [generator(self.seed, epoch, index, view) for view in range(len(self.recipes))]
-        with self.reading.open(record) as video:
-            offset, meta = resolve_span(video.meta, record)
-            if self.tracks is not None:
-                meta = dataclasses.replace(meta, tracks=self._read_tracks(self.tracks, index))
-            made = make_views(video, offset, meta, self.sampler, self.recipes, generators)
+        views = plan_views(record.path, part, self.sampler, self.recipes, generators)
+        return PlannedSample(epoch, index, offset, part, views)
+
+    def assemble(self, planned: "PlannedSample", made: "Views", broken: tuple[tuple[str, str], ...] = ()) -> Sample:
+        """Make a sample of the views that its plan made: add the label, the boxes of a track and the mask."""
+        epoch, index, meta = planned.epoch, planned.index, planned.meta
+        record = self.videos.records[index]
         boxes = mask = None
         sizes = [view.frames.shape[-1] for view in made.views]
         if meta.tracks is not None:
@@ -123,10 +135,27 @@ def _check_tracks(tracks: Tracks, num_frames: int, made: "Views", path: str) -> 
         )
 
 
+@dataclass(frozen=True)
+class PlannedSample:
+    """A sample whose frames are chosen and not decoded yet."""
+
+    epoch: int
+    index: int
+    offset: int  # first frame of the record's span in the file
+    meta: VideoMeta  # of the span
+    views: "PlannedViews"
+
+    @property
+    def frames(self) -> NDArray[np.int64]:
+        """The frames of the file that are needed, ascending, each once."""
+        return self.offset + self.views.frames
+
+
 class Views(NamedTuple):
     """The views of a sample, and the numbers that place boxes and masks in them."""
 
     views: tuple[View, ...]
+    clip_of: tuple[int, ...]  # for each view the number of its clip: a recipe may make several views
     middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
     height: int  # of the frames before cropping, pixels
     width: int
@@ -145,35 +174,60 @@ def make_views(
     `offset` and `meta` describe the span of the video, as `resolve_span` returns them; samplers may need tracks in
     `meta`. There is one recipe for each clip or one for all, and one generator for each recipe.
     """
+    planned = plan_views(video.path, meta, sampler, recipes, generators)
+    return planned.make(video.frames(offset + planned.frames))
+
+
+@dataclass(frozen=True)
+class PlannedViews:
+    """The views of a sample whose frames are chosen and not decoded yet; frames are counted from the span's first."""
+
+    path: str  # for messages
+    clips: list[Clip]
+    draws: list[tuple[Recipe, np.random.Generator]]  # of each clip; the generators have drawn what the plan needed
+    wanted: list[tuple[NDArray[np.int64], ...]]  # of each clip: its frames, or the two operands of an RGB difference
+    frames: NDArray[np.int64]  # all of them, ascending, each once
+
+    def make(self, decoded: Frames) -> Views:
+        """Make the views from the decoded `frames`, once: the generators go on."""
+        cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
+        views: list[View] = []
+        clip_of: list[int] = []
+        for number, (parts, (recipe, rng)) in enumerate(zip(self.wanted, self.draws, strict=True)):
+            clips = [decoded[np.searchsorted(self.frames, indices)] for indices in parts]
+            try:
+                made = recipe(clips[0] if len(clips) == 1 else rgb_difference(*clips), rng)
+            except DataError as error:
+                raise DataError(f"{self.path}: {error}") from None
+            if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
+                name = type(recipe).__name__
+                raise ConfigError(f"recipe {name} must return a list of View, got {type(made).__name__}")
+            views += [recipe.distortion.apply(view, rng) for view in made]
+            clip_of += [number] * len(made)
+        middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
+        return Views(tuple(views), tuple(clip_of), middle_frames, *decoded.shape[2:])
+
+
+def plan_views(
+    path: str, meta: VideoMeta, sampler: Sampler, recipes: Sequence[Recipe], generators: Sequence[np.random.Generator]
+) -> PlannedViews:
+    """Choose the frames of all views, as `make_views` does; `path` is for messages."""
     try:
         clips = sampler(meta, generators)
     except DataError as error:
-        raise DataError(f"{video.path}: {error}") from None
-    pairs = list(zip(recipes, generators, strict=True))
+        raise DataError(f"{path}: {error}") from None
+    draws = list(zip(recipes, generators, strict=True))
     if len(recipes) == 1:
-        pairs *= len(clips)
-    if len(pairs) != len(clips):
+        draws *= len(clips)
+    if len(draws) != len(clips):
         raise ConfigError(f"{len(clips)} clips and {len(recipes)} recipes: use one recipe, or one for each clip")
     wanted: list[tuple[NDArray[np.int64], ...]] = []
-    for clip, (recipe, rng) in zip(clips, pairs, strict=True):
+    for clip, (recipe, rng) in zip(clips, draws, strict=True):
         # Decide on RGB difference before decoding: it changes which frames are needed.
         difference = rng.random() < recipe.difference
         wanted.append(difference_pairs(clip.indices, clip.first, clip.last) if difference else (clip.indices,))
-    union = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
-    frames = video.frames(offset + union)
-    views: list[View] = []
-    middle_frames: list[int] = []
-    for clip, parts, (recipe, rng) in zip(clips, wanted, pairs, strict=True):
-        decoded = [frames[np.searchsorted(union, indices)] for indices in parts]
-        try:
-            made = recipe(decoded[0] if len(decoded) == 1 else rgb_difference(*decoded), rng)
-        except DataError as error:
-            raise DataError(f"{video.path}: {error}") from None
-        if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
-            raise ConfigError(f"recipe {type(recipe).__name__} must return a list of View, got {type(made).__name__}")
-        views += [recipe.distortion.apply(view, rng) for view in made]
-        middle_frames += [clip.middle_frame] * len(made)
-    return Views(tuple(views), tuple(middle_frames), *frames.shape[2:])
+    frames = np.unique(np.concatenate([indices for parts in wanted for indices in parts]))
+    return PlannedViews(path, clips, draws, wanted, frames)
 
 
 def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl.data.dataset import ClipDataset
+from vidssl.data.one_pass import file_numbers, make_samples
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
 from vidssl.types import Batch
@@ -60,7 +61,7 @@ class Loader:
         """Make the samples of a batch, and stack them to the arguments of `_batch`: workers send arrays faster."""
         if self.workers:
             torch.set_num_threads(1)  # workers share the cores already
-        samples = [self.dataset.sample(key, guard) for key in keys]
+        samples = make_samples(self.dataset, keys, guard)
         whole = [sample for sample in samples if sample.views]
         clips = zip(*(sample.views for sample in whole), strict=True)
         # All samples of a dataset have boxes, or none; likewise masks.
@@ -98,7 +99,10 @@ def eval_loader(
     timeout: float | None = None,
     prefetch: int = 2,
 ) -> Loader:
-    """Make a loader for evaluation: this process's videos, every world-th one, exactly once and in order."""
-    mine = range(rank, len(dataset), world)
+    """Make a loader for evaluation: this process's part of the videos, exactly once and in order.
+
+    That is every world-th video; up to 64 rows of one file that follow each other stay together (`file_numbers`).
+    """
+    mine = np.flatnonzero(file_numbers(dataset.videos) % world == rank).tolist()
     chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
     return Loader(dataset, chunks, workers, timeout, prefetch)

@@ -53,9 +53,7 @@ class ClipTraining(Training[Run]):
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
-        recipes = [build(RECIPES, view) for view in run.data.views]
-        sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
-        dataset = ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=self.tracks.folder(step))
+        dataset = training_dataset(run, videos, self.tracks.folder(step))
         loader = Loader(dataset, self.keys(), run.data.workers, run.data.timeout, run.data.prefetch)
         return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
 
@@ -80,6 +78,13 @@ class ClipTraining(Training[Run]):
     def describe(self) -> str:
         """Name the method."""
         return str(self.run.method.name)
+
+
+def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDataset:
+    """Build the dataset that a run trains on; `tracks` is the folder of their files."""
+    recipes = [build(RECIPES, view) for view in run.data.views]
+    sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
+    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks)
 
 
 def training_list(run: Run) -> VideoList:

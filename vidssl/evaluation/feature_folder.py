@@ -1,7 +1,8 @@
 """A folder of features: `features.npy`, `rows.csv` and `meta.json`.
 
 `features.npy` is (N, D) float32, for `np.load(mmap_mode="r")`. `rows.csv` has one line per row of it: `path`, as in the
-list, `label`, -1 if unknown, `index`, the row of the list, and `start` and `end` in seconds where the list has spans.
+list, `label`, -1 if unknown, `index`, the row of the list, or of all its windows, and where the list has them `start`
+and `end` in seconds, and `fps`, the frame rate of image folders.
 `meta.json` describes what the features were computed from. It is written last: a folder without it is incomplete.
 """
 
@@ -41,7 +42,8 @@ class FeatureFolder:
     request: Tree  # what decides the features: weights, list, files and protocol
     features: Features  # memory-mapped if read from the folder
     names: Sequence[str]  # (N,) paths as in the list
-    spans: Sequence[tuple[float | None, float | None]]  # (N,) start and end in seconds; None: those of the video
+    # (N,) start and end in seconds, None: those of the video; frame rate of image folders, None: not given.
+    spans: Sequence[tuple[float | None, float | None, float | None]]
     root: Path  # the folder that the paths are relative to
     classes: tuple[str, ...]  # empty if the list has no class names
 
@@ -75,10 +77,10 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
     except OSError as error:
         raise DataError(f"cannot write {path}: {error.strerror or error}") from None
     text = io.StringIO()
-    columns = 5 if any(span != (None, None) for span in spans) else 3
+    columns = 6 if any(span[2] for span in spans) else 5 if any(span[:2] != (None, None) for span in spans) else 3
     numbers = zip(order.tolist(), label.tolist(), index.tolist(), strict=True)
     rows = ((names[n], of, row, *spans[n]) for n, of, row in numbers)
-    lines = [("path", "label", "index", "start", "end"), *rows]
+    lines = [("path", "label", "index", "start", "end", "fps"), *rows]
     csv.writer(text, lineterminator="\n").writerows(line[:columns] for line in lines)
     write_whole(path / _ROWS, text.getvalue().encode())
     content = {
@@ -121,13 +123,14 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
                 for column, text in zip(columns, line, strict=True):
                     column.append(text)
         label, index = (torch.from_numpy(np.fromiter(map(int, column), np.int64)) for column in columns[1:3])
-        seconds = [[float(text) if text else None for text in column] for column in columns[3:]]
+        numbers = [[float(text) if text else None for text in column] for column in columns[3:]]
+        numbers += [[None] * len(x)] * (3 - len(numbers))
         return FeatureFolder(
             path,
             meta["request"],
             Features(x, label, index, tuple((gap["path"], gap["reason"]) for gap in meta["missing"])),
             columns[0],
-            [*zip(*seconds, strict=True)] if seconds else [(None, None)] * len(x),
+            [*zip(*numbers, strict=True)],
             Path(meta["root"]),
             tuple(meta["classes"]),
         )

@@ -114,11 +114,12 @@ def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
         (n, row)
         for n, record in enumerate(query.records)
         for row in rows.get(real_path(record.path), ())
-        if _overlap(record, gallery.records[row])
+        if overlap(record, gallery.records[row])
     ]
     return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
 
 
-def _overlap(one: VideoRecord, other: VideoRecord) -> bool:
+def overlap(one: VideoRecord, other: VideoRecord) -> bool:
+    """Whether the spans of two records of one file overlap."""
     start = max(one.start or 0.0, other.start or 0.0)
     return all(record.end is None or start < record.end for record in (one, other))

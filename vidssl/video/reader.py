@@ -66,27 +66,38 @@ class Video:
         `indices` (T,) are in any order, with repeats. An index beyond the video, or damage before the last wanted frame
         is a DecodeError.
         """
-        decoder = self._opened()
         numbers = np.asarray(indices, dtype=np.int64)
-        limit = self.meta.num_frames
-        if not numbers.size or numbers.min() < 0 or numbers.max() >= limit:
-            asked = f"frames {numbers.min()}-{numbers.max()}" if numbers.size else "no frames"
-            raise DecodeError(f"{self.path}: {asked} requested, the video has frames 0-{limit - 1}")
         wanted, rows = np.unique(numbers, return_inverse=True)
         row_of = {number: row for row, number in enumerate(wanted.tolist())}
         found: NDArray[np.uint8] | None = None
-        missing = set(row_of)
-        for number, image in decoder.fetch(list(row_of)):
+        for number, image in self.fetch(wanted):
             if found is None:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
-            self._check_size(image, found[0])
             found[row_of[number]] = image
-            missing.discard(number)
-        if missing or found is None:
-            raise DecodeError(f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged")
+        assert found is not None  # else `fetch` has raised
         if not np.array_equal(numbers, wanted):  # repeats, or another order
             found = found[rows]
         return found.transpose(0, 3, 1, 2)
+
+    def fetch(self, wanted: NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
+        """Decode the frames `wanted`, ascending numbers, and yield (number, image (H, W, 3)) once each.
+
+        The order is that of the decoder, nearly ascending. Errors are those of `frames`.
+        """
+        decoder, limit = self._opened(), self.meta.num_frames
+        if not wanted.size or wanted[0] < 0 or wanted[-1] >= limit:
+            asked = f"frames {wanted[0]}-{wanted[-1]}" if wanted.size else "no frames"
+            raise DecodeError(f"{self.path}: {asked} requested, the video has frames 0-{limit - 1}")
+        missing = set(wanted.tolist())
+        first: Image | None = None
+        for number, image in decoder.fetch(sorted(missing)):
+            first = image if first is None else first
+            self._check_size(image, first)
+            if number in missing:
+                missing.discard(number)
+                yield number, image
+        if missing:
+            raise DecodeError(f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged")
 
     def iter_frames(self) -> Iterator[Image]:
         """Decode the whole video in one pass and yield its frames (H, W, 3); any damage is a DecodeError."""

@@ -40,10 +40,11 @@ class Hit:
     """One video found for a query."""
 
     video: str  # key of its preview
-    name: str  # such as the path in the list
+    name: str  # such as the path in the list, with the span
     label: int  # -1: unknown
     similarity: float
     maps: tuple[str, str] | None = None  # keys of the previews of their maps for this similarity: query's and video's
+    span: str = ""  # the end of the name, never cut: `4-5.2 s`
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class QueryRow:
     name: str
     label: int  # -1: unknown
     hits: tuple[Hit, ...]
+    span: str = ""  # as of `Hit`
 
 
 @dataclass(frozen=True)
@@ -95,11 +97,13 @@ def write_retrieval_page(
     class_names: Sequence[str] = (),
     details: Sequence[tuple[str, str]] = (),
     total_queries: int | None = None,
+    gallery_unit: str = "videos",
 ) -> None:
     """Write a page with queries and their nearest videos, playing.
 
     `results` are those of results.json. Each preview, by the `video` of queries and hits, is embedded once. Label 3
-    without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them.
+    without a name is "class 3". `total_queries` is the number of queries searched, if the page has only some of them;
+    the gallery consists of `gallery_unit`.
     """
     hits = [hit for row in queries for hit in row.hits]
     videos = [*(row.video for row in queries), *(hit.video for hit in hits)]
@@ -115,7 +119,7 @@ def write_retrieval_page(
         "retrieval.html",
         title=title,
         scores=[(_TITLES.get(key, key), results[key]) for key in keys],
-        details=[*_counts(results), *details],
+        details=[*_counts(results, gallery_unit), *details],
         queries=queries,
         sprites=number_previews(previews[video] for video in videos),
         previews=previews,
@@ -185,9 +189,9 @@ def write_report_page(
     write_page(path, "report.html", title=title, details=details, sections=sections, sprites={})
 
 
-def _counts(results: Mapping[str, float]) -> list[tuple[str, str]]:
-    names = {"num_queries": "Queries", "num_gallery": "Gallery"}
-    return [(name, f"{int(results[key]):,} videos") for key, name in names.items() if key in results]
+def _counts(results: Mapping[str, float], gallery_unit: str = "videos") -> list[tuple[str, str]]:
+    names = {"num_queries": ("Queries", "videos"), "num_gallery": ("Gallery", gallery_unit)}
+    return [(name, f"{int(results[key]):,} {unit}") for key, (name, unit) in names.items() if key in results]
 
 
 def number_previews(previews: Iterable[Preview]) -> dict[Preview, int]:

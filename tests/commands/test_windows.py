@@ -1,0 +1,187 @@
+"""Windows of long videos on the command line: against files that were cut, in parts, again; moments that are found."""
+
+import base64
+import csv
+import json
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from vidssl import commands
+from vidssl.commands.retrieval_page import middle_frames
+from vidssl.randomness import generator
+from vidssl.types import VideoRecord
+from vidssl.video import open_video
+from vidssl.viz.result_pages import preview
+
+NETWORK = ("--checkpoint", "random", "--cfg", "toy/supervised", "data.moving_digits=null", "--clips", "1")
+NETWORK = (*NETWORK, "--crops", "1", "--size", "24", "--workers", "0", "--quiet")
+
+
+@pytest.fixture
+def run(capsys):
+    """Run a command and give the last line that it prints, of an error too."""
+
+    def call(command, *given):
+        capsys.readouterr()
+        try:
+            commands.guarded(lambda: commands.run(command, [str(word) for word in (*given, *NETWORK)]))
+        except SystemExit as end:
+            assert end.code == 2
+            return capsys.readouterr().err.splitlines()[-1]
+        return capsys.readouterr().out.splitlines()[-1]
+
+    return call
+
+
+@pytest.fixture
+def folder(tmp_path, write_video):
+    """Two long videos of smooth noise, another scene every 0.4 s: 10 s and 2.04 s."""
+    for number, (name, count) in enumerate((("long", 250), ("short", 51))):
+        rng = generator(number)
+        scenes = [cv2.resize(rng.integers(0, 255, (3, 4, 3), np.uint8), (64, 48)) for _ in range(-(-count // 10))]
+        write_video(tmp_path / f"videos/{name}.mp4", np.stack([scenes[n // 10] for n in range(count)]), gop=40)
+    return tmp_path / "videos"
+
+
+def rows_of(features):
+    with open(features / "rows.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_windows_equal_files_that_were_cut(run, folder, tmp_path):
+    line = run("extract", folder, "--window", 1.2, "--stride", 0.7, "--out", tmp_path / "w")
+    rows, x = rows_of(tmp_path / "w"), np.load(tmp_path / "w/features.npy")
+    assert line.startswith(f"{len(rows)} windows x {x.shape[1]} features in ") and len(rows) == 13 + 1 + 3
+    assert [int(row["index"]) for row in rows] == list(range(len(rows)))
+    assert [float(row["start"]) for row in rows if row["path"] == "short.mp4"] == [0, 0.72, 0.84]
+    assert rows[-1]["end"] == "2.04" and rows[1]["start"] == "0.72"  # 17.5 frames are 18
+    # The frames of each window as files of their own, PNG, which is exact.
+    for n, row in enumerate(rows):
+        first, stop = (round(float(row[name]) * 25) for name in ("start", "end"))
+        assert stop - first == 30
+        with av.open(str(folder / row["path"])) as file:
+            images = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)][first:stop]
+        (tmp_path / f"cut/{n:03d}").mkdir(parents=True)
+        for number, image in enumerate(images):
+            cv2.imwrite(str(tmp_path / f"cut/{n:03d}/{number:05d}.png"), image[..., ::-1])
+    lines = ["path,fps", *(f"{n:03d},25" for n in range(len(rows)))]
+    (tmp_path / "cut/list.csv").write_text("\n".join(lines))
+    run("extract", tmp_path / "cut/list.csv", "--out", tmp_path / "c")
+    assert np.array_equal(x, np.load(tmp_path / "c/features.npy"))
+    assert len(np.unique(x.round(5), axis=0)) > len(rows) // 2  # they differ
+    # And as a list of spans; the stride is the window by default.
+    lines = ["path,label,start,end", *(f"{row['path']},-1,{row['start']},{row['end']}" for row in rows)]
+    (folder / "spans.csv").write_text("\n".join(lines))
+    run("extract", folder / "spans.csv", "--out", tmp_path / "s")
+    assert np.array_equal(x, np.load(tmp_path / "s/features.npy")) and rows_of(tmp_path / "s") == rows
+    run("extract", folder / "short.mp4", "--window", 1, "--out", tmp_path / "d")
+    assert [row["start"] for row in rows_of(tmp_path / "d")] == ["0.0", "1.0", "1.04"]
+
+
+def test_parts_and_repetition(run, folder, tmp_path):
+    given = (folder, "--window", 0.4, "--stride", 0.12)  # 81 windows, and 15
+    run("extract", *given, "--out", tmp_path / "whole")
+    parts = [run("extract", *given, "--out", tmp_path / "x", "--shard", f"{n}/2") for n in range(2)]
+    assert [int(line.split()[0]) for line in parts] == [64 + 15, 17]
+    request = merge(tmp_path / "x")
+    whole, merged = (np.load(tmp_path / name / "features.npy") for name in ("whole", "x"))
+    np.testing.assert_allclose(whole, merged, rtol=0, atol=1e-6)
+    assert rows_of(tmp_path / "whole") == rows_of(tmp_path / "x") and len(rows_of(tmp_path / "x")) == 96
+    assert request["windows"] == {"window": 0.4, "stride": 0.12}
+    assert run("extract", *given, "--out", tmp_path / "x").endswith("already extracted")
+    for other in ((0.4, 0.2), (0.2, 0.12)):
+        line = run("extract", folder, "--window", other[0], "--stride", other[1], "--out", tmp_path / "x")
+        assert line.startswith("error: ") and "windows" in line and "stored" in line
+    assert "windows" in run("extract", folder, "--out", tmp_path / "x")
+    assert "needs --window" in run("extract", folder, "--stride", 1, "--out", tmp_path / "y")
+
+
+def merge(out):
+    commands.run("extract", ["--merge", "--out", str(out), "--quiet"])
+    return json.loads((out / "meta.json").read_text())["request"]
+
+
+def test_a_video_that_cannot_be_read_is_one_missing_row(run, folder, tmp_path):
+    (folder / "broken.mp4").write_bytes(b"no video")
+    assert "broken.mp4" in run("extract", folder, "--window", 1, "--out", tmp_path / "w")
+    line = run("extract", folder, "--window", 1, "--out", tmp_path / "w", "--allow-missing")
+    assert line.startswith("13 of 14 (1 missing) windows") and len(rows_of(tmp_path / "w")) == 13
+
+
+@pytest.fixture
+def query(folder, tmp_path, write_video):
+    """The frames 103-132 of the long video, as a file of another folder, nearly without loss."""
+    with open_video(folder / "long.mp4") as video:
+        frames = video.frames(range(103, 133)).transpose(0, 2, 3, 1)
+    return write_video(tmp_path / "queries/moment.mp4", frames)
+
+
+def test_a_moment_is_found_and_played(run, folder, query, tmp_path):
+    windows = ("--window", 1.2, "--stride", 0.4)
+    line = run("retrieval", "--gallery", folder, "--query", query, *windows, "--k", 4, "--out", tmp_path / "r")
+    assert line == f"{tmp_path}/r/index.html"
+    results = json.loads((tmp_path / "r/results.json").read_text())
+    assert results["windows"] == {"window": 1.2, "stride": 0.4} and results["num_gallery"] == 23 + 4
+    best, *others = results["neighbours"]
+    assert (best["path"], best["start"], best["end"]) == ("long.mp4", 4.0, 5.2)  # 4.12 is nearer to 4.0 than to 4.4
+    spans = [(hit["path"], hit["start"], hit["end"]) for hit in (best, *others)]
+    for n, (path, start, end) in enumerate(spans):
+        assert not any(p == path and s < end and start < e for p, s, e in spans[:n])
+    page = (tmp_path / "r/index.html").read_text()
+    assert "long.mp4 4-5.2 s" in page and "1.2 s, one every 0.4 s" in page and "27 windows" in page
+    with open_video(folder / "long.mp4") as video:
+        frames = video.frames(range(100, 130))
+    shown = middle_frames(VideoRecord(str(folder / "long.mp4"), start=4.0, end=5.2))
+    assert np.array_equal(shown, frames[np.arange(8) * 30 // 8])
+    assert base64.b64encode(preview(shown).jpeg).decode() in page
+    # With an index, also of `extract`, and without the list.
+    run("extract", folder, *windows, "--out", tmp_path / "i")
+    for name, given in (("a", ("--gallery", folder, *windows)), ("b", ())):
+        run("retrieval", "--index", tmp_path / "i", *given, "--query", query, "--k", 4, "--out", tmp_path / name)
+        again = json.loads((tmp_path / name / "results.json").read_text())
+        assert again["neighbours"] == results["neighbours"] and again["windows"] == results["windows"]
+    line = run("retrieval", "--index", tmp_path / "i", "--query", query, *windows, "--out", tmp_path / "e")
+    assert "--window cuts the videos of --gallery" in line
+
+
+def test_one_hit_for_each_video(run, folder, query, tmp_path):
+    windows = ("--window", 1.2, "--stride", 0.4, "--one-per-video")
+    run("retrieval", "--gallery", folder, "--query", query, *windows, "--out", tmp_path / "r")
+    found = [hit["path"] for hit in json.loads((tmp_path / "r/results.json").read_text())["neighbours"]]
+    assert found == ["long.mp4", "short.mp4"]
+
+
+def test_a_query_does_not_find_itself(run, folder, tmp_path):
+    """A span of a video of the gallery finds no window that overlaps it; the whole video none of its windows."""
+    (folder / "spans.csv").write_text("path,start,end\nlong.mp4,4,5\nshort.mp4,0,0.8\n")
+    windows = ("--window", 0.8, "--stride", 0.4)
+    run("retrieval", "--gallery", folder, "--query", folder / "long.mp4", *windows, "--out", tmp_path / "r")
+    found = json.loads((tmp_path / "r/results.json").read_text())["neighbours"]
+    assert {hit["path"] for hit in found} == {"short.mp4"} and 2 <= len(found) <= 3
+    run("retrieval", "--gallery", folder, "--query", folder / "spans.csv", *windows, "--out", tmp_path / "l")
+    page = (tmp_path / "l/index.html").read_text()
+    assert "long.mp4 3.2-4 s" in page or "long.mp4 5.2-6 s" in page or "long.mp4 0-0.8 s" in page
+    for start in (3.6, 4, 4.4, 4.8):  # those that overlap 4-5 s
+        assert f"long.mp4 {start:g}-{start + 0.8:g} s" not in page.split("short.mp4 0-0.8 s")[0]
+
+
+def test_windows_of_image_folders_keep_their_rate(run, tmp_path):
+    """An index holds the frame rates of its list: without them a moment would be shown at another place."""
+    for number in range(40):
+        (tmp_path / "images/v").mkdir(parents=True, exist_ok=True)
+        cv2.imwrite(str(tmp_path / f"images/v/{number:03d}.png"), np.full((32, 32, 3), 6 * number, np.uint8))
+    (tmp_path / "images/list.csv").write_text("path,fps\nv,10\n")
+    run("extract", tmp_path / "images/list.csv", "--window", 1, "--out", tmp_path / "i")
+    rows = rows_of(tmp_path / "i")
+    assert [(row["start"], row["end"], row["fps"]) for row in rows] == [
+        (f"{n}.0", f"{n + 1}.0", "10.0") for n in range(4)
+    ]
+    cv2.imwrite(str(tmp_path / "query.png"), np.full((32, 32, 3), 90, np.uint8))
+    run("retrieval", "--index", tmp_path / "i", "--query", tmp_path / "query.png", "--out", tmp_path / "r")
+    page = (tmp_path / "r/index.html").read_text()
+    record = VideoRecord(str(tmp_path / "images/v"), start=1.0, end=2.0, fps=10)
+    assert middle_frames(record)[:, 0, 0, 0].tolist() == [6 * (10 + n * 10 // 8) for n in range(8)]
+    assert base64.b64encode(preview(middle_frames(record)).jpeg).decode() in page

@@ -1,0 +1,81 @@
+"""The gallery of a retrieval: features of a list, of its windows, or of an index, and the search in them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from vidssl import distributed
+from vidssl.commands.extract import extract_to, open_index, windows_of
+from vidssl.commands.load import Subject
+from vidssl.config import Tree
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.time_windows import TimeWindows
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.moments import nearest_moments
+from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.types import Features
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What is searched: features, and the videos of their rows."""
+
+    features: Features
+    videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
+    windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
+    one_per_video: bool = False
+
+    def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
+        """Find the nearest rows; in windows, the nearest moments."""
+        if self.windows is None and not self.one_per_video:
+            return nearest(query, self.features.x, k, exclude, center=center)
+        x, one = self.features.x, self.one_per_video
+        return nearest_moments(query, x, self.videos, k, exclude, center=center, one_per_video=one)
+
+
+def load_gallery(
+    subject: Subject,
+    listed: VideoList | None,
+    index: Path | None,
+    root: Path | None,
+    query: tuple[Path, Tree],
+    windows: TimeWindows | None,
+    one_per_video: bool,
+) -> list[Gallery]:
+    """Load the gallery's features from the index, which is created if it does not exist, or extract them.
+
+    `query` is its path and what `identify` returned for it. Without `listed` the gallery is all of the index. Other
+    processes than the main one, which searches, may get none.
+    """
+    data: Tree = {}
+    if listed is not None:
+        data = distributed.on_main(lambda: identify(listed))
+        check_copies(listed.path, data, *query)
+    if index is None:
+        assert listed is not None
+        rows_of = listed if windows is None else windows_of(listed, windows, subject)
+        features = extract(subject.encoder, rows_of, subject.test, subject.device, "gallery")
+        order = features.index
+        seconds = None if windows is None else asdict(windows)
+        return [Gallery(features, lambda rows: rows_of.rows(order[list(rows)].tolist()), seconds, one_per_video)]
+    if listed is not None:
+        extract_to(subject, listed, data, index, title="gallery", windows=windows)
+    found: list[Gallery] = []
+
+    def load() -> None:
+        folder = open_index(index, subject)
+        check_copies(index, folder.request["data"], *query)
+        seconds, order = folder.request.get("windows"), folder.features.index
+
+        def videos(rows: Sequence[int]) -> VideoList:
+            if listed is None or seconds is not None:
+                return folder.videos(rows, root if listed is None else listed.root)
+            return listed.rows(order[list(rows)].tolist())
+
+        found.append(Gallery(folder.features, videos, seconds, one_per_video))
+
+    distributed.on_main(load)
+    return found

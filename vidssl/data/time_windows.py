@@ -1,0 +1,113 @@
+"""Windows of long videos: a list is cut into spans of equal length, from the metadata of its files."""
+
+from dataclasses import dataclass, replace
+
+from vidssl.data.column_store import Records
+from vidssl.data.dataset import resolve_span
+from vidssl.data.video_list import VideoList
+from vidssl.errors import ConfigError, DataError
+from vidssl.progress import progress
+from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.reader import DecodeSettings
+from vidssl.worker_pool import ItemGuard, ordered
+
+
+@dataclass(frozen=True)
+class TimeWindows:
+    """How videos are cut into windows."""
+
+    window: float  # seconds
+    stride: float  # seconds from the start of a window to the start of the next
+
+    def __post_init__(self) -> None:
+        for name, value in (("window", self.window), ("stride", self.stride)):
+            if not 0 < value < float("inf"):
+                raise ConfigError(f"{name} {value:g} s is not above 0")
+
+    def frames(self, meta: VideoMeta) -> list[tuple[int, int]]:
+        """Return the windows of a video, or of a span with this metadata: first frame, and the one after the last.
+
+        All windows have the same number of frames: `window` seconds rounded to frames, at least one. Window n starts at
+        n * stride seconds, rounded to frames. Windows that would extend beyond the end are left out. If this leaves
+        more frames at the end than there are between two windows, a last window is added that ends with the video. A
+        video that is not longer than a window is one window.
+
+        Raises:
+            DataError: The stride is shorter than a frame.
+        """
+        length, total = max(1, round(self.window * meta.fps)), meta.num_frames
+        if total <= length:
+            return [(0, total)]
+        step = self.stride * meta.fps
+        if step < 1:
+            raise DataError(
+                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: raise --stride"
+            )
+        starts = [
+            first for n in range(int((total - length + 1) / step) + 1) if (first := round(n * step)) + length <= total
+        ]
+        if total - (starts[-1] + length) > max(0, round(step) - length):
+            starts.append(total - length)
+        return [(first, first + length) for first in starts]
+
+
+def cut_into_windows(
+    videos: VideoList,
+    windows: TimeWindows,
+    reading: DecodeSettings,
+    *,
+    workers: int = 0,
+    timeout: float | None = None,
+    keep_missing: bool = False,
+) -> VideoList:
+    """Make the list of the windows of each row, in order; all columns but `start` and `end` are repeated.
+
+    Windows lie within the span of their row, and start with it. Start and end are rounded to microseconds, which is
+    exact in frames. Of files only the packets are read; nothing is decoded, except of the few files whose packets do
+    not give the number of frames.
+
+    Raises:
+        DataError: A file cannot be opened, or a span lies outside of it. With `keep_missing` its row is kept as it is,
+            for the command that decodes it to report.
+    """
+    keys = [(record.path, record.fps) for record in videos.records]
+    first_rows = {key: n for n, key in reversed([*enumerate(keys)])}
+
+    def read(row: int, guard: ItemGuard) -> VideoMeta | DataError:
+        record = videos.records[row]
+        if row in guard.failed:
+            return DataError(f"{record.path}: {guard.failed[row]}")
+        guard.at(row)
+        try:
+            with reading.open(record) as video:
+                return video.meta
+        except DataError as error:
+            return error
+
+    found = ordered(read, first_rows.values(), workers, timeout=timeout, on_failure=lambda row, reason: None)
+    files = progress(found, title="windows", unit="file", total=len(first_rows), leave=False)
+    metas = dict(zip(first_rows, files, strict=True))
+    records = Records(videos.root)
+    for n, key in enumerate(keys):
+        row, root = videos.records.row(n), videos.records.root_of(n)
+        try:
+            for start, end in _spans(metas[key], videos.records[n], windows):
+                records.append(replace(row, start=start, end=end), root)
+        except DataError:
+            if not keep_missing:
+                raise
+            records.append(row, root)
+    return replace(videos, records=records, joined=())
+
+
+def _spans(meta: VideoMeta | DataError, record: VideoRecord, windows: TimeWindows) -> list[tuple[float, float]]:
+    """Return start and end of the windows of a row, in seconds."""
+    if isinstance(meta, DataError):
+        raise meta
+    offset, part = resolve_span(meta, record)
+    try:
+        found = windows.frames(part)
+    except DataError as error:
+        raise DataError(f"{record.path}: {error}") from None
+    seconds = [[round((offset + frame) / meta.fps, 6) for frame in window] for window in found]
+    return [(start, end) for start, end in seconds]

@@ -1,0 +1,63 @@
+"""Search in windows of videos: neighbouring windows of one moment count once."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from vidssl.data.path_rules import RealPath
+from vidssl.data.video_list import VideoList
+from vidssl.evaluation.list_checks import overlap
+from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.types import VideoRecord
+
+
+def nearest_moments(
+    query: Tensor,
+    gallery: Tensor,
+    videos: Callable[[Sequence[int]], VideoList],
+    k: int,
+    exclude: Tensor | None = None,
+    *,
+    center: bool = False,
+    one_per_video: bool = False,
+) -> Neighbours:
+    """Search as `nearest` does, without rows that overlap a nearer row of the same file, links followed.
+
+    With `one_per_video` all other rows of that file are left out. `videos` lists some rows of the gallery.
+    """
+    real_path = RealPath()
+    known: dict[int, VideoRecord] = {}
+
+    def distinct(rows: Sequence[int]) -> list[int]:
+        """Return the places of up to k rows that are kept."""
+        kept: dict[str, list[VideoRecord]] = {}
+        places: list[int] = []
+        for place, row in enumerate(rows):
+            record = known[row]
+            nearer = kept.setdefault(record.path, [])
+            if not (nearer and (one_per_video or any(overlap(record, other) for other in nearer))):
+                nearer.append(record)
+                places.append(place)
+                if len(places) == k:
+                    break
+        return places
+
+    depth = k
+    while True:
+        depth = min(4 * depth, len(gallery))
+        found = nearest(query, gallery, depth, exclude, center=center)
+        there = [
+            row[finite].tolist() for row, finite in zip(found.index, torch.isfinite(found.similarity), strict=True)
+        ]
+        new = sorted({row for rows in there for row in rows} - known.keys())
+        for row, record in zip(new, videos(new).records, strict=True):
+            known[row] = replace(record, path=real_path(record.path))
+        places = [distinct(rows) for rows in there]
+        if depth == len(gallery) or all(len(kept) == k for kept in places):
+            break
+    index, similarity = torch.zeros(len(query), k, dtype=torch.int64), torch.full((len(query), k), -torch.inf)
+    for n, kept in enumerate(places):
+        index[n, : len(kept)], similarity[n, : len(kept)] = found.index[n, kept], found.similarity[n, kept]
+    return Neighbours(index, similarity)

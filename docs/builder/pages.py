@@ -137,7 +137,9 @@ def api_pages() -> dict[str, str]:
         "# Python API\n\nThe public names, from their docstrings. How the packages fit together: "
         "[architecture](../architecture.md). Your own methods, recipes and more: [extend](../extend.md).\n\n"
     )
-    return pages | {"docs/api/index.md": head + "| module | content | names |\n|---|---|---|\n" + "\n".join(rows) + "\n"}
+    return pages | {
+        "docs/api/index.md": head + "| module | content | names |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    }
 
 
 def public_names(module: str) -> list[str]:

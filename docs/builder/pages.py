@@ -5,6 +5,7 @@ import ast
 import importlib
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from vidssl.commands.analysis_parsers import ANALYSES
@@ -173,8 +174,10 @@ def _example_page(name: Path, text: str, root: Path) -> str:
     page = f"{docstring}\n\n![{docstring.splitlines()[0].lstrip('# ')}]({up}{IMAGES / name.stem}.png)\n\n"
     _, *cells = re.split(r"^# %%.*\n", text, flags=re.MULTILINE)
     for cell in cells:
-        comment, code = re.fullmatch(r"((?:#.*\n)*)(.*)", cell, re.DOTALL).groups()  # type: ignore[union-attr]
-        page += re.sub(r"^# ?", "", comment, flags=re.MULTILINE) + "\n"
+        lines = cell.splitlines(keepends=True)
+        comment = [*takewhile(lambda line: line.startswith("#"), lines)]
+        code = "".join(lines[len(comment) :])
+        page += "".join(line[1:].removeprefix(" ") for line in comment) + "\n"
         page += _fenced(code, "python") if code.strip() else ""
     printed = (root / IMAGES / f"{name.stem}.txt").read_text(encoding="utf-8")
     return f"{page}It prints:\n\n{_fenced(printed, 'text')}\nRun it: `python {name}`.\n"

@@ -32,7 +32,7 @@ for use, settings in uses.items():
     checkpoint = f"{folder}/checkpoints/last.pt"
     test = [f"{digits}/colour/test.csv", "--checkpoint", checkpoint, "--protocol", "accuracy"]
     run("test", [*test, "--out", f"{folder}/test", "--quiet"])
-    accuracy[use] = 100 * json.load(open(f"{folder}/test/results.json"))["accuracy"]
+    accuracy[use] = 100 * json.load(open(f"{folder}/test/results.json"))["top1"]
 
 # %%
 # **Compare.** Six colours: chance is 17 %.

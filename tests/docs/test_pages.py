@@ -54,7 +54,7 @@ def test_page_of_the_api(made):
     for name in vidssl.__all__:
         assert f"::: vidssl.{name}\n" in pages["docs/api/vidssl.md"]
     assert "::: vidssl.losses.info_nce\n" in pages["docs/api/vidssl.losses.md"]
-    assert "_attend" not in pages["docs/api/vidssl.losses.md"]
+    assert "::: vidssl.losses._attend" not in pages["docs/api/vidssl.losses.md"]
 
 
 def test_page_of_an_example(made, tmp_path):

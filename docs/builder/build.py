@@ -60,14 +60,14 @@ def write_sources(folder: Path) -> None:
         shutil.copyfile(path, folder / "pages" / name)
     settings = (here / "zensical.toml").read_text(encoding="utf-8")
     for part in ("docs/commands", "docs/api", "examples/gallery"):
-        settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts)))
+        settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts))[1:-1])
     (folder / "zensical.toml").write_text(settings, encoding="utf-8")
 
 
 def _in_order(part: str, names: Iterable[str]) -> list[str]:
     """List the pages of a folder for the navigation, its index first."""
     own = [name for name in names if Path(name).parent == Path(part)]
-    return sorted(own, key=lambda name: Path(name).stem not in ("index", "README"))
+    return sorted(own, key=lambda name: Path(name).stem != "index")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ anchors of the written pages are checked, those in raw HTML and between generate
 """
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,8 @@ def main() -> int:
     if status := subprocess.run(command, cwd=SOURCE).returncode:
         return status
     (SOURCE / "html").rename(SITE)
+    for path in SITE.rglob("*.html"):
+        path.write_text(with_breaks(path.read_text(encoding="utf-8")), encoding="utf-8")
     (SITE / "404.html").unlink()  # its links are absolute: right for one address only
     found = problems(SITE)
     print(*found, f"{SITE / 'index.html'}: {len(found)} problems", sep="\n")
@@ -59,7 +62,7 @@ def write_sources(folder: Path) -> None:
     for name, path in copies.items():
         shutil.copyfile(path, folder / "pages" / name)
     settings = (here / "zensical.toml").read_text(encoding="utf-8")
-    for part in ("docs/commands", "docs/api", "examples/gallery"):
+    for part in ("docs/commands", "docs/api"):
         settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts))[1:-1])
     (folder / "zensical.toml").write_text(settings, encoding="utf-8")
 
@@ -68,6 +71,18 @@ def _in_order(part: str, names: Iterable[str]) -> list[str]:
     """List the pages of a folder for the navigation, its index first."""
     own = [name for name in names if Path(name).parent == Path(part)]
     return sorted(own, key=lambda name: Path(name).stem != "index")
+
+
+def with_breaks(page: str) -> str:
+    """Allow lines to break after the slashes of a path in a table."""
+    cell, code, text = (
+        re.compile(pattern, re.DOTALL) for pattern in (r"<td\b.*?</td>", r"<code>.*?</code>", r">[^<]+")
+    )
+
+    def broken(found: re.Match[str]) -> str:
+        return text.sub(lambda part: part[0].replace("/", "/<wbr>"), found[0])
+
+    return cell.sub(lambda found: code.sub(broken, found[0]), page)
 
 
 if __name__ == "__main__":

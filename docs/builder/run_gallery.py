@@ -24,11 +24,12 @@ def main() -> None:
         for script in sorted(EXAMPLES.glob("*.py")):
             if len(sys.argv) > 1 and script.stem not in sys.argv[1:]:
                 continue
-            start = time.monotonic()
+            start, cpu = time.monotonic(), sum(os.times()[:4])
             printed = run_example(script, Path(folder))
             (STORED / f"{script.stem}.txt").write_text(printed, encoding="utf-8")
             shutil.copyfile(Path(folder, "output", "gallery", f"{script.stem}.png"), STORED / f"{script.stem}.png")
-            print(f"{script.stem}: {time.monotonic() - start:.0f} s")
+            spent = f"{time.monotonic() - start:.0f} s, CPU time {sum(os.times()[:4]) - cpu:.0f} s"
+            print(f"{script.stem}: {spent}", flush=True)
 
 
 def run_example(script: Path, folder: Path) -> str:

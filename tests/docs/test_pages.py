@@ -82,3 +82,15 @@ def test_links_to_code_are_links_to_its_page(tmp_path):
     )
     assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
     assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
+
+
+def test_paths_in_tables_may_break():
+    with_breaks = runpy.run_path(str(BUILDER / "build.py"))["with_breaks"]
+    page = '<code>a/b</code><td><code>a/b <a href="x/y">c/d</a></code> d/e</td>'
+    assert with_breaks(page) == page.replace("<td><code>a/b", "<td><code>a/<wbr>b").replace("c/d", "c/<wbr>d")
+
+
+def test_every_page_is_in_the_navigation():
+    settings = (BUILDER / "zensical.toml").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f'"{page}"' not in settings] == []

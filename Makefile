@@ -10,7 +10,7 @@ DATA := $(OUT)/data
 # typed outside of make find it there.
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test test-all check format bench golden clean
+.PHONY: demo test test-all check format site gallery bench golden clean
 
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -52,6 +52,18 @@ format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documentation as a static site: site/index.html. Search needs a server: python -m http.server --directory site
+.venv/.installed-docs: .venv/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
+site: .venv/.installed-docs
+	$(BIN)/python docs/builder/build.py
+
+# Runs the examples of the gallery, minutes, and stores the images that the site shows.
+gallery: .venv/.installed
+	$(BIN)/python docs/builder/run_gallery.py
+
 # Side by side with other libraries: make bench VIDEOS=/folder/of/videos
 bench: .venv/.installed-dev
 	@test -n "$(VIDEOS)" || { echo "make bench VIDEOS=FOLDER: name a folder of videos to make the clips from"; exit 2; }
@@ -72,4 +84,4 @@ golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py
 
 clean:
-	rm -rf output .mypy_cache .ruff_cache .pytest_cache
+	rm -rf output site .mypy_cache .ruff_cache .pytest_cache

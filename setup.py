@@ -56,6 +56,7 @@ setup(
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
         "map": ["umap-learn"],
         "slurm": ["submitit"],
+        "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2"],
         "dev": [
             "pytest",
             "pytest-cov",

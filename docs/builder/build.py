@@ -1,0 +1,89 @@
+"""Build the documentation into a static site, `site/`; `make site` runs it.
+
+    python docs/builder/build.py
+
+The Markdown files of the repository are copied to `output/site/` at their own paths, so that links between them stay
+valid; pages that are made from code are added; Zensical renders them, and stops at a broken link. Then the links and
+anchors of the written pages are checked, those in raw HTML and between generated pages too.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from check_site import problems  # noqa: E402
+from pages import api_pages, code_page, command_pages  # noqa: E402
+from sources import COPIED, linked_files, markdown_files, with_site_links  # noqa: E402
+
+SOURCE = ROOT / "output" / "site"
+SITE = ROOT / "site"
+
+
+def main() -> int:
+    """Build the site; return the exit status."""
+    for folder in (SOURCE, SITE):
+        shutil.rmtree(folder, ignore_errors=True)
+    write_sources(SOURCE)
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", "zensical.toml"]
+    if status := subprocess.run(command, cwd=SOURCE).returncode:
+        return status
+    (SOURCE / "html").rename(SITE)
+    for path in SITE.rglob("*.html"):
+        path.write_text(with_breaks(path.read_text(encoding="utf-8")), encoding="utf-8")
+    (SITE / "404.html").unlink()  # its links are absolute: right for one address only
+    found = problems(SITE)
+    print(*found, f"{SITE / 'index.html'}: {len(found)} problems", sep="\n")
+    return min(len(found), 1)
+
+
+def write_sources(folder: Path) -> None:
+    """Write what Zensical reads: its settings, the Markdown files, and the pages that are made from code."""
+    here, files = Path(__file__).parent, markdown_files(ROOT)
+    texts = command_pages() | api_pages()
+    texts |= {str(path.relative_to(ROOT)): with_site_links(path) for path in files}
+    copies = {"extra.css": here / "extra.css"}
+    for path in linked_files(files):
+        name = str(path.relative_to(ROOT))
+        if path.suffix in COPIED:
+            copies[name] = path
+        else:
+            texts[f"{name}.md"] = code_page(path, ROOT)
+    for name in (*texts, *copies):
+        (folder / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / "pages" / name).write_text(text, encoding="utf-8")
+    for name, path in copies.items():
+        shutil.copyfile(path, folder / "pages" / name)
+    settings = (here / "zensical.toml").read_text(encoding="utf-8")
+    for part in ("docs/commands", "docs/api"):
+        settings = settings.replace(f'"{part}/*"', json.dumps(_in_order(part, texts))[1:-1])
+    (folder / "zensical.toml").write_text(settings, encoding="utf-8")
+
+
+def _in_order(part: str, names: Iterable[str]) -> list[str]:
+    """List the pages of a folder for the navigation, its index first."""
+    own = [name for name in names if Path(name).parent == Path(part)]
+    return sorted(own, key=lambda name: Path(name).stem != "index")
+
+
+def with_breaks(page: str) -> str:
+    """Allow lines to break after the slashes of a path in a table."""
+    cell, code, text = (
+        re.compile(pattern, re.DOTALL) for pattern in (r"<td\b.*?</td>", r"<code>.*?</code>", r">[^<]+")
+    )
+
+    def broken(found: re.Match[str]) -> str:
+        return text.sub(lambda part: part[0].replace("/", "/<wbr>"), found[0])
+
+    return cell.sub(lambda found: code.sub(broken, found[0]), page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Pages that are made from code: commands from their parsers, the API from its docstrings, scripts from their cells."""
+
+import argparse
+import ast
+import importlib
+import re
+from collections.abc import Mapping
+from itertools import takewhile
+from pathlib import Path
+
+from vidssl.commands.analysis_parsers import ANALYSES
+from vidssl.commands.parsers import COMMANDS
+from vidssl.commands.prepare_parsers import prepare
+
+# The page that explains a command.
+GUIDES = {
+    "prepare": ("data sets", "../../datasets/README.md"),
+    "train": ("start", "../start.md"),
+    "test": ("evaluation", "../evaluation.md"),
+    "retrieval": ("evaluation", "../evaluation.md#retrieval"),
+    "extract": ("evaluation", "../evaluation.md#features"),
+    "export": ("weights", "../weights.md#use-a-backbone-in-detectron2"),
+    "track": ("tracking", "../tracking.md"),
+    "analyze": ("analysis", "../analysis.md"),
+    "check": ("videos", "../videos.md"),
+    "shrink": ("videos", "../videos.md#shrink"),
+    "compare": ("evaluation", "../evaluation.md"),
+    "launch": ("distributed", "../distributed.md"),
+}
+API = (
+    *("vidssl", "vidssl.video", "vidssl.transforms", "vidssl.models", "vidssl.losses", "vidssl.data"),
+    *("vidssl.methods", "vidssl.evaluation", "vidssl.tracking", "vidssl.analysis", "vidssl.prepare", "vidssl.types"),
+)
+LANGUAGES = {".py": "python", ".sbatch": "bash"}
+IMAGES = Path("docs/images/gallery")  # the image and the printed text of each example
+
+
+# Commands ---------------------------------------------------------------------------------------------------
+
+
+def command_pages() -> dict[str, str]:
+    """Make a page for each command, and one that lists them: text by path."""
+    rows, pages = [], {}
+    for name, options in COMMANDS.items():
+        summary = _sentence(options.__doc__)
+        rows.append(f"| [`vidssl {name}`]({name}.md) | {_escaped(summary)} |")
+        pages[f"docs/commands/{name}.md"] = _command_page(name)
+    head = "# Commands\n\nEach page is the `--help` of a command.\n\n| command | |\n|---|---|\n"
+    note = "\n\nWhat they have in common: [the command line](../start.md#the-command-line).\n"
+    return pages | {"docs/commands/index.md": head + "\n".join(rows) + note}
+
+
+def _command_page(name: str) -> str:
+    options = COMMANDS[name]
+    parser = argparse.ArgumentParser(prog=f"vidssl {name}", description=options.__doc__)
+    options(parser)
+    text = f"# vidssl {name}\n\n{_description(options.__doc__)}\n\n"
+    if name in GUIDES:
+        text += "Guide: [{}]({}).\n\n".format(*GUIDES[name])
+    subcommands = _subcommands(name)
+    if not subcommands:
+        return text + _options(parser)
+    text += "| | |\n|---|---|\n"
+    for each, (sub, summary) in subcommands.items():
+        text += f"| [`{each}`](#{_anchor(sub.prog)}) | {_escaped(summary)} |\n"
+    for sub, summary in subcommands.values():
+        text += f"\n## {sub.prog}\n\n{_description(summary)}\n\n{_options(sub)}"
+    return text
+
+
+def _subcommands(name: str) -> Mapping[str, tuple[argparse.ArgumentParser, str]]:
+    """Make the parsers of the commands `prepare` and `analyze`, with their descriptions."""
+    if name == "prepare":
+        parsers = prepare(argparse.ArgumentParser(prog="vidssl prepare"))
+        return {each: (parser, parser.description or "") for each, parser in parsers.items()}
+    found = {}
+    for each, options in ANALYSES.items() if name == "analyze" else ():
+        parser = argparse.ArgumentParser(prog=f"vidssl analyze {each}")
+        options(parser)
+        found[each] = (parser, options.__doc__ or "")
+    return found
+
+
+def _options(parser: argparse.ArgumentParser) -> str:
+    """Write the usage of a command, and a table of its arguments."""
+    usage = parser.format_usage().removeprefix("usage: ")
+    text = f"```text\n{usage}```\n"
+    rows = [row for action in parser._actions if (row := _row(parser, action))]
+    return text + "\n| argument | |\n|---|---|\n" + "\n".join(rows) + "\n" if rows else text
+
+
+def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> str | None:
+    """Write the row of an argument; None for `--help`."""
+    if action.dest == "help" or action.help == argparse.SUPPRESS:
+        return None
+    formatter = parser.formatter_class(prog=parser.prog)
+    name = formatter._format_action_invocation(action)
+    required = " Required." if action.option_strings and action.required else ""
+    text = (action.help or "") % {**vars(action), "prog": parser.prog}
+    choices = "" if action.choices is None or "{" in name else f" One of {', '.join(map(str, action.choices))}."
+    return f"| `{name.replace('|', chr(92) + '|')}` | {_escaped(text)}{'.' * bool(required)}{required}{choices} |"
+
+
+def _description(docstring: str | None) -> str:
+    """Return the paragraphs of a docstring as Markdown."""
+    text = "\n".join(line.strip() for line in (docstring or "").strip().splitlines())
+    return _escaped(text if text.endswith(".") else f"{text}.")
+
+
+def _sentence(docstring: str | None) -> str:
+    return (docstring or "").strip().split("\n\n")[0]
+
+
+def _escaped(text: str) -> str:
+    """Escape what Markdown would change in a help text, outside of `code`."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if number % 2 else re.sub(r"([\\*_<|\[])", r"\\\1", part) for number, part in enumerate(parts))
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(" ", "-")
+
+
+# API --------------------------------------------------------------------------------------------------------
+
+
+def api_pages() -> dict[str, str]:
+    """Make a page for each module with public names, and one that lists them: text by path."""
+    rows, pages = [], {}
+    for name in API:
+        module = importlib.import_module(name)
+        names = public_names(name)
+        links = " ".join(f"[`{each}`]({name}.md#{name}.{each})" for each in names)
+        rows.append(f"| [`{name}`]({name}.md) | {_escaped(_sentence(module.__doc__))} | {links} |")
+        entries = "\n".join(f"::: {name}.{each}\n" for each in names)
+        pages[f"docs/api/{name}.md"] = f"# {name}\n\n{_escaped(module.__doc__ or '')}\n\n{entries}"
+    head = (
+        "# Python API\n\nThe public names, from their docstrings. How the packages fit together: "
+        "[architecture](../architecture.md). Your own methods, recipes and more: [extend](../extend.md).\n\n"
+    )
+    return pages | {
+        "docs/api/index.md": head + "| module | content | names |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+    }
+
+
+def public_names(module: str) -> list[str]:
+    """List the public functions and classes of a module: those of `__all__`, or those it defines."""
+    imported = importlib.import_module(module)
+    if hasattr(imported, "__all__"):
+        return [name for name in imported.__all__ if callable(getattr(imported, name))]
+    tree = ast.parse(Path(str(imported.__file__)).read_text(encoding="utf-8"))
+    return [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+# Code -------------------------------------------------------------------------------------------------------
+
+
+def code_page(path: Path, root: Path) -> str:
+    """Make the page of a file that is not Markdown: its text, or the cells of an example of the gallery."""
+    name, text = path.relative_to(root), path.read_text(encoding="utf-8")
+    if "\n# %%" in text:
+        return _example_page(name, text, root)
+    return f"# {name.name}\n\n`{name}`\n\n{_fenced(text, LANGUAGES.get(path.suffix, 'text'))}"
+
+
+def _example_page(name: Path, text: str, root: Path) -> str:
+    """Make the page of an example: its docstring, image, cells and what it prints."""
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    up = "../" * (len(name.parts) - 1)
+    page = f"{docstring}\n\n![{docstring.splitlines()[0].lstrip('# ')}]({up}{IMAGES / name.stem}.png)\n\n"
+    _, *cells = re.split(r"^# %%.*\n", text, flags=re.MULTILINE)
+    for cell in cells:
+        lines = cell.splitlines(keepends=True)
+        comment = [*takewhile(lambda line: line.startswith("#"), lines)]
+        code = "".join(lines[len(comment) :])
+        page += "".join(line[1:].removeprefix(" ") for line in comment) + "\n"
+        page += _fenced(code, "python") if code.strip() else ""
+    printed = (root / IMAGES / f"{name.stem}.txt").read_text(encoding="utf-8")
+    return f"{page}It prints:\n\n{_fenced(printed, 'text')}\nRun it: `python {name}`.\n"
+
+
+def _fenced(text: str, language: str) -> str:
+    return f"~~~{language}\n{text.strip()}\n~~~\n\n"

@@ -1,0 +1,48 @@
+"""The Markdown files of the repository, the files that they link to, and their links as the site needs them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+# Folders and files whose Markdown is part of the site.
+PARTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "configs", "datasets", "docs", "examples", "vidssl/weights")
+COPIED = (".png", ".json")  # a browser shows them; other files get a page that shows their text
+_LINK = re.compile(r"(?P<start>\]\(|<img src=\")(?P<path>[^)\s#\":]+)(?=[)#\"])")
+_CODE = re.compile(r"(^```.*?^```|`[^`\n]+`)", re.MULTILINE | re.DOTALL)
+
+
+def markdown_files(root: Path) -> list[Path]:
+    """Find the Markdown files of the site."""
+    found = []
+    for part in PARTS:
+        found += [root / part] if part.endswith(".md") else sorted((root / part).rglob("*.md"))
+    return found
+
+
+def linked_files(files: Iterable[Path]) -> list[Path]:
+    """Find the files that Markdown files link to, or show, and that are not Markdown."""
+    found = {link for path in files for link in relative_links(path)}
+    return sorted(link for link in found if link.is_file() and link.suffix != ".md")
+
+
+def relative_links(path: Path) -> Iterator[Path]:
+    """Yield the absolute path of each link and image of a Markdown file, without its anchor."""
+    for part, is_code in _parts(path):
+        if not is_code:
+            yield from ((path.parent / found["path"]).resolve() for found in _LINK.finditer(part))
+
+
+def with_site_links(path: Path) -> str:
+    """Return the text of a Markdown file; links to code become links to the page that shows the code."""
+
+    def replace(found: re.Match[str]) -> str:
+        target = (path.parent / found["path"]).resolve()
+        has_page = target.is_file() and target.suffix not in (".md", *COPIED)
+        return f"{found[0]}.md" if has_page else found[0]
+
+    return "".join(part if is_code else _LINK.sub(replace, part) for part, is_code in _parts(path))
+
+
+def _parts(path: Path) -> list[tuple[str, bool]]:
+    """Split a Markdown file: (part, whether it is code)."""
+    return [(part, number % 2 == 1) for number, part in enumerate(_CODE.split(path.read_text(encoding="utf-8")))]

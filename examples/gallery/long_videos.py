@@ -1,0 +1,64 @@
+"""# Long videos
+
+Find the moment of a long video that a short one shows: cut it into windows, encode each, and compare.
+"""
+
+# %%
+# **A long video**: 20 clips of moving digits, one after the other, 38 seconds in one file.
+import csv
+from pathlib import Path
+
+import av
+import numpy as np
+
+import vidssl
+from vidssl.commands import run
+
+digits, out = Path("output/gallery/digits"), Path("output/gallery/long")
+run("prepare", ["moving-digits", "--out", str(digits), "--train", "240", "--test", "80", "--quiet"])
+with open(digits / "colour" / "test.csv") as file:
+    parts = [*csv.DictReader(file)][:20]
+out.mkdir(parents=True, exist_ok=True)
+with av.open(str(out / "long.mp4"), "w") as container:
+    stream = container.add_stream("libx264", rate=25, options={"crf": "18"})
+    stream.width = stream.height = 64
+    for part in parts:
+        with vidssl.open_video(digits / part["path"]) as video:
+            for image in video.iter_frames():
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")))
+    container.mux(stream.encode())
+
+# %%
+# **Windows** of 1.28 seconds, every 0.64 seconds: rows of a list with `start` and `end`. One file may have any
+# number of rows.
+with vidssl.open_video(out / "long.mp4") as video:
+    starts = np.arange(0, video.meta.duration - 1.28, 0.64)
+with open(out / "windows.csv", "w", newline="") as file:
+    rows = csv.writer(file)
+    rows.writerow(["path", "label", "start", "end"])
+    rows.writerows(["long.mp4", -1, round(start, 2), round(start + 1.28, 2)] for start in starts)
+network = ["--checkpoint", "vidssl-small", "--quiet"]
+run("extract", [str(out / "windows.csv"), *network, "--clips", "1", "--out", str(out / "windows")])
+
+# %%
+# **Search** with the file of the 13th clip. In the long video it was encoded a second time, and windows do not begin
+# where the clip does. Centre first: all windows have much in common.
+query = digits / parts[12]["path"]
+run("extract", [str(query), *network, "--clips", "1", "--out", str(out / "query")])
+windows, one = (np.load(out / name / "features.npy") for name in ("windows", "query"))
+mean = windows.mean(axis=0)
+windows, one = ((x - mean) / np.linalg.norm(x - mean, axis=1, keepdims=True) for x in (windows, one))
+similarity = windows @ one[0]
+best = starts[similarity.argmax()]
+print(f"{len(windows)} windows; the most similar one starts at {best:.1f} s, the clip at {12 * 1.92:.1f} s")
+
+# %%
+# **Over time.**
+import matplotlib.pyplot as plt
+
+figure, axes = plt.subplots(figsize=(9, 2.8), layout="constrained")
+axes.plot(starts + 0.64, similarity, color="#2a5bc7", marker=".")
+axes.axvspan(12 * 1.92, 13 * 1.92, color="#2b8a5a", alpha=0.25, label="the clip")
+axes.set(xlabel="seconds (middle of the window)", ylabel="cosine similarity", xlim=(0, len(parts) * 1.92))
+axes.legend(frameon=False)
+figure.savefig("output/gallery/long_videos.png", dpi=110)

@@ -1,0 +1,96 @@
+"""Pages of the site that are made from code: nothing is missing, and help texts are not read as Markdown."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import vidssl
+from vidssl.commands import parse_command
+from vidssl.commands.analysis_parsers import ANALYSES
+from vidssl.commands.parsers import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+BUILDER = ROOT / "docs" / "builder"
+
+
+@pytest.fixture(scope="module")
+def made():
+    return runpy.run_path(str(BUILDER / "pages.py"))
+
+
+def help_of(capsys: pytest.CaptureFixture[str], command: str, *arguments: str) -> str:
+    with pytest.raises(SystemExit):
+        parse_command(command, [*arguments, "--help"])
+    return capsys.readouterr().out
+
+
+def plain(markdown: str) -> str:
+    """The text of a page without escapes, code marks and spaces."""
+    return re.sub(r"\s", "", re.sub(r"\\(.)", r"\1", markdown).replace("`", ""))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_page_of_a_command(made, capsys, command):
+    page = plain(made["command_pages"]()[f"docs/commands/{command}.md"])
+    inner = ANALYSES if command == "analyze" else ["moving-digits", "kinetics"] if command == "prepare" else [None]
+    for name in inner:
+        text = help_of(capsys, command, *([name] if name else []))
+        options = text[text.index("options:") :]
+        names = re.findall(r"^  (?:-h, )?(--[\w-]+)", options, re.MULTILINE)
+        assert names[0] == "--help" and all(each in page for each in names[1:])
+        # The description, which argparse wraps, and the help of the last option.
+        description = text.split("\n\n")[1]
+        assert plain(description.replace("`", "")).rstrip(".") in page
+
+
+def test_a_help_text_is_not_markdown(made):
+    assert made["_escaped"]("a_b `c_d` <x> [y] 1*2 | z") == r"a\_b `c_d` \<x> \[y] 1\*2 \| z"
+
+
+def test_page_of_the_api(made):
+    pages = made["api_pages"]()
+    for name in vidssl.__all__:
+        assert f"::: vidssl.{name}\n" in pages["docs/api/vidssl.md"]
+    assert "::: vidssl.losses.info_nce\n" in pages["docs/api/vidssl.losses.md"]
+    assert "::: vidssl.losses._attend" not in pages["docs/api/vidssl.losses.md"]
+
+
+def test_page_of_an_example(made, tmp_path):
+    (tmp_path / "docs" / "images" / "gallery").mkdir(parents=True)
+    (tmp_path / "docs" / "images" / "gallery" / "one.txt").write_text("42\n")
+    script = tmp_path / "examples" / "gallery" / "one.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        '"""# One\n\nWhat it does.\n"""\n\n# %%\n# **First**\n# [see](../x.md)\na = 1\n\n# %%\n# The end.\n'
+    )
+    assert made["code_page"](script, tmp_path) == (
+        "# One\n\nWhat it does.\n\n![One](../../docs/images/gallery/one.png)\n\n"
+        "**First**\n[see](../x.md)\n\n~~~python\na = 1\n~~~\n\nThe end.\n\n"
+        "It prints:\n\n~~~text\n42\n~~~\n\n\nRun it: `python examples/gallery/one.py`.\n"
+    )
+
+
+def test_links_to_code_are_links_to_its_page(tmp_path):
+    sources = runpy.run_path(str(BUILDER / "sources.py"))
+    for name in ("a.md", "code.py", "image.png"):
+        (tmp_path / name).write_text("")
+    page = tmp_path / "page.md"
+    page.write_text(
+        '[a](a.md#x) [c](code.py) `[c](code.py)` ![i](image.png) <img src="image.png">\n```\n[c](code.py)\n```\n'
+    )
+    assert sources["with_site_links"](page) == page.read_text().replace("[c](code.py)", "[c](code.py.md)", 1)
+    assert sources["linked_files"]([page]) == [tmp_path / "code.py", tmp_path / "image.png"]
+
+
+def test_paths_in_tables_may_break():
+    with_breaks = runpy.run_path(str(BUILDER / "build.py"))["with_breaks"]
+    page = '<code>a/b</code><td><code>a/b <a href="x/y">c/d</a></code> d/e</td>'
+    assert with_breaks(page) == page.replace("<td><code>a/b", "<td><code>a/<wbr>b").replace("c/d", "c/<wbr>d")
+
+
+def test_every_page_is_in_the_navigation():
+    settings = (BUILDER / "zensical.toml").read_text(encoding="utf-8")
+    pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert [page for page in pages if f'"{page}"' not in settings] == []

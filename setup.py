@@ -50,7 +50,7 @@ setup(
     extras_require={
         "torchcodec": ["torchcodec"],
         "detection": ["pycocotools"],
-        "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
+        "bench": ["faiss-cpu", "threadpoolctl", "torchcodec", "webdataset"],
         "slurm": ["submitit"],
         "dev": [
             "pytest",
@@ -65,6 +65,7 @@ setup(
             "pycocotools",
             "scikit-image",
             "h5py",
+            "webdataset",
         ],
     },
 )

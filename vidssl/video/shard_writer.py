@@ -5,6 +5,7 @@ import os
 import tarfile
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -163,7 +164,8 @@ class ShardWriter:
 
     def _discard(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # the disk is full: closing writes what is left
+                self._file.close()
             self._file = None
             self._partial.unlink(missing_ok=True)
 

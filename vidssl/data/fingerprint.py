@@ -11,7 +11,7 @@ from vidssl.config import Tree
 from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
-from vidssl.video.reader import state_of_video
+from vidssl.video.reader import state_in_archive
 
 COPIES = "shrink.json"  # file with the settings of shrunk copies, in their folder
 _MISSING, _FOLDER = -1, -2  # instead of a size
@@ -64,10 +64,10 @@ def _measure(path: str) -> tuple[int, ...]:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        size, changed = state_of_video(path)
-        if changed < 0:
+        inside = state_in_archive(path)
+        if inside is None:
             raise
-        return (size,)
+        return inside[:1]
     if not stat.S_ISDIR(status.st_mode):
         return (status.st_size,)
     names = [name for name in os.listdir(path) if not name.startswith(".")]  # noqa: PTH208 - strings

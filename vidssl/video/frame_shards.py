@@ -34,7 +34,9 @@ def find_frames(path: str) -> tuple[Path, FrameIndex, int] | None:
         DecodeError: A folder above has an index, and the video is not in it.
         ConfigError: The index cannot be read.
     """
-    folder, end = path, len(path)
+    if path[:1] != "/":  # a test of strings, as a list may have a million rows
+        path = str(Path(path).absolute())
+    end = len(path)
     while (end := path.rfind("/", 0, end)) >= 0:
         folder = path[:end] or "/"
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -50,7 +52,7 @@ def find_frames(path: str) -> tuple[Path, FrameIndex, int] | None:
 
 def _index_of(folder: str) -> FrameIndex:
     file = f"{folder}/{INDEX}"
-    status = os.stat(file)  # strings: a list may have a million rows
+    status = os.stat(file)
     state = status.st_ino, status.st_size, status.st_mtime_ns
     if folder not in _known or _known[folder][0] != state:
         _known[folder] = state, read_index(Path(file))

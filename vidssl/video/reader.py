@@ -140,7 +140,7 @@ def open_video(
         if member := find_member(str(path)):
             size, changed = member.size, member.changed
             _check_readable(path, backend)
-        elif place := find_frames(str(path.absolute())):
+        elif place := find_frames(str(path)):
             packed = PackedFrames(str(path), *place, max_pixels)
             return Video(str(path), packed.meta, packed)
         else:
@@ -179,18 +179,22 @@ def is_video_file(path: Path) -> bool:
 
 
 def state_of_video(path: str) -> tuple[int, int]:
-    """Return size in bytes and modification time in nanoseconds of what `open_video` opens; (0, -1) if missing.
+    """Return size in bytes and modification time in nanoseconds of what `open_video` opens; (0, -1) if missing."""
+    state = state_of(Path(path))
+    return state if state[1] >= 0 else state_in_archive(path) or state
+
+
+def state_in_archive(path: str) -> tuple[int, int] | None:
+    """Return size in bytes and modification time in nanoseconds of a video in a tar or of packed frames, else None.
 
     The time of a member of a tar is that of the tar, the time of a packed video that of the file that was packed.
     """
-    state = state_of(Path(path))
-    if state[1] < 0:
-        with suppress(DecodeError):
-            if member := find_member(path):
-                return member.size, member.changed
-            if place := find_frames(str(Path(path).absolute())):
-                return place[1].state(place[2])
-    return state
+    with suppress(DecodeError):
+        if member := find_member(path):
+            return member.size, member.changed
+        if place := find_frames(path):
+            return place[1].state(place[2])
+    return None
 
 
 _MAX_COMPARED = 200  # names, about 20 ms: a list may name thousands of missing files

@@ -22,14 +22,16 @@ from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import Loader
-from vidssl.data.samplers import Random
+from vidssl.data.samplers import Random, TrackedPair
 from vidssl.data.step_sampler import StepSampler
+from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
+from vidssl.types import Tracks
 from vidssl.video import decode
 from vidssl.video.frame_index import read_index
 from vidssl.video.reader import open_video, state_of_video
@@ -217,6 +219,30 @@ def test_spans_and_batches_after_a_resume(tmp_path, packed, videos, write_video,
         seen[root] = [number_of(clip) for _, views in batches[0] for clip in views]
         assert all(25 <= number < 55 for clip in seen[root] for number in clip)
     assert seen[videos] == seen[tmp_path / "packed"]  # the same frames as of the files
+
+
+def test_tracks_of_the_originals(tmp_path, packed, videos, write_video, numbered):
+    """At the size of the originals their tracks stay valid; for smaller frames they are an error, not wrong boxes."""
+    write_video(videos / "a.mp4", numbered(60))
+    listed = packed(["a.mp4"], FrameSettings(32, 95)).list
+    numbers = np.arange(60)
+    boxes = np.stack([numbers * 0, numbers * 0, 20 + numbers * 0.5, 20 + numbers * 0.2], axis=1).astype(np.float32)
+    tracks = Tracks(numbers, boxes, np.ones(60, np.float32), numbers * 0)
+    file = tracks_file(tmp_path / "tracks", "a.mp4", read_list(listed).records[0])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_tracks(file, tracks, {})
+    sampler = TrackedPair(TrackedPair.Config(frames=4, seconds=0.32, min_gap=5))
+    recipes = [RECIPES["weak"](RECIPES["weak"].Config(size=32, area=(0.9, 1)))] * 2
+    samples = [
+        ClipDataset(read_list(listed, root), sampler, recipes, tracks=tmp_path / "tracks")[0, 0]
+        for root in (videos, tmp_path / "packed")
+    ]
+    np.testing.assert_array_equal(samples[0].boxes, samples[1].boxes)
+    for one, other in zip(samples[0].views, samples[1].views, strict=True):
+        assert np.abs(one.astype(int) - other).mean() < 5
+    small = shrink_list(tmp_path / "lists/all.csv", tmp_path / "small", SMALL, root=videos).list
+    with pytest.raises(ConfigError, match=r"the tracks of .* extend to .* 50x32, the video has 60 frames of 32x16"):
+        ClipDataset(read_list(small), sampler, recipes, tracks=tmp_path / "tracks")[0, 0]
 
 
 def test_a_run_trains_from_another_root(tmp_path, digits):

@@ -53,7 +53,7 @@ setup(
         "export": ["onnx", "onnxruntime", "onnxscript"],
         "hub": ["huggingface_hub"],
         "mteb": ["mteb", "torchcodec"],
-        "bench": ["faiss-cpu", "threadpoolctl", "torchcodec"],
+        "bench": ["faiss-cpu", "threadpoolctl", "torchcodec", "webdataset"],
         "map": ["umap-learn"],
         "slurm": ["submitit"],
         "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2"],
@@ -76,6 +76,7 @@ setup(
             "huggingface_hub",
             "scikit-image",
             "h5py",
+            "webdataset",
         ],
     },
 )

@@ -18,7 +18,7 @@ from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.integrity import Fault, check_video
-from vidssl.video.reader import MAX_PIXELS
+from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, ordered
 
 KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))  # a row with only these stays in the list
@@ -150,7 +150,7 @@ def _examine(
     found: list[Fault] = []
     meta = None
     try:
-        if not (root / name).exists():
+        if state_of_video(str(root / name))[1] < 0:
             others = _case_variants(root, name, allow_external)
             if len(others) != 1:
                 return name, None, [("missing", f"there are {' and '.join(others)}" if others else "no such file")]

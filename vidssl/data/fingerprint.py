@@ -11,6 +11,7 @@ from vidssl.config import Tree
 from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.video.reader import state_in_archive
 
 COPIES = "shrink.json"  # file with the settings of shrunk copies, in their folder
 _MISSING, _FOLDER = -1, -2  # instead of a size
@@ -60,7 +61,13 @@ def identify(videos: VideoList) -> Tree:
 
 def _measure(path: str) -> tuple[int, ...]:
     """Size of a file; for a folder `_FOLDER`, the number of files, and the sizes of the first and the last by name."""
-    status = os.stat(path)
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        inside = state_in_archive(path)
+        if inside is None:
+            raise
+        return inside[:1]
     if not stat.S_ISDIR(status.st_mode):
         return (status.st_size,)
     names = [name for name in os.listdir(path) if not name.startswith(".")]  # noqa: PTH208 - strings

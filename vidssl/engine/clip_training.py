@@ -1,6 +1,5 @@
 """The training of methods on clips of videos."""
 
-import os
 from contextlib import ExitStack
 from functools import partial
 from itertools import combinations
@@ -24,6 +23,7 @@ from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import RECIPES
+from vidssl.video.reader import state_of_video
 
 
 class ClipTraining(Training[Run]):
@@ -131,7 +131,7 @@ def _check_several(lists: list[VideoList], needs_labels: bool) -> None:
                 "often"
             )
     for videos in lists:  # `max_broken` may allow that a short one is missing
-        if not any(os.path.exists(record.path) for record in videos.records):  # noqa: PTH110 - strings
+        if not any(state_of_video(record.path)[1] >= 0 for record in videos.records):
             raise DataError(
                 f"none of the videos of {videos.path} are in {videos.root}: set the folder of this list, data.train="
                 "[{list: …, root: FOLDER}, …]"

@@ -12,6 +12,7 @@ from vidssl.prepare.detect_frame_folders import find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
+from vidssl.video.tar_members import list_members
 
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 
@@ -19,7 +20,7 @@ _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 def read_input(
     path: str | Path | Sequence[str | Path], root: str | Path | None = None, allow_external: bool = False
 ) -> VideoList:
-    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a glob pattern, one file, or several.
+    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a pattern or a tar, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
     for images, each a video of one frame. A folder that holds numbered frames itself is one video. Of several files and
@@ -38,6 +39,8 @@ def read_input(
         raise DataError(f"--root is the folder of the paths in a list, and {path} is not a list (*.csv): leave it out")
     if path.is_dir():
         folder, names = _find(path)
+    elif path.suffix.lower() == ".tar" and path.exists():
+        folder, names = path.parent, _videos_in_tar(path)
     elif path.exists():
         folder, names = path.parent, [path.name]
     else:
@@ -73,6 +76,13 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
             f"{' '.join(sorted(_KNOWN))}"
         )
     return folder, names
+
+
+def _videos_in_tar(tar: Path) -> list[str]:
+    names = [name for name in list_members(str(tar)) if Path(name).suffix.lower() in VIDEO_SUFFIXES]
+    if not names:
+        raise DataError(f"no videos in {tar}; known extensions: {' '.join(sorted(VIDEO_SUFFIXES))}")
+    return [f"{tar.name}#{name}" for name in names]
 
 
 def _match(pattern: Path) -> tuple[Path, Sequence[str]]:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import cv2
 import numpy as np
 
-from vidssl.atomic import state_of
 from vidssl.config import differences
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
@@ -32,7 +31,7 @@ from vidssl.tracking.proposals import (
 from vidssl.tracking.tracker import Tracker, TrackerSettings, join_tracks
 from vidssl.transforms.crops import short_side
 from vidssl.types import Frames, VideoRecord
-from vidssl.video.reader import DecodeSettings
+from vidssl.video.reader import DecodeSettings, state_of_video
 from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
@@ -148,7 +147,7 @@ def _tasks(
     tasks: list[_Task] = []
     stale: list[str] = []
     for path, (name, record) in mine:
-        needed = {**settings, "video": {"bytes": state_of(Path(record.path))[0], "fps": record.fps or reading.fps}}
+        needed = {**settings, "video": {"bytes": state_of_video(record.path)[0], "fps": record.fps or reading.fps}}
         before: dict[str, Any] = {}
         with suppress(DataError):  # missing or damaged
             _, before = read_tracks(path)

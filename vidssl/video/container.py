@@ -8,6 +8,7 @@ import av
 from av.bitstream import BitStreamFilterContext
 
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.video.tar_members import find_member
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are left out: they refer to other files.
 _FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv,ogg,gif"
@@ -43,9 +44,13 @@ def open_container(path: Path, max_pixels: int) -> Any:
 
 def _open(path: Path, max_pixels: int, **more: str) -> Any:
     # "file:" keeps FFmpeg from parsing a protocol out of the name, the whitelists from opening what the file refers to.
-    options = {"protocol_whitelist": "file", "format_whitelist": _FORMATS, "max_pixels": str(max_pixels), **more}
+    url, protocols = f"file:{path}", "file"
+    if member := find_member(str(path)):  # FFmpeg itself reads a part of the tar as if it were a file
+        end = member.offset + member.size
+        url, protocols = f"subfile,,start,{member.offset},end,{end},,:file:{member.tar}", "subfile,file"
+    options = {"protocol_whitelist": protocols, "format_whitelist": _FORMATS, "max_pixels": str(max_pixels), **more}
     try:
-        container = av.open(f"file:{path}", options=options)
+        container = av.open(url, options=options)
     except av.ArgumentError:
         raise DecodeError(f"{path}: not a video of a supported format ({_FORMATS})") from None
     except (av.FFmpegError, OSError, ValueError) as error:

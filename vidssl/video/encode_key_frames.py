@@ -13,7 +13,7 @@ import numpy as np
 from vidssl.errors import DataError, DecodeError
 from vidssl.video.container import open_container, video_packets
 from vidssl.video.decode import Image
-from vidssl.video.reader import Video
+from vidssl.video.reader import Video, is_video_file
 
 
 def encode_key_frames(
@@ -32,7 +32,7 @@ def encode_key_frames(
         codec.gop_size, codec.max_b_frames = 1, 0  # key frames only
         codec.options = {"crf": str(quality), "preset": "veryfast", "tune": "fastdecode"}
         spans = itertools.pairwise(ticks)
-        for number, image in enumerate(_frames(video)):
+        for number, image in enumerate(safe_frames(video)):
             alive()
             if number == len(ticks) - 1:
                 raise DecodeError(f"it decodes to more frames than its {number} packets")
@@ -52,7 +52,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     count, rate = video.meta.num_frames, Fraction(video.meta.fps).limit_denominator(100_000)
     regular = list(range(count + 1)), 1 / rate
     path = Path(video.path)
-    if path.is_dir():
+    if not is_video_file(path):
         return regular
     with open_container(path, max_pixels) as container:
         base = container.streams.video[0].time_base
@@ -65,7 +65,8 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     return ([*ticks, end], base) if len(ticks) == count and end > ticks[-1] else regular
 
 
-def _frames(video: Video) -> Iterator[Image]:
+def safe_frames(video: Video) -> Iterator[Image]:
+    """Yield all frames; whatever the decoder raises is a DecodeError."""
     try:
         yield from video.iter_frames()
     except DataError:

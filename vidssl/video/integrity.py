@@ -19,8 +19,7 @@ import numpy as np
 from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import open_container
-from vidssl.video.frame_folder import is_image
-from vidssl.video.reader import open_video
+from vidssl.video.reader import is_video_file, open_video, state_of_video
 
 Fault = tuple[str, str]  # its name and the reason
 _OWN_NAMES = {TooLargeError: "oversized", NoVideoError: "no video stream", SeveralSizesError: "several sizes"}
@@ -40,10 +39,11 @@ def check_video(
     timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
     stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
     """
-    if not path.is_dir() and path.stat().st_size == 0:
+    size, changed = state_of_video(str(path))
+    if not path.is_dir() and size == 0 and changed >= 0:
         return None, [("empty", "the file has 0 bytes")]
-    images = path.is_dir() or is_image(path)
-    missing = None if images else missing_bytes(path)
+    images = not is_video_file(path)
+    missing = missing_bytes(path) if path.is_file() and not images else None
     contents, meta, failure = _Contents(), None, None
     try:
         if not images:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from vidssl.atomic import state_of
 from vidssl.config import Settings
 from vidssl.errors import ConfigError, DecodeError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
@@ -19,7 +20,9 @@ from vidssl.video.backends import BACKENDS
 from vidssl.video.container import open_container
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
+from vidssl.video.frame_shards import PackedFrames, find_frames
 from vidssl.video.index import cached_packets, read_packets
+from vidssl.video.tar_members import find_member
 
 MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded
 
@@ -128,10 +131,11 @@ def open_video(
     """Open a video and read its metadata, without decoding a frame.
 
     Args:
-        path: A local file, an image, or a folder of images whose names end in the frame number.
-        backend: "pyav", "decord" or "torchcodec"; not used for images.
+        path: A local file, an image, a folder of images whose names end in the frame number, `FILE.tar#MEMBER`, or the
+            path of a video below a folder of packed frames.
+        backend: "pyav", "decord" or "torchcodec"; not used for images and packed frames.
         max_pixels: Largest height x width; larger videos are refused from the header.
-        fps: Frames per second of images (default 1 for a single image); video files store their own.
+        fps: Frames per second of images (default 1 for a single image); video files and packed frames store their own.
         cache: Folder for the packet indices of files, shared by processes and runs.
 
     Raises:
@@ -142,24 +146,66 @@ def open_video(
     path = Path(path)
     try:
         status = path.stat()
-    except FileNotFoundError:
-        raise DecodeError(f"{path}: No such file{_similar_name(path)}") from None
+        size, changed = status.st_size, status.st_mtime_ns
     except OSError as error:
-        raise DecodeError(f"{path}: {error.strerror}") from None
-    if not path.is_dir() and status.st_size == 0:
+        if member := find_member(str(path)):
+            size, changed = member.size, member.changed
+            _check_readable(path, backend)
+        elif place := find_frames(str(path)):
+            packed = PackedFrames(str(path), *place, max_pixels)
+            return Video(str(path), packed.meta, packed)
+        else:
+            missing = isinstance(error, FileNotFoundError)
+            reason = f"No such file{_similar_name(path)}" if missing else error.strerror
+            raise DecodeError(f"{path}: {reason}") from None
+    if not path.is_dir() and size == 0:
         raise DecodeError(f"{path}: the file is empty")
     if path.is_dir() or is_image(path):
         images = FrameFolder(path, fps, max_pixels)
         return Video(str(path), images.meta, images)
     container = open_container(path, max_pixels)
     try:
-        key = (str(path.absolute()), status.st_size, status.st_mtime_ns)
+        key = (str(path.absolute()), size, changed)
         folder = None if cache is None else Path(cache)
         packets = cached_packets(key, folder, lambda: read_packets(container, path, max_pixels))
         return Video(str(path), packets.meta, BACKENDS[backend](path, packets, container, max_pixels))
     except BaseException:
         container.close()
         raise
+
+
+def _check_readable(path: Path, backend: str) -> None:
+    """Raise an error for members of a tar that cannot be read."""
+    if is_image(path):
+        raise DecodeError(
+            f"{path}: images in a tar are not read: unpack them, then vidssl shrink --to frames packs them"
+        )
+    if backend != "pyav":
+        raise ConfigError(f"{path}: {backend} needs a file, and this is a part of one: use data.backend=pyav")
+
+
+def is_video_file(path: Path) -> bool:
+    """Whether a container of packets is read: a video file or a member of a tar; not for images and packed frames."""
+    return (path.is_file() and not is_image(path)) or find_member(str(path)) is not None
+
+
+def state_of_video(path: str) -> tuple[int, int]:
+    """Return size in bytes and modification time in nanoseconds of what `open_video` opens; (0, -1) if missing."""
+    state = state_of(Path(path))
+    return state if state[1] >= 0 else state_in_archive(path) or state
+
+
+def state_in_archive(path: str) -> tuple[int, int] | None:
+    """Return size in bytes and modification time in nanoseconds of a video in a tar or of packed frames, else None.
+
+    The time of a member of a tar is that of the tar, the time of a packed video that of the file that was packed.
+    """
+    with suppress(DecodeError):
+        if member := find_member(path):
+            return member.size, member.changed
+        if place := find_frames(path):
+            return place[1].state(place[2])
+    return None
 
 
 _MAX_COMPARED = 200  # names, about 20 ms: a list may name thousands of missing files

@@ -1,0 +1,66 @@
+"""Videos in tar files, named `FILE.tar#MEMBER`: found once by the headers of the tar, then read by their offset."""
+
+import os
+import tarfile
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from vidssl.errors import DecodeError
+
+_MARK = ".tar#"
+_State = tuple[int, int]  # size and modification time of a tar: a changed one is read again
+_known: dict[str, tuple[_State, dict[str, tuple[int, int]]]] = {}  # tar to its members: offset and size
+
+
+class Member(NamedTuple):
+    """Where a tar holds a file."""
+
+    tar: str
+    offset: int
+    size: int  # bytes
+    changed: int  # modification time of the tar, nanoseconds
+
+
+def find_member(path: str) -> Member | None:
+    """Find the file that `FILE.tar#MEMBER` names. None for other paths, for a file of this whole name, without the tar.
+
+    Raises:
+        DecodeError: The tar is compressed or damaged, or has no such file.
+    """
+    start, _, name = path.partition(_MARK)
+    tar = f"{start}.tar"
+    if not name or os.path.lexists(path) or not os.path.lexists(tar):
+        return None
+    try:
+        members, changed = _members(tar)
+        return Member(tar, *members[_normal(name)], changed)
+    except OSError as error:
+        raise DecodeError(f"{tar}: {error.strerror}") from None
+    except KeyError:
+        raise DecodeError(f"{path}: the tar has no file of this name; tar -tf lists those it has") from None
+
+
+def list_members(tar: str) -> list[str]:
+    """Return the names of the files in a tar, in its order; a DecodeError if it cannot be read."""
+    try:
+        return list(_members(tar)[0])
+    except OSError as error:
+        raise DecodeError(f"{tar}: {error.strerror}") from None
+
+
+def _members(tar: str) -> tuple[dict[str, tuple[int, int]], int]:
+    status = os.stat(tar)
+    state = status.st_size, status.st_mtime_ns
+    if tar not in _known or _known[tar][0] != state:
+        try:
+            with tarfile.open(tar, "r:") as file:  # without decompression, in which offsets mean nothing
+                found = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
+        except tarfile.TarError as error:
+            raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None
+        _known[tar] = state, found
+    return _known[tar][1], state[1]
+
+
+def _normal(name: str) -> str:
+    """A name without `./`, which `tar -cf x.tar .` writes before each."""
+    return str(PurePosixPath(name))

@@ -20,7 +20,7 @@ _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 def read_input(
     path: str | Path | Sequence[str | Path], root: str | Path | None = None, allow_external: bool = False
 ) -> VideoList:
-    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a pattern or a tar, one file, or several.
+    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, pattern or tar, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
     for images, each a video of one frame. A folder that holds numbered frames itself is one video. Of several files and

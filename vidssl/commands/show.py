@@ -206,7 +206,7 @@ def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:
     if view.difference:
         notes.append("RGB difference")
     if view.box is not None:
-        notes.append("no common track" if _box(view) is None else "box: middle frame")
+        notes.append("no common track" if _box(view) is None else "box of the middle frame" if frames > 1 else "box")
     return tuple(notes)
 
 

@@ -19,6 +19,7 @@ GUIDES = {
     "test": ("evaluation", "../evaluation.md"),
     "retrieval": ("evaluation", "../evaluation.md#retrieval"),
     "extract": ("evaluation", "../evaluation.md#features"),
+    "map": ("map", "../map.md"),
     "export": ("weights", "../weights.md#use-a-backbone-in-detectron2"),
     "track": ("tracking", "../tracking.md"),
     "analyze": ("analysis", "../analysis.md"),

@@ -14,26 +14,22 @@ run("prepare", ["moving-digits", "--out", digits, "--train", "240", "--test", "8
 
 # %%
 # **Features.** One row of 128 numbers for each video: the mean of four clips. Your own folder of videos can stand
-# in place of the list.
-out = "output/gallery/first_features"
-run("extract", [f"{digits}/colour/test.csv", "--checkpoint", "vidssl-small", "--out", out, "--quiet"])
+# in place of the list. `vidssl extract` in a shell writes the same to a folder.
+import torch
+
+import vidssl
+
+videos = vidssl.read_input(f"{digits}/colour/test.csv")
+features = vidssl.extract("vidssl-small", videos, progress=False)
 
 # %%
-# **Nearest neighbours.** Subtract the mean of all videos, and compare by cosine similarity.
-import csv
-
-import numpy as np
-
-x = np.load(f"{out}/features.npy")
-with open(f"{out}/rows.csv") as file:
-    rows = [*csv.DictReader(file)]
-x = x - x.mean(axis=0)
-x = x / np.linalg.norm(x, axis=1, keepdims=True)
-similarity = x @ x.T - 2 * np.eye(len(x))  # a video is not its own neighbour
-label = np.array([int(row["label"]) for row in rows])
-same = (label == label[similarity.argmax(axis=1)]).mean()
-chance = (np.sum(np.bincount(label) ** 2) - len(label)) / (len(label) * (len(label) - 1))
-print(f"{len(x)} videos; nearest neighbour of the same colour: {same:.0%}, by chance {chance:.0%}")
+# **Nearest neighbours**: subtract the mean of all videos, and compare by cosine similarity. Without a query, `search`
+# compares the videos with one another.
+near = vidssl.search(features, k=1, center=True)
+same = (features.label == features.label[near.index[:, 0]]).float().mean()
+count, n = torch.bincount(features.label), len(features.label)
+chance = (count * (count - 1)).sum() / (n * (n - 1))
+print(f"{n} videos; nearest neighbour of the same colour: {same:.0%}, by chance {chance:.0%}")
 
 # %%
 # **A map**: each video is drawn at the place of its features, t-SNE of two dimensions.
@@ -41,13 +37,12 @@ import matplotlib.pyplot as plt
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from sklearn.manifold import TSNE
 
-import vidssl
-
-place = TSNE(metric="cosine", init="pca", perplexity=12, random_state=0).fit_transform(x)
+x = features.x - features.x.mean(dim=0)
+place = TSNE(metric="cosine", init="pca", perplexity=12, random_state=0).fit_transform(x.numpy())
 figure, axes = plt.subplots(figsize=(8, 6), layout="constrained")
 axes.scatter(*place.T, s=0)
-for row, point in zip(rows, place, strict=True):
-    with vidssl.open_video(f"{digits}/{row['path']}") as video:
+for row, point in zip(features.index.tolist(), place, strict=True):
+    with vidssl.open_video(videos.root / videos.names[row]) as video:
         frame = video.frames([video.meta.num_frames // 2])[0]  # (3, H, W) uint8
     axes.add_artist(AnnotationBbox(OffsetImage(frame.transpose(1, 2, 0), zoom=0.5), point, frameon=False))
 axes.axis("off")

@@ -29,22 +29,18 @@ with av.open(str(out / "long.mp4"), "w") as container:
     container.mux(stream.encode())
 
 # %%
-# **Windows** of 1.28 seconds, every 0.64 seconds: rows of a list with `start` and `end`. One file may have any
-# number of rows.
-with vidssl.open_video(out / "long.mp4") as video:
-    starts = np.arange(0, video.meta.duration - 1.28, 0.64)
-with open(out / "windows.csv", "w", newline="") as file:
-    rows = csv.writer(file)
-    rows.writerow(["path", "label", "start", "end"])
-    rows.writerows(["long.mp4", -1, round(start, 2), round(start + 1.28, 2)] for start in starts)
-network = ["--checkpoint", "vidssl-small", "--quiet"]
-run("extract", [str(out / "windows.csv"), *network, "--clips", "1", "--out", str(out / "windows")])
+# **Windows** of 1.28 seconds, every 0.64 seconds: one row of features for each.
+network = ["--checkpoint", "vidssl-small", "--clips", "1", "--quiet"]
+windows = ["--window", "1.28", "--stride", "0.64"]
+run("extract", [str(out / "long.mp4"), *network, *windows, "--out", str(out / "windows")])
+with open(out / "windows" / "rows.csv") as file:
+    starts = np.array([float(row["start"]) for row in csv.DictReader(file)])
 
 # %%
 # **Search** with the file of the 13th clip. In the long video it was encoded a second time, and windows do not begin
 # where the clip does. Centre first: all windows have much in common.
 query = digits / parts[12]["path"]
-run("extract", [str(query), *network, "--clips", "1", "--out", str(out / "query")])
+run("extract", [str(query), *network, "--out", str(out / "query")])
 windows, one = (np.load(out / name / "features.npy") for name in ("windows", "query"))
 mean = windows.mean(axis=0)
 windows, one = ((x - mean) / np.linalg.norm(x - mean, axis=1, keepdims=True) for x in (windows, one))

@@ -12,6 +12,8 @@ from vidssl.prepare.detect_frame_folders import find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
+from vidssl.video.frame_index import read_index
+from vidssl.video.frame_shards import INDEX
 from vidssl.video.tar_members import list_members
 
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
@@ -23,9 +25,9 @@ def read_input(
     """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a pattern or a tar, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
-    for images, each a video of one frame. A folder that holds numbered frames itself is one video. Of several files and
-    folders of frames, in their order, each is one video. These rows have no labels: `vidssl prepare folder` writes
-    lists with classes. `root` and `allow_external` are for lists.
+    for images, each a video of one frame. A folder that holds numbered frames itself is one video; a folder of packed
+    frames has those of its index. Of several files and folders of frames, in their order, each is one video. These rows
+    have no labels: `vidssl prepare folder` writes lists with classes. `root` and `allow_external` are for lists.
 
     Raises:
         DataError: Nothing is found, or the list is invalid.
@@ -61,6 +63,9 @@ def _several(paths: Sequence[str | Path]) -> VideoList:
 
 def _find(folder: Path) -> tuple[Path, Sequence[str]]:
     """Find the videos of a folder: the root of their names, and the names."""
+    if (folder / INDEX).exists():
+        packed = read_index(folder / INDEX)
+        return folder, [os.fsdecode(packed.name(row)) for row in range(len(packed))]
     index = index_files(folder)
     if index.videos:
         return folder, index.videos

@@ -14,6 +14,7 @@ from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 from vidssl.video.frame_index import read_index
 from vidssl.video.frame_shards import INDEX
+from vidssl.video.reader import state_of_video
 from vidssl.video.tar_members import list_members
 
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
@@ -22,7 +23,7 @@ _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 def read_input(
     path: str | Path | Sequence[str | Path], root: str | Path | None = None, allow_external: bool = False
 ) -> VideoList:
-    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, of a pattern or a tar, one file, or several.
+    """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, a pattern or a tar, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
     for images, each a video of one frame. A folder that holds numbered frames itself is one video; a folder of packed
@@ -53,7 +54,7 @@ def read_input(
 def _several(paths: Sequence[str | Path]) -> VideoList:
     """List files and folders of frames, below the folder above all of them."""
     found = [Path(path).absolute() for path in paths]
-    missing = [str(path) for path in found if not path.exists()]
+    missing = [str(path) for path in found if state_of_video(str(path))[1] < 0]
     if missing or not found:
         raise DataError(f"{len(missing)} of {len(found)} files do not exist: {first_few(missing) or 'name some'}")
     folder = Path(os.path.commonpath([path.parent for path in found]))

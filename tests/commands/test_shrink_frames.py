@@ -29,6 +29,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks
@@ -477,6 +478,7 @@ def test_folders_of_images_and_awkward_names(tmp_path, packed, videos, write_vid
             cv2.imwrite(str(videos / name / f"{n}.png"), image)
     result = packed(names, FrameSettings(16, 95, fps=12.5))
     assert result.made == len(names)
+    assert sorted(read_input(tmp_path / "packed").names) == sorted(names)
     for n, record in enumerate(read_list(result.list).records):
         with open_video(record.path) as copy:
             if n < len(names) - 2:

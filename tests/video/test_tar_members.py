@@ -70,6 +70,8 @@ def test_lists_and_commands(tmp_path, tar, number_of):
     (tar.parent / "list.csv").write_text("path,label\n" + "".join(f"{name},0\n" for name in listed.names))
     by_list = read_list(tar.parent / "list.csv")
     files = identify(by_list)
+    several = read_input([f"{tar}#v/2.mp4", tmp_path / "0.mp4"])
+    assert several.names == ["in/videos.tar#v/2.mp4", "0.mp4"]
     sizes = [(tmp_path / f"{number}.mp4").stat().st_size for number in range(3)]
     assert (files["files"], files["missing"], files["bytes"]) == (3, 0, sum(sizes))
     assert state_of_video(by_list.records[1].path) == (sizes[1], tar.stat().st_mtime_ns)

@@ -161,9 +161,7 @@ def shrink(parser: ArgumentParser) -> None:
     """Copy videos into a small format that decodes fast; exit with 1 if some cannot be decoded."""
     add_file_options(parser)
     option = parser.add_argument
-    text = (
-        "video: a file for each, H.264 (default). frames: images in tar files with an index, read 2 to 4 times as fast"
-    )
+    text = "video: a file for each, H.264 (default). frames: images in tar files with an index, twice as fast"
     option("--to", choices=("video", "frames"), default="video", help=text)
     option("--short-side", type=at_least(2), default=128, help="pixels; smaller videos keep theirs (default 128)")
     text = "video: x264's CRF, from 0, lossless, to 51 (default 18). frames: from 1 to 100, the best (default 90)"

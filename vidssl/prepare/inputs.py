@@ -12,6 +12,9 @@ from vidssl.prepare.detect_frame_folders import find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
+from vidssl.video.frame_index import read_index
+from vidssl.video.frame_shards import INDEX
+from vidssl.video.reader import state_of_video
 from vidssl.video.tar_members import list_members
 
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
@@ -23,9 +26,9 @@ def read_input(
     """Read a list (`*.csv`, see `read_list`), or list the videos of a folder, pattern or tar, one file, or several.
 
     A folder is searched with the folders below: for videos, without them for folders of numbered frames, without those
-    for images, each a video of one frame. A folder that holds numbered frames itself is one video. Of several files and
-    folders of frames, in their order, each is one video. These rows have no labels: `vidssl prepare folder` writes
-    lists with classes. `root` and `allow_external` are for lists.
+    for images, each a video of one frame. A folder that holds numbered frames itself is one video; a folder of packed
+    frames has those of its index. Of several files and folders of frames, in their order, each is one video. These rows
+    have no labels: `vidssl prepare folder` writes lists with classes. `root` and `allow_external` are for lists.
 
     Raises:
         DataError: Nothing is found, or the list is invalid.
@@ -51,7 +54,7 @@ def read_input(
 def _several(paths: Sequence[str | Path]) -> VideoList:
     """List files and folders of frames, below the folder above all of them."""
     found = [Path(path).absolute() for path in paths]
-    missing = [str(path) for path in found if not path.exists()]
+    missing = [str(path) for path in found if state_of_video(str(path))[1] < 0]
     if missing or not found:
         raise DataError(f"{len(missing)} of {len(found)} files do not exist: {first_few(missing) or 'name some'}")
     folder = Path(os.path.commonpath([path.parent for path in found]))
@@ -61,6 +64,9 @@ def _several(paths: Sequence[str | Path]) -> VideoList:
 
 def _find(folder: Path) -> tuple[Path, Sequence[str]]:
     """Find the videos of a folder: the root of their names, and the names."""
+    if (folder / INDEX).exists():
+        packed = read_index(folder / INDEX)
+        return folder, [os.fsdecode(packed.name(row)) for row in range(len(packed))]
     index = index_files(folder)
     if index.videos:
         return folder, index.videos

@@ -20,7 +20,7 @@ GUIDES = {
     "retrieval": ("evaluation", "../evaluation.md#retrieval"),
     "extract": ("evaluation", "../evaluation.md#features"),
     "map": ("map", "../map.md"),
-    "export": ("weights", "../weights.md#use-a-backbone-in-detectron2"),
+    "export": ("weights", "../weights.md#export"),
     "track": ("tracking", "../tracking.md"),
     "analyze": ("analysis", "../analysis.md"),
     "check": ("videos", "../videos.md"),

@@ -190,7 +190,9 @@ def _draw(sample: ShownSample, listed: VideoList) -> Draw:
         color = view.clip % len(COLORS)
         first, end = view.first / fps, (view.last + 1) / fps
         bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, tuple((view.indices + 0.5) / fps))
-        views.append(DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view)))
+        views.append(
+            DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view))
+        )
     start = sample.offset / fps
     return Draw(title, start, start + sample.meta.duration, tuple(bars.values()), tuple(views), notice)
 

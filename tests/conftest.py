@@ -54,11 +54,10 @@ def one_thread() -> None:
 
 @pytest.fixture(autouse=True)
 def log_level() -> Iterator[None]:
-    """Undo `--quiet` of a command that a test ran in this process."""
-    log = logging.getLogger("vidssl")
-    level = log.level
+    """Undo `--quiet` of a command that a test or a fixture ran in this process."""
+    logging.getLogger("vidssl").setLevel(logging.NOTSET)
     yield
-    log.setLevel(level)
+    logging.getLogger("vidssl").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="session", autouse=True)

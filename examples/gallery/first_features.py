@@ -49,5 +49,5 @@ axes.axis("off")
 figure.savefig("output/gallery/first_features.png", dpi=110)
 
 # %%
-# The network was trained on videos of people, to tell scenes apart: it sees the colours of the background more
+# The network was trained on videos of people, to distinguish scenes: it sees the colours of the background more
 # than those of the small digits. More about features: [evaluation](../../docs/evaluation.md#features).

@@ -5,7 +5,7 @@ Find the same object in frames that are far apart, and train a network to encode
 
 # %%
 # **A first network**, trained without tracks: two frames of a video that are at least 40 frames apart are the two
-# views. 80 steps are enough to tell digits from textures.
+# views. 80 steps are enough to distinguish digits from textures.
 from vidssl.commands import run
 
 digits, out = "output/gallery/digits", "output/gallery/tracks"

@@ -25,6 +25,7 @@ from vidssl.viz.result_pages import (
     write_report_page,
     write_retrieval_page,
 )
+from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
 
 NASTY = "a \"b\" 'c'/</script><script>window.broken = 1</script><img src=x onerror='window.broken=2'> #;&\\ é }.mp4"
 LONG = "folder/" + "v_ApplyEyeMakeup_of_a_long_name_without_a_space" * 3 + ".mp4"
@@ -104,12 +105,27 @@ def map_page(path: Path) -> None:
     )
 
 
+def views_page(path: Path) -> None:
+    """A video in two epochs with two views each, and one that cannot be decoded."""
+    bars = tuple(ClipBar(f"clip {n}", n, n / 2, n / 2 + 1, (n / 2 + 0.2, n / 2 + 0.8)) for n in (0, 1))
+    views = tuple(
+        DrawnView(f"view {n}", n, preview(clip(60 * n + 10), height=128), ("8 x 32²", "0.20–0.80 s"), (0.1, 0.2, 0.5, 0.5))
+        for n in (0, 1)
+    )
+    draws = tuple(Draw(f"Epoch {n}", 0.0, 2.0, bars, views) for n in (0, 1))
+    broken = Draw("Epoch 0", 0.0, 2.0, (), (), notice=NASTY)
+    cards = [VideoCard(NASTY, "class rock", draws), VideoCard(LONG, NASTY, (broken,))]
+    settings = [("<b>sampler</b>", f"name: random\nfile: {LONG}\n{NASTY}")]
+    write_views_page(path, title=NASTY, details=[("List", LONG)], settings=settings, videos=cards)
+
+
 PAGES = {
     "retrieval": retrieval_page,
     "compare": compare_page,
     "report": report_page,
     "gradcam": gradcam_page,
     "map": map_page,
+    "show": views_page,
 }
 
 
@@ -265,7 +281,7 @@ def test_images_have_a_text(open_page, name):
     assert page.locator(unnamed).count() == 0
 
 
-@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam"])
+@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam", "show"])
 def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     page = open_page(name)
     states = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one).animationPlayState)"
@@ -284,7 +300,7 @@ def test_videos_play_stop_under_the_pointer_and_pause(open_page, name):
     assert {*page.evaluate(states)} == {"running"}
 
 
-@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam"])
+@pytest.mark.parametrize("name", ["retrieval", "compare", "gradcam", "show"])
 def test_videos_do_not_play_if_the_system_asks_for_less_motion(open_page, name):
     page = open_page(name, reduced_motion="reduce")
     styles = "[...document.querySelectorAll('.clip')].map((one) => getComputedStyle(one))"

@@ -109,7 +109,9 @@ def views_page(path: Path) -> None:
     """A video in two epochs with two views each, and one that cannot be decoded."""
     bars = tuple(ClipBar(f"clip {n}", n, n / 2, n / 2 + 1, (n / 2 + 0.2, n / 2 + 0.8)) for n in (0, 1))
     views = tuple(
-        DrawnView(f"view {n}", n, preview(clip(60 * n + 10), height=128), ("8 x 32²", "0.20–0.80 s"), (0.1, 0.2, 0.5, 0.5))
+        DrawnView(
+            f"view {n}", n, preview(clip(60 * n + 10), height=128), ("8 x 32²", "0.20–0.80 s"), (0.1, 0.2, 0.5, 0.5)
+        )
         for n in (0, 1)
     )
     draws = tuple(Draw(f"Epoch {n}", 0.0, 2.0, bars, views) for n in (0, 1))

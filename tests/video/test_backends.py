@@ -5,15 +5,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import cv2
 import numpy as np
 import pytest
+import torch
 
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.randomness import generator
 from vidssl.video.reader import open_video
+from vidssl.worker_pool import ordered
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
 GOOD = [
@@ -102,6 +105,15 @@ def test_the_same_frames_or_a_refusal_of_torchcodec(paths, pyavs_ffmpeg):
     check(json.loads(done.stdout.splitlines()[-1]), "torchcodec")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
+def test_nearly_the_same_frames_or_a_refusal_of_nvdec():
+    found = {path.name: compared(path, "nvdec") for path in SMALL}
+    assert any(not isinstance(value, str) for value in found.values()), found
+    for name, value in found.items():
+        assert isinstance(value, str) or value <= 5, name
+
+
 @pytest.fixture(scope="session")
 def pyavs_ffmpeg(tmp_path_factory):
     """Environment in which FFmpeg's libraries are found under their own names: those that PyAV brings."""
@@ -155,6 +167,65 @@ def test_31_torchcodec_without_ffmpeg(digits, tmp_path):
     said, shape = done.stdout.splitlines()
     assert said.startswith("ConfigError backend torchcodec cannot be loaded: ") and "apt install ffmpeg" in said
     assert shape == "(1, 3, 48, 48)"
+
+
+class OnNoGpu:
+    """Stands in for torchcodec's decoder on a GPU: decodes with PyAV, on the CPU."""
+
+    cpu_fallback = False
+
+    def __init__(self, path, stream_index, dimension_order, device):
+        assert (stream_index, dimension_order, device) == (0, "NHWC", torch.device("cuda:0"))
+        self.video = open_video(path)
+
+    def __len__(self):
+        return self.video.meta.num_frames
+
+    def get_frames_at(self, wanted):
+        return SimpleNamespace(data=torch.from_numpy(self.video.frames(wanted)).permute(0, 2, 3, 1))
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchcodec.decoders", SimpleNamespace(VideoDecoder=OnNoGpu))
+    monkeypatch.setattr("vidssl.video.backends._finds_ffmpeg", lambda decoders: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+
+
+def test_nvdec_returns_the_frames_of_the_gpus_decoder(no_gpu, digits):
+    path = digits / "videos/test/00000.mp4"
+    wanted = [5, 2, 5]
+    with open_video(path, "nvdec") as video, open_video(path) as ours:
+        np.testing.assert_array_equal(video.frames(wanted), ours.frames(wanted))
+
+
+def test_nvdec_refuses_what_the_gpu_cannot_decode(no_gpu, digits, monkeypatch):
+    """Where torchcodec would decode on the CPU instead, without an error."""
+    monkeypatch.setattr(OnNoGpu, "cpu_fallback", True)
+    with (
+        open_video(digits / "videos/test/00000.mp4", "nvdec") as video,
+        pytest.raises(DecodeError, match=r"nvdec cannot return exact frames: the GPU cannot decode this kind of video"),
+    ):
+        video.frames([0])
+
+
+def test_nvdec_refuses_workers(no_gpu, digits):
+    path = digits / "videos/test/00000.mp4"
+    results = ordered(lambda task, guard: open_video(task, "nvdec").meta.num_frames, [path], workers=1, timeout=60)
+    with pytest.raises(ConfigError, match=r"nvdec decodes in the main process: set data.workers=0"):
+        list(results)
+
+
+def test_nvdec_without_a_gpu_or_with_an_old_torchcodec(no_gpu, digits, monkeypatch):
+    path = digits / "videos/test/00000.mp4"
+    monkeypatch.delattr(OnNoGpu, "cpu_fallback")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.9.1")
+    with pytest.raises(ConfigError, match=r"^backend nvdec needs torchcodec 0.10 or later, not 0.9.1: pip"):
+        open_video(path, "nvdec")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^backend nvdec needs a CUDA device, there is none: use backend pyav$"):
+        open_video(path, "nvdec")
 
 
 @pytest.mark.parametrize("backend", ["pyav", "decord", "images"])

@@ -89,6 +89,7 @@ _VERSIONS = {
     "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {backend_version('decord')}",
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",
+    "decoding with nvdec": lambda: f"torchcodec {backend_version('nvdec')}",
     "selective search": _selective_search,
     "object detection": _detection,
     "maps of features by UMAP": _umap,

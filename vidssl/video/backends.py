@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.metadata
+import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.video.decode import Decoder, Image, PyAV
@@ -94,13 +96,50 @@ def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Dec
     return ExternalDecoder("torchcodec", path, packets, container, make)
 
 
+def open_nvdec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
+    """Open a file with torchcodec on the video decoder of an NVIDIA GPU, in the main process.
+
+    Frame numbers are exact, pixels are not: the GPU converts to RGB with other roundings than FFmpeg.
+    """
+    nvdec_package()
+    if multiprocessing.current_process().daemon:  # workers are forked, and CUDA does not work after a fork
+        raise ConfigError("backend nvdec decodes in the main process: set data.workers=0, or use data.backend=pyav")
+    decoders, device = torchcodec_package(), torch.device("cuda", torch.cuda.current_device())
+    stream = container.streams.video[0].index
+
+    def make() -> tuple[int, _Read]:
+        reader = decoders.VideoDecoder(str(path.absolute()), stream_index=stream, dimension_order="NHWC", device=device)
+
+        def read(wanted: list[int]) -> Iterable[Image]:
+            frames = reader.get_frames_at(wanted).data
+            if reader.cpu_fallback:  # torchcodec decodes what the GPU cannot on the CPU, without an error
+                raise ValueError("the GPU cannot decode this kind of video")
+            images: Iterable[Image] = frames.cpu().numpy()
+            return images
+
+        return len(reader), read
+
+    return ExternalDecoder("nvdec", path, packets, container, make)
+
+
 def backend_version(name: str) -> str:
     """Return the version of a backend's package, or raise a ConfigError with the command that installs it."""
     if name == "decord":
         return str(decord_package().__version__)
     if name == "torchcodec":
         torchcodec_package()
-    return importlib.metadata.version({"pyav": "av"}.get(name, name))
+    if name == "nvdec":
+        nvdec_package()
+    return importlib.metadata.version({"pyav": "av", "nvdec": "torchcodec"}.get(name, name))
+
+
+def nvdec_package() -> None:
+    """Raise a ConfigError if there is no GPU, or a torchcodec that does not say what the GPU cannot decode."""
+    if not torch.cuda.is_available():
+        raise ConfigError("backend nvdec needs a CUDA device, there is none: use backend pyav")
+    if not hasattr(torchcodec_package().VideoDecoder, "cpu_fallback"):
+        version = importlib.metadata.version("torchcodec")
+        raise ConfigError(f"backend nvdec needs torchcodec 0.10 or later, not {version}: pip install -U torchcodec")
 
 
 def decord_package() -> Any:
@@ -136,4 +175,5 @@ BACKENDS: dict[str, Callable[[Path, Packets, Any, int], Decoder]] = {
     "pyav": PyAV,
     "decord": open_decord,
     "torchcodec": open_torchcodec,
+    "nvdec": open_nvdec,
 }

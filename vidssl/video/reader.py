@@ -30,7 +30,7 @@ MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the heade
 class DecodeSettings(Settings):
     """How videos are decoded."""
 
-    backend: Literal["pyav", "decord", "torchcodec"] = "pyav"
+    backend: Literal["pyav", "decord", "torchcodec", "nvdec"] = "pyav"
     fps: float | None = Field(default=None, gt=0)  # of image folders whose list has no column fps
     cache: str | None = None  # folder for the packet indices of files
 
@@ -133,7 +133,7 @@ def open_video(
     Args:
         path: A local file, an image, a folder of images whose names end in the frame number, `FILE.tar#MEMBER`, or the
             path of a video below a folder of packed frames.
-        backend: "pyav", "decord" or "torchcodec"; not used for images and packed frames.
+        backend: "pyav", "decord", "torchcodec" or "nvdec"; not used for images and packed frames.
         max_pixels: Largest height x width; larger videos are refused from the header.
         fps: Frames per second of images (default 1 for a single image); video files and packed frames store their own.
         cache: Folder for the packet indices of files, shared by processes and runs.

@@ -117,6 +117,34 @@ def test_fog_is_the_formula_of_imagenet_c(frames):
     assert details[0] > details[1] > details[2]
 
 
+def test_the_layer_of_fog_is_a_sum_of_noise_on_finer_and_finer_grids():
+    rng, wanted = generator(2), np.zeros((40, 56))
+    for octave in (1, 2, 3, 4, 5):  # 2 to 32 cells, fewer than the 56 pixels
+        cells = 2**octave + 1
+        rows, columns = ((np.arange(side) + 0.5) * cells / side - 0.5 for side in wanted.shape)  # centres of pixels
+        noise = rng.random((cells, cells), np.float32)
+        places = np.meshgrid(rows, columns, indexing="ij")
+        wanted += 1.5**-octave * ndimage.map_coordinates(noise, places, order=1, mode="nearest")
+    wanted = (wanted - wanted.min()) / np.ptp(wanted)
+    np.testing.assert_allclose(fog_layer(40, 56, 1.5, generator(2)), wanted, atol=1e-5)
+
+
+def test_streaks_of_rain_are_where_their_lines_are():
+    number, length, side = 12, 60, 224
+    found = images(corruptions.rain(np.zeros((1, 3, side, side), np.uint8), (number, length, 1.0), generator(4)))[
+        0, ..., 0
+    ]
+    rng = generator(4)
+    slant = rng.uniform(-10, 10)
+    x, y = rng.uniform(0, side, number), rng.uniform(-length, side, number)
+    starts, ends = np.rint(np.stack([x, y])), np.rint(np.stack([x + slant, y + length]))
+    pixels = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1)[..., None]  # (H, W, xy, 1)
+    along = ((pixels - starts) * (ends - starts)).sum(axis=2) / ((ends - starts) ** 2).sum(axis=0)
+    nearest = starts + np.clip(along, 0, 1)[:, :, None] * (ends - starts)
+    distance = np.hypot(*np.moveaxis(pixels - nearest, 2, 0)).min(axis=2)
+    assert (found[distance < 0.3] > 110).all() and (found[distance > 2] == 0).all()
+
+
 def test_rain_is_bright_streaks_on_lower_contrast():
     black = np.zeros((2, 3, 112, 112), np.uint8)
     found = images(corruptions.rain(black, (40, 60, 1.0), generator(3)))

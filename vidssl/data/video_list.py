@@ -7,6 +7,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,9 +74,9 @@ class VideoList:
     @property
     def targets(self) -> NDArray[np.int8] | None:
         """(N, classes) of a list with several labels a row: 1 present, 0 absent, -1 not counted. None without them."""
-        sets = [parse_labels(record.label_set) for record in self.records if record.label_set is not None]
-        if not sets:
+        if self.records[0].label_set is None:  # in all rows or in none
             return None
+        sets = [parse_labels(record.label_set or "") for record in self.records]
         found = np.zeros((len(sets), len(self.classes) or 1 + max(max(one, default=-1) for one in sets)), np.int8)
         for row, one in zip(found, sets, strict=True):
             row[list(one)] = list(one.values())
@@ -86,16 +88,27 @@ class VideoList:
         found = np.array([(record.x, record.y) for record in self.records], np.float64)
         return None if np.isnan(found).any() else found
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of all columns and `joined`; `identify` describes the files themselves."""
-        rows = [f"{n}\t{r.label}\t{r.start}\t{r.end}" for n, r in zip(self.names, self.records, strict=True)]
-        rows += [f"fps\t{n}\t{r.fps}" for n, r in enumerate(self.records) if r.fps is not None]
-        rows += [f"labels\t{n}\t{r.label_set}" for n, r in enumerate(self.records) if r.label_set is not None]
-        rows += [f"position\t{n}\t{r.x}\t{r.y}" for n, r in enumerate(self.records) if (r.x, r.y) != (None, None)]
-        rows += [os.path.relpath(r.mask, self.records.root_of(n)) for n, r in enumerate(self.records) if r.mask]
-        rows += [f"list\t{part.records}\t{part.samples}" for part in self.joined]
-        return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+        digest = hashlib.sha256()
+        optional: tuple[list[str], ...] = ([], [], [], [])  # lines of the columns that most lists do not have
+        separator = ""
+        for n, row in enumerate(map(self.records.row, range(len(self.records)))):
+            digest.update(f"{separator}{row.path}\t{row.label}\t{row.start}\t{row.end}".encode())
+            separator = "\n"
+            if row.fps is not None:
+                optional[0].append(f"\nfps\t{n}\t{row.fps}")
+            if row.label_set is not None:
+                optional[1].append(f"\nlabels\t{n}\t{row.label_set}")
+            if (row.x, row.y) != (None, None):
+                optional[2].append(f"\nposition\t{n}\t{row.x}\t{row.y}")
+            if row.mask is not None:
+                root = self.records.root_of(n)
+                optional[3].append(f"\n{os.path.relpath(full_path(root, row.mask), root)}")
+        for line in (*chain(*optional), *(f"\nlist\t{part.records}\t{part.samples}" for part in self.joined)):
+            digest.update(line.encode())
+        return digest.hexdigest()
 
     def rows(self, chosen: Iterable[int]) -> "VideoList":
         """Select rows of the list."""

@@ -77,6 +77,7 @@ setup(
             "scikit-image",
             "h5py",
             "webdataset",
+            "griffelib",
             "mteb>=2.26,<3; python_version >= '3.11'",
         ],
     },

@@ -52,7 +52,7 @@ setup(
         "detection": ["pycocotools"],
         "export": ["onnx", "onnxruntime", "onnxscript"],
         "hub": ["huggingface_hub"],
-        "mteb": ["mteb", "torchcodec"],
+        "mteb": ["mteb>=2.26,<3", "torchcodec"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec", "webdataset"],
         "map": ["umap-learn"],
         "slurm": ["submitit"],
@@ -77,6 +77,8 @@ setup(
             "scikit-image",
             "h5py",
             "webdataset",
+            "griffelib",
+            "mteb>=2.26,<3; python_version >= '3.11'",
         ],
     },
 )

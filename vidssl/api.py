@@ -8,6 +8,7 @@ import copy
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -17,6 +18,7 @@ from typing_extensions import Unpack
 
 from vidssl import distributed
 from vidssl.commands.arguments import find_config
+from vidssl.commands.extract import parse_windows, windows_of
 from vidssl.commands.load import LoadOptions, chosen_clips, load_subject
 from vidssl.commands.train import settings_of_input
 from vidssl.config import Tree, override, read, set_value
@@ -26,6 +28,8 @@ from vidssl.engine.config_schema import Run, bind_run, choose_device, require_vi
 from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.list_checks import own_rows
+from vidssl.evaluation.moments import nearest_moments
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
@@ -95,6 +99,8 @@ def extract(
     *,
     cfg: str | Path | None = None,
     test: TestClips | None = None,
+    window: float | None = None,
+    stride: float | None = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     root: str | Path | None = None,
     allow_external: bool = False,
@@ -104,12 +110,16 @@ def extract(
 ) -> Features:
     """Encode videos: one row of features for each, averaged over its clips and crops, as `vidssl extract` writes them.
 
+    `records` of the features has the file of each row and its span, start and end in seconds.
+
     Args:
         model: A file, folder or name, as `load_backbone` takes; `random` for the untrained backbone of `cfg`; a
             backbone of `load_backbone`; or any module from clips (B, 3, T, S, S) to features (B, D).
         videos: An input of `read_input`, several files, or a list that was read.
         cfg: The config whose clips are used, for weights that vidssl did not train.
         test: All settings of the clips at once, instead of those of the run and of `options`.
+        window: Cut the videos into windows of this length, seconds: one row of features for each window.
+        stride: Seconds from the start of a window to that of the next; by default the window.
         device: A module is used where its parameters are, unless a device is named, to which it is moved.
         root: Folder of the videos of a list; `allow_external` accepts paths outside of it.
         allow_external: See `root`.
@@ -122,7 +132,7 @@ def extract(
     """
     if test is not None and (options or cfg is not None):
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
-    listed = _listed(videos, root, allow_external)
+    windows, listed = parse_windows(window, stride), _listed(videos, root, allow_external)
     chosen = LoadOptions(
         str(model) if isinstance(model, str | Path) else "a module",
         cfg=None if cfg is None else find_config(str(cfg)),
@@ -133,7 +143,10 @@ def extract(
     where = _device_of(model) if isinstance(model, nn.Module) and device == "auto" else choose_device(device)
     with reporting(progress), _torch_state_kept(), distributed.joined(where):
         encoder, clips = _network(model, chosen, test)
-        return features.extract(encoder.to(where), listed, clips, where)
+        if windows is not None:
+            listed = windows_of(listed, windows, clips)
+        found = features.extract(encoder.to(where), listed, clips, where)
+    return replace(found, records=listed.rows(found.index.tolist()).records, windows=windows is not None)
 
 
 def search(
@@ -143,31 +156,45 @@ def search(
     *,
     center: bool = False,
     exclude: Tensor | None = None,
+    one_per_video: bool = False,
 ) -> Neighbours:
     """Find the k rows of the gallery with the highest cosine similarity to each query, as `vidssl retrieval` does.
+
+    Features of `extract` know their videos: a query does not find a span of its own file that overlaps it, and in a
+    gallery of windows a row that overlaps a nearer one is left out.
 
     Args:
         gallery: Features of `extract`, or any (N, D) float32 tensor on the CPU.
         query: Likewise (Q, D); None: each row of the gallery, which does not find itself.
         k: Neighbours of each query, nearest first; equal similarities are ordered by row.
         center: Subtract the mean of the queries and that of the gallery first.
-        exclude: (P, 2) int64, pairs of a query and a gallery row that it must not find, such as `own_rows` of
-            vidssl/evaluation/list_checks.py.
+        exclude: (P, 2) int64, more pairs of a query and a gallery row that it must not find.
+        one_per_video: Return only the nearest row of each file.
 
     Raises:
         DataError: The features have different lengths, or are not finite.
+        ConfigError: `one_per_video` of a gallery whose files are not known.
     """
-    g = gallery if isinstance(gallery, Tensor) else gallery.x
+    asked = gallery if query is None else query
+    q, g = (each if isinstance(each, Tensor) else each.x for each in (asked, gallery))
+    pairs = [] if exclude is None else [exclude]
     if query is None:
-        own = torch.arange(len(g)).unsqueeze(1).expand(-1, 2)
-        exclude = own if exclude is None else torch.cat([own, exclude])
-        q, k = g, min(k, len(g) - 1)  # not itself, even if there is nothing else
-    else:
-        q = query if isinstance(query, Tensor) else query.x
+        pairs.append(torch.arange(len(g)).unsqueeze(1).expand(-1, 2))
+        k = min(k, len(g) - 1)  # not itself, even if there is nothing else
+    if isinstance(asked, Features) and isinstance(gallery, Features):
+        pairs.append(own_rows(gallery, asked))
+    exclude = torch.cat(pairs) if pairs else None
     if q.shape[1:] != g.shape[1:]:
         raise DataError(
             f"the queries have {q.shape[1]} features, the gallery {g.shape[1]}: extract both with the same network"
         )
+    if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
+        records = gallery.records
+        return nearest_moments(
+            q, g, lambda rows: [records[n] for n in rows], k, exclude, center=center, one_per_video=one_per_video
+        )
+    if one_per_video:
+        raise ConfigError("one_per_video needs the files of the gallery: give features of vidssl.extract")
     return nearest(q, g, k, exclude, center=center)
 
 

@@ -1,6 +1,6 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -134,8 +134,12 @@ class Features:
     reverse: Tensor | None = None  # (N, D) of the same clips with their frames in reversed order; None: not asked for
     classes: tuple[str, ...] = ()  # names of the list's classes
     position: Tensor | None = None  # (N, 2) x and y of an object, pixels; None: the list does not have all
+    records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as of `vidssl.extract`; none: not known
+    windows: bool = False  # the rows are windows of videos, one after another or overlapping
 
     def __post_init__(self) -> None:
+        if len(self.records) not in (0, len(self.x)):
+            raise ValueError(f"{len(self.x)} features, {len(self.records)} records")
         if self.reverse is not None and len(self.reverse) != len(self.x):
             raise ValueError(f"{len(self.x)} features, {len(self.reverse)} of reversed clips")
         if self.x.ndim != 2 or not len(self.x) == len(self.label) == len(self.index):

@@ -24,6 +24,8 @@ from sources import COPIED, linked_files, markdown_files, with_site_links  # noq
 
 SOURCE = ROOT / "output" / "site"
 SITE = ROOT / "site"
+_OPTION = re.compile(r"(?<![\w-])--\w[\w-]*")
+_NO_TEXT = re.compile(r"(<(?:head|script|pre)\b.*?</(?:head|script|pre)>|<[^>]*>)", re.DOTALL)  # of a line that wraps
 
 
 def main() -> int:
@@ -74,7 +76,11 @@ def _in_order(part: str, names: Iterable[str]) -> list[str]:
 
 
 def with_breaks(page: str) -> str:
-    """Allow lines to break after the slashes of a path in a table."""
+    """Allow lines to break after the slashes of a path in a table, and not after the hyphens of an option."""
+    page = "".join(
+        part if part.startswith("<") else _OPTION.sub(r'<span class="option">\g<0></span>', part)
+        for part in _NO_TEXT.split(page)
+    )
     cell, code, text = (
         re.compile(pattern, re.DOTALL) for pattern in (r"<td\b.*?</td>", r"<code>.*?</code>", r">[^<]+")
     )

@@ -153,7 +153,7 @@ def test_retrieval(retrieved):
     assert (results["knn_k"], random["knn_k"]) == (10, 3)
     assert results["checkpoint"]["step"] == 6 and len(results["checkpoint"]["sha256"]) == 64
     assert random["checkpoint"]["path"] == "random"
-    assert "16 queries, 40 in the gallery, 2 clips x 1 crops" in out
+    assert "16 queries, 40 in the gallery, 2 clips x 1 crop" in out
     assert [line.split()[0] for line in out.splitlines()[2:4]] == ["plain", "centred"]
     assert f"{100 * results['R@1']:.1f}" in out and out.strip().endswith("index.html")
     for run in ("trained", "random"):

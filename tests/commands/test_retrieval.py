@@ -107,7 +107,7 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
         head, titles, plain, other = table(results).splitlines()
-        assert head.startswith("8 queries, 20 in the gallery, 1 clips x 1 crops of 24²")
+        assert head.startswith("8 queries, 20 in the gallery, 1 clip x 1 crop of 24²")
         assert titles.split() == ["percent", *names, "knn", "chance"]
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
         shown = [found[name] for name in (*names, "knn", "chance")]

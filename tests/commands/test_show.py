@@ -8,9 +8,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 
+import vidssl
 from vidssl import commands
 from vidssl.commands.show import show, show_views
+from vidssl.data.step_sampler import keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.engine import clip_training
@@ -38,6 +41,8 @@ def trained_on(run, epochs, monkeypatch):
     found = {}
     with ExitStack() as stack:
         training = clip_training.ClipTraining(run, None, stack)
+        if training.tracking_is_due():
+            training.track()
         for keys, batch in zip(training.keys(), training.new_feed(), strict=True):
             for n, key in enumerate(keys):
                 boxes = None if batch.boxes is None else batch.boxes[n].numpy()
@@ -146,8 +151,28 @@ def test_boxes_of_tracks(toy, tmp_path, monkeypatch, write_video):
     page = show(run, tmp_path / "out", 4, 2).read_text()
     assert page.count('class="box"') == seen > 0
     assert page.count("no common track") == 16 - seen
-    with pytest.raises(ConfigError, match=r"makes its tracks itself.*set tracks\.folder"):
-        next(show_views(toy("frame_invariance_tracks", "tracks={refresh: 1}")))
+
+
+def test_tracks_that_the_run_makes(toy, digits, tmp_path, monkeypatch):
+    """Those of the first step, of the videos that are shown; one of them is broken, and replaced by the next."""
+    listed = vidssl.read_input(digits / "motion/train.csv")
+    paths = [record.path for record in listed.records][:9]
+    paths[3] = str(tmp_path / "broken.mp4")
+    Path(paths[3]).write_bytes(b"no video")
+    (tmp_path / "list.csv").write_text("path\n" + "\n".join(paths))
+    data = ["data.moving_digits=null", f"data.train={tmp_path / 'list.csv'}", "data.allow_external=true"]
+    run = toy("frame_invariance_tracks", *data, "data.max_broken=0.5", "batch_size=2", "steps=20")
+    rows = [row for _, row in keys_of_step(0, 9, 9, run.seed)]
+    shown = rows.index(3) + 1  # the broken one is the last
+    assert shown > 2 and 4 not in rows[:shown]
+    state = torch.get_rng_state()
+    samples = [sample for each in show_views(run, videos=shown, draws=2) for sample in each]
+    assert torch.equal(torch.get_rng_state(), state) and not Path(run.output).exists()
+    assert [sample.used for sample in samples[-2:]] == [4, 4]
+    assert_trained_on(samples, trained_on(run, 2, monkeypatch))
+    assert sum(tuple(view.box) != (0, 0, 32, 32) for sample in samples for view in sample.views) > shown
+    page = show(run, tmp_path / "out", shown, 1).read_text()
+    assert "those of the first step; training renews them every 1.5 epochs" in page and 'class="box"' in page
 
 
 def test_broken_videos_are_named(toy, tmp_path, monkeypatch, write_video, numbered, caplog):

@@ -98,7 +98,7 @@ def test_splits_of_a_training(digits, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     commands.run("train", ["--cfg", str(TOY), "--splits", "1", "2", *given, *where])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("16 videos, 16 videos; 1 clips x 1 crops") and lines[-1] == "out/results.json"
+    assert lines[0].startswith("16 videos, 16 videos; 1 clip x 1 crop") and lines[-1] == "out/results.json"
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert set(results["splits"]) == {"1", "2"}
     assert results["spread"]["top1"] == 0  # the same lists: the same numbers

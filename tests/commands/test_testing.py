@@ -407,7 +407,7 @@ def test_mean_and_spread(tmp_path):
     lines = summary(results).splitlines()
     assert (
         lines[0]
-        == "4 videos, 4 videos, 4 videos; 1 clips x 1 crops of 8², percent; mean ± standard deviation of 3 splits"
+        == "4 videos, 4 videos, 4 videos; 1 clip x 1 crop of 8², percent; mean ± standard deviation of 3 splits"
     )
     assert lines[1].split() == ["top1", "61.7", "±", "12.6", "(50.0,", "75.0,", "60.0)"]
     alone = over_splits((2,), tmp_path, one)

@@ -8,9 +8,12 @@ import av
 import cv2
 import numpy as np
 import pytest
+import torch
 
+import vidssl
 from vidssl import commands
 from vidssl.commands.retrieval_page import middle_frames
+from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 from vidssl.video import open_video
@@ -96,7 +99,7 @@ def test_parts_and_repetition(run, folder, tmp_path):
         line = run("extract", folder, "--window", other[0], "--stride", other[1], "--out", tmp_path / "x")
         assert line.startswith("error: ") and "windows" in line and "stored" in line
     assert "windows" in run("extract", folder, "--out", tmp_path / "x")
-    assert "needs --window" in run("extract", folder, "--stride", 1, "--out", tmp_path / "y")
+    assert "needs a window" in run("extract", folder, "--stride", 1, "--out", tmp_path / "y")
 
 
 def merge(out):
@@ -107,6 +110,7 @@ def merge(out):
 def test_a_video_that_cannot_be_read_is_one_missing_row(run, folder, tmp_path):
     (folder / "broken.mp4").write_bytes(b"no video")
     assert "broken.mp4" in run("extract", folder, "--window", 1, "--out", tmp_path / "w")
+    assert "to skip such videos use --allow-missing" in run("extract", folder, "--out", tmp_path / "v")
     line = run("extract", folder, "--window", 1, "--out", tmp_path / "w", "--allow-missing")
     assert line.startswith("13 of 14 (1 missing) windows") and len(rows_of(tmp_path / "w")) == 13
 
@@ -166,6 +170,59 @@ def test_a_query_does_not_find_itself(run, folder, tmp_path):
     assert "long.mp4 3.2-4 s" in page or "long.mp4 5.2-6 s" in page or "long.mp4 0-0.8 s" in page
     for start in (3.6, 4, 4.4, 4.8):  # those that overlap 4-5 s
         assert f"long.mp4 {start:g}-{start + 0.8:g} s" not in page.split("short.mp4 0-0.8 s")[0]
+
+
+# In Python --------------------------------------------------------------------------------------------------
+
+CLIPS = {"cfg": "toy/supervised", "clips": 1, "crops": 1, "size": 24, "workers": 0, "progress": False}
+
+
+@pytest.mark.parametrize("stride", [None, 0.7])
+def test_python_has_the_windows_of_the_command(stride, run, folder, tmp_path):
+    (folder / "broken.mp4").write_bytes(b"no video")
+    steps = () if stride is None else ("--stride", stride)
+    run("extract", folder, "--window", 1.2, *steps, "--allow-missing", "--out", tmp_path / "w")
+    found = vidssl.extract("random", folder, window=1.2, stride=stride, allow_missing=True, **CLIPS)
+    assert np.array_equal(found.x.numpy(), np.load(tmp_path / "w/features.npy"))
+    rows = rows_of(tmp_path / "w")
+    spans = [(record.path, str(record.start), str(record.end)) for record in found.records]
+    assert spans == [(str(folder / row["path"]), row["start"], row["end"]) for row in rows]
+    assert found.index.tolist() == [int(row["index"]) for row in rows]
+    assert found.windows and len(found.missing) == 1
+    with pytest.raises(ConfigError, match=r"a stride of 0\.5 s needs a window"):
+        vidssl.extract("random", folder, stride=0.5, **CLIPS)
+
+
+@pytest.mark.parametrize("asked", ["another", "long.mp4", "short.mp4"])
+@pytest.mark.parametrize("one_per_video", [False, True])
+def test_python_finds_the_moments_of_the_command(asked, one_per_video, run, folder, query, tmp_path):
+    """Also of a file of the gallery, which does not find its own windows."""
+    asked = query if asked == "another" else folder / asked
+    given = ("--window", 0.8, "--stride", 0.4, "--k", 4, *["--one-per-video"][:one_per_video])
+    run("retrieval", "--gallery", folder, "--query", asked, *given, "--out", tmp_path / "r")
+    expected = json.loads((tmp_path / "r/results.json").read_text())["neighbours"]
+    windows = vidssl.extract("random", folder, window=0.8, stride=0.4, **CLIPS)
+    found = vidssl.search(windows, vidssl.extract("random", asked, **CLIPS), 4, one_per_video=one_per_video)
+    count = int(torch.isfinite(found.similarity[0]).sum())
+    records = [windows.records[row] for row in found.index[0, :count].tolist()]
+    assert [(record.path, record.start, record.end) for record in records] == [
+        (str(folder / hit["path"]), hit["start"], hit["end"]) for hit in expected
+    ]
+    assert found.similarity[0, :count].tolist() == [hit["similarity"] for hit in expected]
+
+
+def test_windows_that_are_searched_in_each_other(folder):
+    """Each is a query: it finds neither itself nor a window that overlaps it, and no two that overlap."""
+    windows = vidssl.extract("random", folder, window=0.8, stride=0.4, **CLIPS)
+    found = vidssl.search(windows, k=5)
+    for row, hits in enumerate(found.index.tolist()):
+        kept = [windows.records[n] for n in (row, *hits)]
+        for n, one in enumerate(kept):
+            assert not any(
+                one.path == other.path and one.start < other.end and other.start < one.end for other in kept[:n]
+            )
+    with pytest.raises(ConfigError, match="one_per_video needs the files of the gallery"):
+        vidssl.search(windows.x, k=5, one_per_video=True)
 
 
 def test_windows_of_image_folders_keep_their_rate(run, tmp_path):

@@ -133,7 +133,7 @@ def test_files_that_cannot_be_opened(listed):
     found = cut_into_windows(videos, TimeWindows(1.0, 1.0), DecodeSettings(), keep_missing=True)
     assert [name[0] for name in found.names] == ["a", "a", "a", "b", "b"]
     assert [(r.start, r.end) for r in found.records][3] == (None, None)  # reported where it is decoded
-    with pytest.raises(DataError, match=r"a\.mp4: a stride of 0\.01 s is less than a frame of 0\.04 s: raise --stride"):
+    with pytest.raises(DataError, match=r"a\.mp4: a stride of 0\.01 s is less than a frame of 0\.04 s: use"):
         cut_into_windows(listed("a"), TimeWindows(1.0, 0.01), DecodeSettings())
     for bad in ((0, 1), (1, -1), (float("nan"), 1), (1, float("inf"))):
         with pytest.raises(ConfigError, match="is not above 0"):

@@ -90,6 +90,63 @@ def test_paths_in_tables_may_break():
     assert with_breaks(page) == page.replace("<td><code>a/b", "<td><code>a/<wbr>b").replace("c/d", "c/<wbr>d")
 
 
+def test_options_do_not_break():
+    with_breaks = runpy.run_path(str(BUILDER / "build.py"))["with_breaks"]
+    kept = '<head>--a</head><a href="x--y">1--2</a> <pre><code>vidssl --no</code></pre><script>i--; --j</script>'
+    page = f"{kept} run <code>x --dry-run=1</code> or --all, --k"
+    expected = re.sub(r"--(dry-run|all|k)", r'<span class="option">\g<0></span>', page)
+    assert with_breaks(page) == expected and expected.count("<span") == 3
+
+
+MODULE = '''
+class Settings:
+    """Settings of a thing."""
+
+    clip: Clip
+    frames: int = Field(ge=1, le=9)  # of a clip, `T`
+    # Seconds
+    # per video
+    timeout: float | None = None  # noqa: X - reason
+    names: list[str] = field(default_factory=list)
+    renamed: ClassVar[dict[str, str]] = {}
+    known: ClassVar[int] = 3  # that are known
+    _hidden: int = 1  # hidden
+
+    def __init__(self):
+        self.step = 0  # done so far.
+        self.other = 1
+
+    @property
+    def cells(self):  # not a field
+        """Cells."""
+
+
+class Bare:
+    size: int = 3
+'''
+
+
+def test_comments_of_fields_are_in_the_reference(tmp_path):
+    griffe = pytest.importorskip("griffe")
+    (tmp_path / "some.py").write_text(MODULE)
+    extensions = griffe.load_extensions(str(BUILDER / "field_tables.py"))
+    module = griffe.load("some", search_paths=[tmp_path], extensions=extensions)
+    assert module["Settings"].docstring.value.splitlines() == [
+        "Settings of a thing.",
+        "",
+        "Attributes:",
+        "    clip: Required.",
+        "    frames: Of a clip, `T`. At least 1 and at most 9.",
+        "    timeout: Seconds per video. Default: `None`.",
+        "    names: Default: `list()`.",
+        "    known: That are known.",
+        "    step: Done so far.",
+    ]
+    assert module["Bare"].docstring.value == "Settings.\n\nAttributes:\n    size: Default: `3`."
+    _, table = module["Settings"].docstring.parse("google")
+    assert [str(field.annotation) for field in table.value[:3]] == ["Clip", "int", "float | None"]
+
+
 def test_every_page_is_in_the_navigation():
     settings = (BUILDER / "zensical.toml").read_text(encoding="utf-8")
     pages = [path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")]

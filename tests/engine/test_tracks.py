@@ -1,7 +1,5 @@
 """Tracks that a run makes by itself: what becomes of videos in which that fails, and of what is not needed any more."""
 
-from types import SimpleNamespace
-
 import torch
 
 from vidssl.data.track_files import read_tracks, tracks_file
@@ -33,8 +31,9 @@ def test_a_chunk_that_fails_does_not_cost_the_others_of_its_video_their_tracks(
 
     monkeypatch.setattr("vidssl.tracking.track_videos.propose", propose)
     run = toy_run("frame_invariance_tracks", "run", f"tracks.tracker={TRACKER}")
-    tracks, method = (RunTracks(run, videos), SimpleNamespace(target_backbone=build_backbone("resnet3d18", width=4)))
-    tracks.make(0, method, torch.device("cpu"), StopRequest())
+    tracks, network = RunTracks(run, videos), build_backbone("resnet3d18", width=4)
+    left_out = tracks.make(0, network, torch.device("cpu"), StopRequest())
     files = [tracks_file(tracks.folder(0), n, r) for n, r in zip(videos.names, videos.records, strict=True)]
     assert [len(read_tracks(file)[0].frames) for file in files] == [2, 0]
+    assert left_out == {"videos/train/00000.mp4@0.480-0.960": "selective search fails"}
     assert caplog.text.count("no tracks: videos/train/00000.mp4@0.480-0.960: selective search fails") == 1

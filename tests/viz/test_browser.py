@@ -335,6 +335,29 @@ def test_the_filters_of_the_retrieval_page(open_page):
     assert shown() == [] and page.locator("#empty").is_visible()
 
 
+def test_six_wide_hits_are_in_one_row(browser, tmp_path):
+    """One video of 16:9 makes the cells wider, and they shrink to fit."""
+    previews = {"wide": preview(clip(10, h=180, w=320)), "other": preview(clip(120, h=112, w=150))}
+    assert previews["wide"].shown == (160, 90)
+    hits = tuple(Hit("other" if n else "wide", LONG, -1, 0.9) for n in range(6))
+    write_retrieval_page(
+        tmp_path / "index.html",
+        title="t",
+        results={"num_queries": 1},
+        queries=[QueryRow("other", LONG, -1, hits)],
+        previews=previews,
+        class_names=(),
+    )
+    page = browser.new_page(viewport={"width": WIDE[0], "height": WIDE[1]})
+    page.goto((tmp_path / "index.html").as_uri())
+    boxes = [page.locator(".hits > li").nth(n).bounding_box() for n in range(6)]
+    images = [page.locator(".hits .clip").nth(n).bounding_box() for n in range(6)]
+    page.close()
+    assert len({box["y"] for box in boxes}) == 1
+    assert all(image["width"] <= box["width"] for box, image in zip(boxes, images, strict=True))
+    assert images[0]["width"] / images[0]["height"] == pytest.approx(16 / 9, rel=0.02)
+
+
 # The map ----------------------------------------------------------------------------------------------------
 
 

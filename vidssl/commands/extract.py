@@ -19,7 +19,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
-from vidssl.evaluation.features import extract
+from vidssl.evaluation.features import TestClips, extract
 from vidssl.prepare.inputs import read_input
 
 _log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ def extract_to(
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
         if windows is not None:
-            videos = windows_of(videos, windows, subject)
+            videos = windows_of(videos, windows, subject.test)
         features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
         rows = features.index.tolist()
         names = [videos.names[n] for n in rows]
@@ -108,17 +108,16 @@ def extract_to(
 
 
 def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:
-    """Make windows from `--window` and `--stride`, which is the window by default; None without `--window`."""
+    """Make windows from `window` and `stride`, which is the window by default; None without `window`."""
     if window is None:
         if stride is not None:
-            raise ConfigError(f"--stride {stride:g} needs --window SECONDS: it is the distance of their starts")
+            raise ConfigError(f"a stride of {stride:g} s needs a window: it is the distance of the starts of windows")
         return None
     return TimeWindows(window, window if stride is None else stride)
 
 
-def windows_of(videos: VideoList, windows: TimeWindows, subject: Subject) -> VideoList:
+def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips) -> VideoList:
     """Cut a list into windows on the main process, for all processes."""
-    test = subject.test
     return distributed.on_main(
         lambda: cut_into_windows(
             videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.allow_missing

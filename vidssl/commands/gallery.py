@@ -33,7 +33,9 @@ class Gallery:
         if self.windows is None and not self.one_per_video:
             return nearest(query, self.features.x, k, exclude, center=center)
         x, one = self.features.x, self.one_per_video
-        return nearest_moments(query, x, self.videos, k, exclude, center=center, one_per_video=one)
+        return nearest_moments(
+            query, x, lambda rows: self.videos(rows).records, k, exclude, center=center, one_per_video=one
+        )
 
 
 def load_gallery(
@@ -56,7 +58,7 @@ def load_gallery(
         check_copies(listed.path, data, *query)
     if index is None:
         assert listed is not None
-        rows_of = listed if windows is None else windows_of(listed, windows, subject)
+        rows_of = listed if windows is None else windows_of(listed, windows, subject.test)
         features = extract(subject.encoder, rows_of, subject.test, subject.device, "gallery")
         order = features.index
         seconds = None if windows is None else asdict(windows)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import vidssl
-from vidssl.commands.results import Results
+from vidssl.commands.results import Results, format_clips
 from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
@@ -94,7 +94,7 @@ def model_card(name: str, description: Tree, results: Sequence[tuple[str, Result
         "input": f"float {' x '.join(map(str, of['shape']))}, {of['colors']}, {of['normalization']}",
         "mean, std": f"{of['mean']}, {of['std']}",
         "clip": ", ".join(f"{key} {value}" for key, value in clip.items()),
-        "test": f"{test['clips']} clips x {test['crops']} crops of {test['size']}², short side {test['short_side']}",
+        "test": f"{format_clips(test)}, short side {test['short_side']}",
         "training": f"{training['method']} on {', '.join(training['lists'])}: {training['steps']} steps of "
         f"{training['batch_size']} videos",
         "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",

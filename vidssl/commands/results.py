@@ -45,6 +45,12 @@ def format_count(found: int, missing: Sequence[object]) -> str:
     return f"{found} of {found + len(missing)} ({len(missing)} missing)" if missing else str(found)
 
 
+def format_clips(test: Tree) -> str:
+    """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`."""
+    parts = [f"{test[name]} {name.removesuffix('s') if test[name] == 1 else name}" for name in ("clips", "crops")]
+    return f"{' x '.join(parts)} of {test['size']}²"
+
+
 def format_table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
     """Format rows as lines with columns of equal width; `sides` has `<` (left) or `>` (right) per column."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

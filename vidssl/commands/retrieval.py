@@ -16,7 +16,7 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import parse_windows
 from vidssl.commands.gallery import Gallery, load_gallery
 from vidssl.commands.load import LoadOptions, load_subject, network_options
-from vidssl.commands.results import Results, format_count, format_table
+from vidssl.commands.results import Results, format_clips, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
 from vidssl.data.fingerprint import identify
 from vidssl.data.time_windows import TimeWindows
@@ -218,7 +218,7 @@ def _search_one(
 def table(results: Results) -> str:
     """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
     test = results["protocol"]
-    protocol = f"{test['clips']} clips x {test['crops']} crops of {test['size']}²"
+    protocol = format_clips(test)
     windows = results["windows"]
     unit = "" if windows is None else f" windows of {windows['window']:g} s"
     gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"

@@ -10,7 +10,7 @@ import numpy as np
 from vidssl.atomic import write_json
 from vidssl.commands.clip_maps import layer_of_maps, one_clip, pair_maps
 from vidssl.commands.load import Subject
-from vidssl.commands.results import Results
+from vidssl.commands.results import Results, format_clips
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
@@ -87,7 +87,7 @@ def write_page(
         "Features": "centred" if results.get("centered") else "not centred",
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
-        "Protocol": f"{test.clips} clips x {test.crops} crops of {test.size}²{source}, {test.clip.frames} frames each",
+        "Protocol": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
         "Cannot be read": f"{missing[0]} queries, {missing[1]} of the gallery" if any(missing) else "",
         "Duplicates": f"{duplicates} pairs{', ignored' * results['drop_duplicates']}" if duplicates else "",
         "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
@@ -97,7 +97,7 @@ def write_page(
             (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
         write_retrieval_page(
             out / "index.html",
-            title=f"Retrieval: {_title(query)} in {_title(gallery)}",
+            title=f"Retrieval{'' if query.path == gallery.path else f': {_title(query)}'} in {_title(gallery)}",
             results={name: value for name, value in results.items() if isinstance(value, int | float)},
             queries=queries,
             previews=previews,

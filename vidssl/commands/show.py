@@ -1,11 +1,14 @@
 """The command `show`: a page with the views that a config trains on. `show_views` returns them as arrays."""
 
 import argparse
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vidssl.atomic import check_folder
@@ -14,11 +17,14 @@ from vidssl.commands.train import with_input
 from vidssl.config import to_yaml
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, keys_of_step
+from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.engine.clip_training import training_dataset, training_list
-from vidssl.engine.config_schema import Run, load_run, require_videos
+from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
+from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
-from vidssl.errors import ConfigError, DataError
+from vidssl.engine.setup import initial_backbone
+from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoMeta
 from vidssl.viz.figure import COLORS, png
@@ -68,27 +74,46 @@ def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[Shown
     """Make the views of the first videos of the first epoch: for each of them a list with its sample in each epoch.
 
     They are those of training: every random choice is a function of (seed, epoch, index, view), whatever the number of
-    workers and processes. A video that is broken, hangs or crashes is replaced as in training.
+    workers and processes. A video that is broken, hangs or crashes is replaced as in training. If the run makes its
+    tracks itself, all epochs have those of its first step.
     """
     listed = training_list(run)
-    if run.tracks is not None and run.tracks.folder is None:
-        raise ConfigError(
-            "this run makes its tracks itself during training (tracks.refresh): set tracks.folder to the output of "
-            "vidssl track, or to a folder that the run has made, OUTPUT/tracks/step-…"
-        )
-    dataset = training_dataset(run, listed, RunTracks(run, listed).folder(0))
     count = min(videos, len(listed.records))
     rows = [row for _, row in keys_of_step(0, count, len(listed.records), run.seed, listed.joined)]
     keys = [(epoch, row) for row in rows for epoch in range(draws)]
-    made = ordered(
-        lambda key, guard: _sample(dataset, key, guard),
-        keys,
-        run.data.workers,
-        timeout=run.data.timeout,
-        on_failure=lambda row, reason: None,  # replaced
-    )
-    for _ in rows:
-        yield [next(made) for _ in range(draws)]
+    tracks = RunTracks(run, listed)
+    with ExitStack() as stack:
+        folder = tracks.folder(0)
+        if tracks.due(0):
+            output = stack.enter_context(tempfile.TemporaryDirectory())
+            folder = _first_tracks(run.model_copy(update={"output": output}), listed, rows)
+        dataset = training_dataset(run, listed, folder)
+        made = ordered(
+            lambda key, guard: _sample(dataset, key, guard),
+            keys,
+            run.data.workers,
+            timeout=run.data.timeout,
+            on_failure=lambda row, reason: None,  # replaced
+        )
+        for _ in rows:
+            yield [next(made) for _ in range(draws)]
+
+
+def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | None:
+    """Track some videos as the run does before its first step, into its output; return the folder of the tracks."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(run.seed)
+        device = choose_device(run.device)
+        network = initial_backbone(run).to(device)
+    tracked: set[int] = set()
+    while needed := [row for row in rows if row not in tracked]:
+        tracks = RunTracks(run, listed.rows(needed))
+        left_out = tracks.make(0, network, device, StopRequest())
+        tracked.update(needed)
+        # A video that cannot be decoded is replaced by the next one.
+        broken = [row for row in needed if tracks_name(listed.names[row], listed.records[row]) in left_out]
+        rows = [(row + 1) % len(listed.records) for row in broken]
+    return tracks.folder(0)
 
 
 def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
@@ -146,6 +171,8 @@ def show(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "conf
         ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
         ("Seed", str(run.seed)),
     ]
+    if run.tracks is not None and run.tracks.folder is None:
+        details.append(("Tracks", f"those of the first step; training renews them every {run.tracks.refresh:g} epochs"))
     try:
         write_views_page(
             out / "index.html",

@@ -13,7 +13,7 @@ from vidssl import distributed
 from vidssl.atomic import check_folder, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, format_count, write_csv
+from vidssl.commands.results import Results, existing_results, format_clips, format_count, write_csv
 from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
@@ -195,7 +195,7 @@ def summary(results: Results) -> str:
     """Format the numbers of a test as a short table."""
     test, splits = results["protocol"], list(results.get("splits", {}).values())
     counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
-    head = f"{counts}; {test['clips']} clips x {test['crops']} crops of {test['size']}², percent"
+    head = f"{counts}; {format_clips(test)}, percent"
     lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
     numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
     width = max((len(name) for name in numbers), default=0)

@@ -66,7 +66,7 @@ class ClipDataset:
         if self.skip:
             return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
-            raise DataError(broken[0][1])
+            raise DataError(f"{broken[0][1]}; to skip such videos use --allow-missing (training: data.max_broken)")
         reasons = first_few((reason for _, reason in broken), separator="; ")
         raise DataError(
             f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or raise "

@@ -48,7 +48,7 @@ class ClipSettings(Settings):
     renamed: ClassVar[dict[str, str]] = {"short": "short_video"}
 
     frames: int = Field(ge=1)  # T
-    seconds: Annotated[float, Field(gt=0)] | Literal["whole"] | None = None  # of the span, or the video; or instead:
+    seconds: Annotated[float, Field(gt=0)] | Literal["whole"] | None = None  # length of the span; or sampling_rate
     sampling_rate: int | None = Field(default=None, ge=1)  # stride between kept frames
     # Rate that `sampling_rate` counts in: the span lasts frames * sampling_rate / target_fps seconds, as in SlowFast.
     target_fps: float | None = Field(default=None, gt=0)

@@ -41,7 +41,7 @@ class TimeWindows:
         step = self.stride * meta.fps
         if step < 1:
             raise DataError(
-                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: raise --stride"
+                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
             )
         starts = [
             first for n in range(int((total - length + 1) / step) + 1) if (first := round(n * step)) + length <= total

@@ -63,7 +63,7 @@ class ClipTraining(Training[Run]):
 
     def track(self) -> None:
         """Track the videos with the current network."""
-        self.tracks.make(self.state.step, self.method, self.device, self.request)
+        self.tracks.make(self.state.step, self.method.target_backbone, self.device, self.request)
 
     def evaluation_is_due(self) -> bool:
         """Whether the current step is a multiple of `evaluate.every`, or the last."""

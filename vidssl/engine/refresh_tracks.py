@@ -15,7 +15,7 @@ from vidssl.engine.checkpoint import step_of
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
 from vidssl.errors import ConfigError
-from vidssl.methods.base import Method
+from vidssl.models.backbones import Backbone
 from vidssl.tracking import Tracker, no_tracks, track_list
 
 _log = logging.getLogger(__name__)
@@ -52,18 +52,18 @@ class RunTracks:
             return self._given
         return Path(self._run.output) / "tracks" / f"step-{step // self._every * self._every:08d}"
 
-    def make(self, step: int, method: Method, device: torch.device, request: StopRequest) -> None:
+    def make(self, step: int, network: Backbone, device: torch.device, request: StopRequest) -> dict[str, str]:
         """Track the training videos with the target network; each process tracks a part of them.
 
         Tracks of an interrupted attempt are kept, as the network is the same. A video that cannot be decoded gets a
-        file without tracks: training reports it.
+        file without tracks: training reports it. Returns the reasons, by `tracks_name`.
         """
         run, config, every, folder = self._run, self._run.tracks, self._every, self.folder(step)
         assert config is not None and every is not None and folder is not None
 
         def track() -> dict[str, str]:
             return track_list(
-                Tracker(method.target_backbone, config.tracker, device, run.data.mean, run.data.std),
+                Tracker(network, config.tracker, device, run.data.mean, run.data.std),
                 self._videos,
                 run.data,
                 folder,
@@ -90,3 +90,4 @@ class RunTracks:
                     shutil.rmtree(path, ignore_errors=True)
 
         distributed.on_main(complete)
+        return left_out

@@ -64,7 +64,7 @@ class Training(Generic[RunType]):
         # In this order: weights depend on the seed alone, state must be allocated before it is loaded, the optimizer
         # needs the final parameters, and names in checkpoints are those of the uncompiled backbone.
         torch.manual_seed(run.seed)
-        method = self.build_method(_initial_backbone(run))
+        method = self.build_method(initial_backbone(run))
         method.allocate(len(videos.records))
         method.to(device)
         for p in method.parameters():
@@ -176,7 +176,7 @@ def warn_of_conv3d(device: torch.device, half: bool) -> None:
         _log.warning("%s", fault)
 
 
-def _initial_backbone(run: AnyRun) -> Backbone:
+def initial_backbone(run: AnyRun) -> Backbone:
     """Build the backbone, with the weights of `init` unless the run is resumed."""
     backbone: Backbone = build(BACKBONES, run.backbone)
     if run.init is not None and not saved_checkpoints(Path(run.output) / "checkpoints"):

@@ -1,6 +1,7 @@
 """Checks that lists fit protocols and each other, and which of their rows show the same video."""
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +11,14 @@ from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.types import VideoRecord
+
+
+class HasRecords(Protocol):
+    """A `VideoList`, or `Features` with the records of their rows."""
+
+    @property
+    def records(self) -> Sequence[VideoRecord]:
+        """The rows."""
 
 
 def check_measurable(
@@ -100,7 +109,7 @@ def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
         )
 
 
-def own_rows(gallery: VideoList, query: VideoList) -> Tensor:
+def own_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
     """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
 
     Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as

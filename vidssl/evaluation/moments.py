@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from vidssl.data.path_rules import RealPath
-from vidssl.data.video_list import VideoList
 from vidssl.evaluation.list_checks import overlap
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.types import VideoRecord
@@ -16,7 +15,7 @@ from vidssl.types import VideoRecord
 def nearest_moments(
     query: Tensor,
     gallery: Tensor,
-    videos: Callable[[Sequence[int]], VideoList],
+    records: Callable[[Sequence[int]], Sequence[VideoRecord]],
     k: int,
     exclude: Tensor | None = None,
     *,
@@ -25,7 +24,7 @@ def nearest_moments(
 ) -> Neighbours:
     """Search as `nearest` does, without rows that overlap a nearer row of the same file, links followed.
 
-    With `one_per_video` all other rows of that file are left out. `videos` lists some rows of the gallery.
+    With `one_per_video` all other rows of that file are left out. `records` returns those of some rows of the gallery.
     """
     real_path = RealPath()
     known: dict[int, VideoRecord] = {}
@@ -52,7 +51,7 @@ def nearest_moments(
             row[finite].tolist() for row, finite in zip(found.index, torch.isfinite(found.similarity), strict=True)
         ]
         new = sorted({row for rows in there for row in rows} - known.keys())
-        for row, record in zip(new, videos(new).records, strict=True):
+        for row, record in zip(new, records(new), strict=True):
             known[row] = replace(record, path=real_path(record.path))
         places = [distinct(rows) for rows in there]
         if depth == len(gallery) or all(len(kept) == k for kept in places):

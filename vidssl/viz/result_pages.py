@@ -204,7 +204,7 @@ def _verdict(query: int, hit: int) -> bool | None:
     return None if query < 0 or hit < 0 else query == hit
 
 
-def _short(name: str, limit: int = 22) -> str:
+def _short(name: str, limit: int = 20) -> str:
     """File name, with its middle left out if it is long: videos often differ at the start or end."""
     own = name.rstrip("/").rsplit("/", 1)[-1] or name
     tail = limit // 2

@@ -5,7 +5,7 @@ uint8 and computes as OpenCV does on the CPU, so that no value differs by more t
 GPU: what the host must know, such as the size of a kernel, it knows from the draws.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,9 +26,10 @@ Groups = tuple[tuple[str, int, int], ...]
 def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[Groups, NDArray[np.int64], NDArray[np.float64]]:
     """Order the operations of B clips into few groups of one operation each, and return what `DrawnOperations` holds.
 
-    The operations of a clip keep their order. Next is always the operation that most clips are waiting for.
+    The operations of a clip keep their order. Next is always the operation of which the largest part can be done.
     """
     waiting = [deque(operations) for operations in clips]
+    left = Counter((drawn.name, drawn.kernel) for operations in clips for drawn in operations)
     groups: list[tuple[str, int, int]] = []
     members: list[int] = []
     amounts: list[float] = []
@@ -37,8 +38,9 @@ def grouped(clips: Sequence[Sequence[Operation]]) -> tuple[Groups, NDArray[np.in
         for number, queue in enumerate(waiting):
             if queue:
                 ready.setdefault((queue[0].name, queue[0].kernel), []).append(number)
-        (name, kernel), chosen = max(ready.items(), key=lambda item: len(item[1]))
-        groups.append((name, kernel, len(chosen)))
+        key, chosen = max(ready.items(), key=lambda item: len(item[1]) / left[item[0]])
+        left[key] -= len(chosen)
+        groups.append((*key, len(chosen)))
         members += chosen
         amounts += [waiting[number].popleft().amount for number in chosen]
     return tuple(groups), np.array(members, np.int64), np.array(amounts, np.float64)
@@ -182,7 +184,9 @@ def _warped(images: Tensor, matrix: Tensor) -> Tensor:
     """Apply an affine map (n, 2, 3) from results to sources, bilinear; outside of the source is gray."""
     height, width = images.shape[2:4]
     x, y = _arange(width, images), _arange(height, images)[:, None]
-    across, down = (row[:, 0] * x + row[:, 1] * y + row[:, 2] for row in matrix.float()[..., None, None].unbind(1))
+    # OpenCV rounds the product with y to float32, and not the one with x.
+    rows = matrix.float()[..., None, None].unbind(1)
+    across, down = ((row[:, 0].double() * x + (row[:, 1] * y + row[:, 2])).float() for row in rows)
     left, top = across.floor(), down.floor()
     pixels = images.flatten(2, 3)
 
@@ -193,8 +197,12 @@ def _warped(images: Tensor, matrix: Tensor) -> Tensor:
         return found.masked_fill(~inside[:, None, ..., None], GRAY).float()
 
     right, lower = (each[:, None, ..., None] for each in (across - left, down - top))
-    above, below = (torch.lerp(at(left, row), at(left + 1, row), right) for row in (top, top + 1))
-    return _rounded(torch.lerp(above, below, lower))
+    above, below = (_between(at(left, row), at(left + 1, row), right) for row in (top, top + 1))
+    return _rounded(_between(above, below, lower))
+
+
+def _between(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    return a + weight * (b - a)
 
 
 def _rotate(images: Tensor, degrees: Tensor, kernel: int) -> Tensor:

@@ -44,6 +44,12 @@ def test_losses_are_those_of_the_cpu(name, toy_run, metrics):
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-3)
 
 
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_a_run_on_a_cpu_warns(where, toy_run, caplog):
+    train(toy_run("supervised", "a", "steps=1", f"data.augment={where}"))
+    assert sum("20 times as slow on a CPU" in line for line in caplog.messages) == (where == "device")
+
+
 def test_losses_depend_on_every_operation(toy_run, metrics, monkeypatch):
     """The comparison above would notice one that is missing."""
     from vidssl.transforms import batched

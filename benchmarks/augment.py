@@ -3,7 +3,8 @@
 One process, one thread, milliseconds per view, mean over strong_alpha and strong_beta. All pipelines run in turn in
 each round (A B C A B C ...), so that other load on the machine affects all of them; the table has medians, and the
 median of the ratios within rounds. All get the same frames in their own memory layout and apply the same operations, in
-the same order and strength. A second table has the recipes of vidssl.
+the same order and strength. A second table has the recipes of vidssl; a third one what of them remains in the worker
+with `data.augment: device`, and what the device then does for batches of 16 views.
 """
 
 import argparse
@@ -26,12 +27,14 @@ from torch import Tensor
 
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Recipe
+from vidssl.transforms.batched import apply_batched, grouped
 from vidssl.transforms.crops import Box, crop_resize, random_box
 from vidssl.transforms.recipes import ViewRecipe
-from vidssl.types import Frames
+from vidssl.types import DrawnOperations, Frames
 
 NAMES = ("strong_alpha", "strong_beta")
 COMPARED = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma", "infomin")
+BATCH = 16
 CLIPS = {"8 x 224": (8, 224), "16 x 112": (16, 112)}  # frames, side; from 340x256
 
 
@@ -173,6 +176,53 @@ def one_view(recipe: Recipe, frames: Frames, key: int) -> None:
     recipe(frames, generator(1, key))
 
 
+def compare_places(name: str, length: int, size: int, rounds: int) -> dict[str, float | None]:
+    """Time a recipe on the CPU and with its operations left to the device: CPU milliseconds per view.
+
+    The device is this CPU, and a GPU if there is one, by the clock; all work on the same draws.
+    """
+    frames, recipe = images(length), RECIPES[name](RECIPES[name].Config(size=size))
+    assert isinstance(recipe, ViewRecipe)
+    drawn: list[Any] = []
+    batch: list[tuple[Tensor, DrawnOperations]] = []
+
+    def draw_all(key: int) -> None:
+        drawn[:] = [recipe.draw(frames, generator(1, key, n)) for n in range(BATCH)]
+
+    def stack(key: int) -> None:
+        groups, clips, amounts = grouped([operations for _, operations in drawn])
+        view = torch.from_numpy(np.stack([view.frames.transpose(0, 2, 3, 1) for view, _ in drawn]))
+        operations = DrawnOperations(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
+        batch[:] = [(view.permute(0, 1, 4, 2, 3), operations)]
+
+    times = paired(
+        {
+            "worker, cpu": lambda key: [recipe(frames, generator(1, key, n)) for n in range(BATCH)],
+            "worker, device": draw_all,
+            "stack": stack,  # as the loader does in any case
+            "device: this CPU": lambda key: apply_batched(*batch[0]),
+        },
+        rounds,
+    )
+    del times["stack"]
+    found: dict[str, float | None] = {action: float(each.mean()) / BATCH for action, each in times.items()}
+    found["device: GPU"] = on_gpu(*batch[0], rounds) / BATCH if torch.cuda.is_available() else None
+    return found
+
+
+def on_gpu(view: Tensor, drawn: DrawnOperations, rounds: int) -> float:
+    """Time the operations of a batch on a GPU: milliseconds by the clock."""
+    operations = DrawnOperations(drawn.groups, drawn.clips.cuda(), drawn.amounts.cuda())
+    there = view.cuda()
+    for number in range(rounds + 3):  # the first three warm up
+        if number == 3:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+        apply_batched(there, operations)
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - start) / rounds
+
+
 def measure(length: int, size: int, rounds: int) -> NDArray[np.float64]:
     """Time all pipelines: milliseconds per view, (rounds, pipelines)."""
     frames = images(length)
@@ -211,7 +261,16 @@ def main() -> None:
     recipes = {clip: compare(*clip_size, rounds) for clip, clip_size in CLIPS.items()}
     rows = [[name, *(f"{times[name]:.2f}" for times in recipes.values())] for name in COMPARED]
     print(table(["recipe", *(f"{clip}, CPU ms per view" for clip in CLIPS)], rows))
-    finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes}, arguments.json)
+    places = {
+        f"{clip}, {name}": compare_places(name, *CLIPS[clip], max(arguments.rounds // 5, 2))
+        for clip in CLIPS
+        for name in COMPARED
+    }
+    rows = [
+        [key, *("not run" if ms is None else f"{ms:.2f}" for ms in times.values())] for key, times in places.items()
+    ]
+    print(table(["clip, recipe", *(f"{place}, ms per view" for place in next(iter(places.values())))], rows))
+    finish({"rounds": arguments.rounds, "augment": figures, "recipes": recipes, "places": places}, arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Types that pass between packages. Each checks its shapes and ranges when it is made."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -72,6 +73,28 @@ class VideoMeta:
         return self.num_frames / self.fps
 
 
+class Operation(NamedTuple):
+    """An operation of a recipe, with the values drawn for all frames of a clip."""
+
+    name: str  # a key of `transforms.operations.OPERATIONS`
+    amount: float = 0.0  # factor, fraction, degrees …, as the operation takes it
+    kernel: int = 0  # of the blur: its side in pixels
+
+
+@dataclass(frozen=True)
+class DrawnOperations:
+    """The operations that are still to be applied to a view of a batch, as `transforms.batched.grouped` orders them."""
+
+    groups: tuple[tuple[str, int, int], ...]  # name, kernel and number of clips: each is one call, in this order
+    clips: Tensor  # (M,) int64, the clips of all groups, one after the other
+    amounts: Tensor  # (M,) float64, the amount for each
+
+    def __post_init__(self) -> None:
+        count = sum(clips for _, _, clips in self.groups)
+        if not len(self.clips) == len(self.amounts) == count:
+            raise ValueError(f"{len(self.clips)} clips and {len(self.amounts)} amounts for groups of {count}")
+
+
 @dataclass(frozen=True)
 class Sample:
     """The views of one video, made by a worker."""
@@ -82,6 +105,7 @@ class Sample:
     replaced: tuple[tuple[str, str], ...] = ()  # (path, reason) of broken videos that this one replaces
     boxes: NDArray[np.float32] | None = None  # (views, 4) xyxy, pixels of each view: one region; None: no tracks
     mask: NDArray[np.uint8] | None = None  # (S, S) of the first view; None: the list has no masks
+    operations: tuple[tuple[Operation, ...], ...] = ()  # still to be applied to each view; none: all views are finished
 
     def __post_init__(self) -> None:
         for view in self.views:
@@ -91,6 +115,8 @@ class Sample:
             raise ValueError(f"{self.boxes.shape} boxes for {len(self.views)} views")
         if self.mask is not None and self.mask.shape != self.views[0].shape[2:]:
             raise ValueError(f"a mask {self.mask.shape} for a view {self.views[0].shape}")
+        if len(self.operations) not in (0, len(self.views)):
+            raise ValueError(f"operations of {len(self.operations)} views for {len(self.views)}")
 
 
 @dataclass(frozen=True)
@@ -103,6 +129,7 @@ class Batch:
     replaced: tuple[tuple[str, str], ...] = ()
     boxes: Tensor | None = None  # (B, views, 4) float32, xyxy, pixels of each view; None: no tracks
     mask: Tensor | None = None  # (B, S, S) of the first view: uint8 from the loader, int64 on the device
+    operations: tuple[DrawnOperations, ...] = ()  # still to be applied to each view; none: all views are finished
 
     def __post_init__(self) -> None:
         size = len(self.label)
@@ -113,12 +140,17 @@ class Batch:
             raise ValueError(f"{tuple(self.boxes.shape)} boxes for {size} samples of {len(self.views)} views")
         if self.mask is not None and self.mask.shape != (size, *self.views[0].shape[3:]):
             raise ValueError(f"masks {self.mask.shape} do not fit the first view {self.views[0].shape}")
+        if len(self.operations) not in (0, len(self.views)):
+            raise ValueError(f"operations of {len(self.operations)} views for {len(self.views)}")
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Batch":
         """Apply a function to all tensors."""
         boxes, mask = (None if tensor is None else function(tensor) for tensor in (self.boxes, self.mask))
         views = tuple(map(function, self.views))
-        return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask)
+        operations = tuple(
+            replace(drawn, clips=function(drawn.clips), amounts=function(drawn.amounts)) for drawn in self.operations
+        )
+        return Batch(views, function(self.label), function(self.index), self.replaced, boxes, mask, operations)
 
 
 @dataclass(frozen=True)

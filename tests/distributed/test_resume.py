@@ -69,8 +69,9 @@ def goes_on(name, world, more, parts, straight, run_world, toy_data, output):
     equal_runs(output, straight(world, name, *more, WORKERS.format(0)), world, parts[-1][0])
 
 
-def test_fault_19_two_processes_go_on_as_if_nothing_had_been(straight, run_world, toy_data, tmp_path):
-    goes_on("sce", 2, (), SHORT, straight, run_world, toy_data, tmp_path)
+@pytest.mark.parametrize("more", [(), ("data.augment=device",)])
+def test_fault_19_two_processes_go_on_as_if_nothing_had_been(more, straight, run_world, toy_data, tmp_path):
+    goes_on("sce", 2, more, SHORT, straight, run_world, toy_data, tmp_path)
 
 
 # One process goes on with every toy in tests/engine/test_train.py.

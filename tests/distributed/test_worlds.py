@@ -57,11 +57,16 @@ LONG = [
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "ddp"), [("sce", 3, False), *(pytest.param(*case, marks=pytest.mark.long) for case in LONG)]
+    ("name", "steps", "ddp", "more"),
+    [
+        ("sce", 3, False, ()),
+        ("sce", 3, False, ("data.augment=device",)),
+        *(pytest.param(*case, (), marks=pytest.mark.long) for case in LONG),
+    ],
 )
-def test_two_processes_are_one(name, steps, ddp, alone, run_world, toy_data, tmp_path):
+def test_two_processes_are_one(name, steps, ddp, more, alone, run_world, toy_data, tmp_path):
     has_dropout = hasattr(RUNS["toy"](name, toy_data, tmp_path, ()).method, "dropout")
-    overrides = (f"steps={steps}", *STILL, *(("method.dropout=0.0",) if has_dropout else ()))
+    overrides = (f"steps={steps}", *STILL, *more, *(("method.dropout=0.0",) if has_dropout else ()))
     (single, one), two = alone(name, overrides), tmp_path
     both = run_world(2, train_toy, name, toy_data, two, overrides, None, ddp, True)
     for step, gradient in enumerate(single):

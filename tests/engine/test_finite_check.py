@@ -21,6 +21,8 @@ same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 aten = torch.ops.aten
 # Operations whose result or its shape the host must read.
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.equal}
+# On the device, all operations that there are.
+AUGMENTED = ("data.augment=device", "data.views.0.operations=6", "data.views.1.solarize_probability=0.5")
 # The bank takes the last of several rows of a record, whose number is not known before.
 KNOWN = {"npid": "write", "interclr_npid": "write", "interclr_moco": "write", "interclr_byol": "write"}
 
@@ -44,8 +46,8 @@ class _Waits(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("name", TOYS)
-def test_no_step_waits_for_the_host_but_by_the_check_of_the_last(name, toy_run, monkeypatch):
+@pytest.mark.parametrize(("name", "more"), [*((name, ()) for name in TOYS), ("sce", AUGMENTED)])
+def test_no_step_waits_for_the_host_but_by_the_check_of_the_last(name, more, toy_run, monkeypatch):
     counted, steps, set_lr = _Waits(), iter(range(4)), train.set_lr
 
     def count(*arguments):  # called first in each step: counts those of the second and the third
@@ -57,7 +59,7 @@ def test_no_step_waits_for_the_host_but_by_the_check_of_the_last(name, toy_run, 
         return set_lr(*arguments)
 
     monkeypatch.setattr(train, "set_lr", count)
-    train.train(toy_run(name, "a", "steps=4", "log_every=100"))
+    train.train(toy_run(name, "a", "steps=4", "log_every=100", *more))
     assert counted.found.pop("settle") == 2  # of the step before, which a GPU has computed by then
     assert set(counted.found) <= {KNOWN.get(name)}
 

@@ -10,7 +10,6 @@ import torchvision.transforms.v2.functional as F
 from torch import Tensor
 
 from vidssl.randomness import generator
-from vidssl.transforms import color as color_module
 from vidssl.transforms.color import (
     adjust_brightness,
     adjust_contrast,
@@ -18,13 +17,13 @@ from vidssl.transforms.color import (
     adjust_saturation,
     adjust_sharpness,
     auto_contrast,
-    color_jitter,
     equalize,
     gaussian_blur,
     grayscale,
     posterize,
     solarize,
 )
+from vidssl.transforms.operations import apply, draw_jitter
 from vidssl.types import Frames
 
 
@@ -225,23 +224,14 @@ def test_blur_works_on_frames_smaller_than_the_kernel(height: int, width: int) -
     assert np.abs(gaussian_blur(frames, 23, 2.0) - both).max() <= 1
 
 
-def test_jitter_draws_one_order_and_one_set_of_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, float]] = []
-    for name in ("brightness", "contrast", "saturation", "hue"):
-
-        def record(frames: Frames, amount: float, name: str = name) -> Frames:
-            calls.append((name, amount))
-            return frames
-
-        monkeypatch.setattr(color_module, f"adjust_{name}", record)
-    frames, rng, orders = noise(), generator(2), []
+def test_jitter_draws_one_order_and_one_set_of_amounts() -> None:
+    rng, orders = generator(2), []
     amounts: dict[str, list[float]] = {"brightness": [], "contrast": [], "saturation": [], "hue": []}
     for _ in range(4800):
-        calls.clear()
-        color_jitter(frames, (0.8, 0.4, 1.5, 0.2), rng)
-        orders.append(tuple(name for name, _ in calls))
-        for name, amount in calls:
-            amounts[name].append(amount)
+        drawn = draw_jitter((0.8, 0.4, 1.5, 0.2), rng)
+        orders.append(tuple(operation.name for operation in drawn))
+        for operation in drawn:
+            amounts[operation.name].append(operation.amount)
     counts = np.unique(orders, axis=0, return_counts=True)[1]
     assert len(counts) == 24 and np.all(np.abs(counts - 200) < 4.5 * np.sqrt(200))
     bounds = {"brightness": (0.2, 1.8), "contrast": (0.6, 1.4), "saturation": (0.0, 2.5), "hue": (-0.2, 0.2)}
@@ -254,6 +244,7 @@ def test_jitter_draws_one_order_and_one_set_of_amounts(monkeypatch: pytest.Monke
 def test_jitter_treats_all_frames_alike_and_skips_operations_without_a_range() -> None:
     frames = np.repeat(smooth()[1:2], 4, axis=0)
     for seed in range(5):
-        out = color_jitter(frames, (0.8, 0.8, 0.8, 0.2), generator(seed))
+        out = apply(frames, draw_jitter((0.8, 0.8, 0.8, 0.2), generator(seed)))
         assert np.all(out == out[:1]) and not np.array_equal(out, frames)
-    assert np.array_equal(color_jitter(frames, (0.0, 0.0, 0.0, 0.0), generator(0)), frames)
+    assert draw_jitter((0.0, 0.0, 0.0, 0.0), generator(0)) == []
+    assert {operation.name for operation in draw_jitter((0.0, 0.4, 0.0, 0.2), generator(0))} == {"contrast", "hue"}

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import cv2
 import numpy as np
@@ -13,10 +14,16 @@ from torchvision.transforms.v2 import InterpolationMode, RandAugment
 
 from vidssl.randomness import generator
 from vidssl.transforms import randaugment as module
-from vidssl.transforms.randaugment import rand_augment
-from vidssl.types import Frames
+from vidssl.transforms.operations import apply
+from vidssl.transforms.randaugment import draw_randaugment
+from vidssl.types import Frames, Operation
 
-OURS = {**module.COLOR, **module.GEOMETRY}
+
+def _change(frames: Frames, level: float, draw: Callable[[float], list[Operation]]) -> Frames:
+    return apply(frames, draw(level))
+
+
+OURS = {name: partial(_change, draw=draw) for name, draw in (module.COLOR | module.GEOMETRY).items()}
 RIM = 100
 
 
@@ -110,14 +117,14 @@ def test_all_frames_get_the_same(name: str) -> None:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """Operation and level of each draw, in order; nothing is done to the frames."""
+    """Name and level of each draw, in order, also of the identity."""
     draws: list[tuple[str, float]] = []
     for table in (module.COLOR, module.GEOMETRY):
         for name in table:
 
-            def note(frames: Frames, level: float, name: str = name) -> Frames:
+            def note(level: float, name: str = name) -> list[Operation]:
                 draws.append((name, level))
-                return frames
+                return []
 
             monkeypatch.setitem(table, name, note)
     return draws
@@ -125,9 +132,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("geometry", [True, False])
 def test_operations_and_signs_are_drawn_uniformly(drawn: list[tuple[str, float]], geometry: bool) -> None:
-    frames, rng, draws = noise(), generator(2), 4200
+    rng, draws = generator(2), 4200
     for _ in range(draws // 3):
-        rand_augment(frames, 3, 12, geometry, rng)
+        draw_randaugment(3, 12, geometry, rng)
     assert len(drawn) == draws
     names = set(OURS) if geometry else set(module.COLOR)
     expected = draws / (2 * len(names))
@@ -140,22 +147,22 @@ def test_operations_and_signs_are_drawn_uniformly(drawn: list[tuple[str, float]]
     assert abs(same - draws / 3 * share) < 4.5 * np.sqrt(draws / 3 * share)
 
 
-def test_zero_operations_are_the_identity(drawn: list[tuple[str, float]]) -> None:
-    frames = smooth()
-    assert rand_augment(frames, 0, 30, True, generator(3)) is frames and not drawn
-    rand_augment(frames, 40, 30, True, generator(3))
+def test_zero_operations_draw_nothing(drawn: list[tuple[str, float]]) -> None:
+    assert draw_randaugment(0, 30, True, generator(3)) == [] and not drawn
+    draw_randaugment(40, 30, True, generator(3))
     assert len(drawn) == 40 and {abs(level) for _, level in drawn} == {1.0}
 
 
 def test_each_operation_is_applied_with_its_probability(drawn: list[tuple[str, float]]) -> None:
     """As in PyContrast, where each of two operations is done with probability 0.5; 1 draws no number for it."""
-    frames, rng = noise(), generator(14)
+    rng = generator(14)
     for _ in range(1000):
-        rand_augment(frames, 2, 30, True, rng, 0.5)
+        draw_randaugment(2, 30, True, rng, 0.5)
     assert abs(len(drawn) - 1000) < 4.5 * np.sqrt(500)
-    assert rand_augment(frames, 5, 30, True, generator(15), 0.0) is frames
+    before = len(drawn)
+    assert draw_randaugment(5, 30, True, generator(15), 0.0) == [] and len(drawn) == before
     one, other = generator(16), generator(16)
-    rand_augment(frames, 3, 30, True, one, 1.0)
+    draw_randaugment(3, 30, True, one, 1.0)
     for _ in range(3):  # which operation, and its sign
         other.integers(14)
         other.choice((-1, 1))
@@ -165,7 +172,7 @@ def test_each_operation_is_applied_with_its_probability(drawn: list[tuple[str, f
 def test_one_generator_gives_one_clip() -> None:
     frames = smooth()
     before = frames.copy()
-    outs = [[rand_augment(frames, 2, 30, True, generator(4, key)) for key in range(30)] for _ in range(2)]
+    outs = [[apply(frames, draw_randaugment(2, 30, True, generator(4, key))) for key in range(30)] for _ in range(2)]
     assert all(np.array_equal(a, b) for a, b in zip(*outs, strict=True))
     assert len({out.tobytes() for out in outs[0]}) > 20 and np.array_equal(frames, before)
     assert all(out.shape == frames.shape and out.transpose(0, 2, 3, 1).flags.c_contiguous for out in outs[0])
@@ -179,7 +186,7 @@ def test_a_clip_is_the_result_of_its_draws() -> None:
         for _ in range(2):
             name = names[rng.integers(14)]
             expected = OURS[name](expected, rng.choice((-1, 1)) * 20 / 30)
-        assert np.array_equal(rand_augment(frames, 2, 20, True, generator(5, key)), expected)
+        assert np.array_equal(apply(frames, draw_randaugment(2, 20, True, generator(5, key))), expected)
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 9), (2, 2), (5, 40)])

@@ -1,6 +1,7 @@
 """Recipes: Table 1 of SCE, probabilities, bytes, and configs that are refused."""
 
 import pickle
+from collections import Counter
 
 import cv2
 import numpy as np
@@ -8,10 +9,10 @@ import pytest
 from pydantic import ValidationError
 
 from vidssl.randomness import generator
-from vidssl.transforms import RECIPES, View, Window, color, crops, recipes
-from vidssl.transforms.color import color_jitter
+from vidssl.transforms import RECIPES, color, crops, recipes
 from vidssl.transforms.crops import random_box
-from vidssl.transforms.randaugment import rand_augment
+from vidssl.transforms.operations import apply, draw_jitter
+from vidssl.transforms.randaugment import draw_randaugment
 from vidssl.types import Frames
 
 VIEWS = ("weak", "strong", "strong_alpha", "strong_beta", "strong_gamma")
@@ -95,47 +96,39 @@ def test_all_frames_of_a_clip_get_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*VIEWS, "infomin", "train_crop"])
-def test_probabilities_and_order(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    spied = [
-        (crops, "random_resized_crop"),
-        (crops, "random_crop"),
-        (color, "color_jitter"),
-        (color, "grayscale"),
-        (color, "gaussian_blur"),
-        (color, "solarize"),
-        (recipes, "rand_augment"),
-        (crops, "flip"),
-    ]
-    for module, function in spied:
-
-        def spy(frames: Frames, *_: object, function: str = function) -> Frames | View:
-            calls.append(function)
-            return View(frames, Window(0, 0, 28, 28)) if function.endswith("crop") else frames
-
-        monkeypatch.setattr(module, function, spy)
+def test_probabilities_and_order(name: str) -> None:
+    """Sharpness and rotation stand for RandAugment: each is one of its 14 operations, twice, and of nothing else."""
     recipe, frames, rng, draws = small(name), clip(1, 28, 28), generator(9), 4000
-    order, config = [function for _, function in spied], recipe.config
-    counts = dict.fromkeys(order, 0)
+    assert isinstance(recipe, recipes.DrawnRecipe)
+    jitter, config = ("brightness", "contrast", "saturation", "hue"), recipe.config
+    ranged = [operation for operation, limit in zip(jitter, config.ranges, strict=True) if limit]
+    order, counts = ["gray", "blur", "solarize", "sharpness", "rotate", "flip"], Counter[str]()
     for _ in range(draws):
-        calls.clear()
-        recipe(frames, rng)
-        assert calls == sorted(calls, key=order.index)
-        for function in calls:
-            counts[function] += 1
+        view, drawn = recipe.draw(frames, rng)
+        names = [operation.name for operation in drawn]
+        assert view.frames.shape == (1, 3, 24, 24)
+        assert view.window is None or view.window.flipped == (names[-1:] == ["flip"])
+        if name != "infomin":  # whose RandAugment has the names of the jitter too
+            once = [each for each in order if each in names]
+            head = names[: len(names) - len(once)]
+            assert names[len(head) :] == once and sorted(head) in ([], sorted(ranged))
+            counts["jitter"] += bool(head)
+            counts.update(set(once))
+        else:
+            counts["jitter"] += "hue" in names
+            counts.update(each for each in names if each not in jitter)
     expected = {
-        "random_resized_crop": float(name != "train_crop"),
-        "random_crop": float(name == "train_crop"),
-        "color_jitter": config.jitter_probability,
-        "grayscale": config.gray_probability,
-        "gaussian_blur": getattr(config, "blur_probability", 0.0),
-        "solarize": getattr(config, "solarize_probability", 0.0),
-        "rand_augment": float(name == "infomin"),
+        "jitter": config.jitter_probability * bool(ranged),
+        "gray": config.gray_probability,
+        "blur": getattr(config, "blur_probability", 0.0),
+        "sharpness": 2 / 14 * (name == "infomin"),
+        "rotate": 2 / 14 * (name == "infomin"),
         "flip": config.flip_probability,
     }
-    for function, probability in expected.items():
+    expected["solarize"] = getattr(config, "solarize_probability", 0.0) + expected["rotate"]
+    for operation, probability in expected.items():
         spread = 4 * np.sqrt(probability * (1 - probability) / draws)
-        assert abs(counts[function] / draws - probability) <= spread, function
+        assert abs(counts[operation] / draws - probability) <= spread, operation
 
 
 def test_a_view_is_the_operations_one_after_the_other() -> None:
@@ -143,7 +136,7 @@ def test_a_view_is_the_operations_one_after_the_other() -> None:
     frames, rng = clip(), generator(10)
     expected = crops.crop_resize(frames, random_box(40, 52, config.area, config.ratio, rng), 24, 24)
     rng.random()
-    expected = color_jitter(expected, config.ranges, rng)
+    expected = apply(expected, draw_jitter(config.ranges, rng))
     rng.random(2)
     expected = crops.flip(color.gaussian_blur(expected, 23, rng.uniform(0.1, 2.0)))
     assert np.array_equal(recipes.StrongAlpha(config)(frames, generator(10))[0].frames, expected)
@@ -159,7 +152,7 @@ def test_infomin_is_strong_with_other_crops_and_randaugment() -> None:
         frames, rng = clip(), generator(12, key)
         expected = crops.crop_resize(frames, random_box(40, 52, config.area, config.ratio, rng), 24, 24)
         rng.random(4)  # jitter, gray, blur, solarisation
-        expected = crops.flip(rand_augment(expected, 2, 10, True, rng))
+        expected = crops.flip(apply(expected, draw_randaugment(2, 10, True, rng)))
         assert np.array_equal(recipes.InfoMin(config)(frames, generator(12, key))[0].frames, expected)
 
 

@@ -17,7 +17,8 @@ from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.randomness import generator
 from vidssl.transforms import Recipe, View, Window
 from vidssl.transforms.color import difference_pairs, rgb_difference
-from vidssl.types import Frames, Sample, Tracks, VideoMeta, VideoRecord
+from vidssl.transforms.recipes import DrawnRecipe
+from vidssl.types import Frames, Operation, Sample, Tracks, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.worker_pool import ItemGuard
 
@@ -38,6 +39,7 @@ class ClipDataset:
     # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
     # `replace` is: a run must not leave out thousands of videos.
     tracks: Path | None = None
+    on_device: bool = False  # leave the operations that recipes draw to the device: `Sample.operations`
     # Reads a file of the list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one,
     # masks are not read.
     read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
@@ -76,7 +78,7 @@ class ClipDataset:
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:
         with self.reading.open(self.videos.records[index]) as video:
             planned = self.plan((epoch, index), video.meta)
-            made = planned.views.make(video.frames(planned.frames))
+            made = planned.views.make(video.frames(planned.frames), self.on_device)
         return self.assemble(planned, made, broken)
 
     def plan(self, key: tuple[int, int], meta: VideoMeta) -> "PlannedSample":
@@ -104,7 +106,8 @@ class ClipDataset:
         if record.mask is not None and ClipDataset.read_mask is not None:
             whole = ClipDataset.read_mask(record.mask, made.height, made.width)
             mask = self._window(made.views, 0, "masks").cut(whole, sizes[0])
-        return Sample(tuple(view.frames for view in made.views), record.label, index, broken, boxes, mask)
+        frames = tuple(view.frames for view in made.views)
+        return Sample(frames, record.label, index, broken, boxes, mask, made.operations)
 
     def _read_tracks(self, folder: Path, index: int) -> Tracks:
         path = tracks_file(folder, self.videos.names[index], self.videos.records[index])
@@ -159,6 +162,7 @@ class Views(NamedTuple):
     middle_frames: tuple[int, ...]  # for each view the middle frame of its clip, counted from `offset`
     height: int  # of the frames before cropping, pixels
     width: int
+    operations: tuple[tuple[Operation, ...], ...] = ()  # left to the device, of each view; none: the views are finished
 
 
 def make_views(
@@ -188,24 +192,35 @@ class PlannedViews:
     wanted: list[tuple[NDArray[np.int64], ...]]  # of each clip: its frames, or the two operands of an RGB difference
     frames: NDArray[np.int64]  # all of them, ascending, each once
 
-    def make(self, decoded: Frames) -> Views:
-        """Make the views from the decoded `frames`, once: the generators go on."""
+    def make(self, decoded: Frames, on_device: bool = False) -> Views:
+        """Make the views from the decoded `frames`, once: the generators go on.
+
+        With `on_device` the operations that the recipes draw are returned instead of applied.
+        """
         cv2.setNumThreads(0)  # workers share the cores already; OpenCV's own pool would compete with them
         views: list[View] = []
+        operations: list[tuple[Operation, ...]] = []
         clip_of: list[int] = []
         for number, (parts, (recipe, rng)) in enumerate(zip(self.wanted, self.draws, strict=True)):
             clips = [decoded[np.searchsorted(self.frames, indices)] for indices in parts]
+            frames = clips[0] if len(clips) == 1 else rgb_difference(*clips)
             try:
-                made = recipe(clips[0] if len(clips) == 1 else rgb_difference(*clips), rng)
+                if on_device and isinstance(recipe, DrawnRecipe) and recipe.leaves_operations():
+                    view, left = recipe.draw(frames, rng)
+                    made = [view]
+                else:
+                    made, left = recipe(frames, rng), []
             except DataError as error:
                 raise DataError(f"{self.path}: {error}") from None
             if not isinstance(made, list) or not all(isinstance(view, View) for view in made):
                 name = type(recipe).__name__
                 raise ConfigError(f"recipe {name} must return a list of View, got {type(made).__name__}")
             views += [recipe.distortion.apply(view, rng) for view in made]
+            operations += [tuple(left)] * len(made)
             clip_of += [number] * len(made)
         middle_frames = tuple(self.clips[number].middle_frame for number in clip_of)
-        return Views(tuple(views), tuple(clip_of), middle_frames, *decoded.shape[2:])
+        height, width = decoded.shape[2:]
+        return Views(tuple(views), tuple(clip_of), middle_frames, height, width, tuple(operations) if on_device else ())
 
 
 def plan_views(

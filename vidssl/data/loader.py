@@ -14,7 +14,8 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.one_pass import file_numbers, make_samples
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
-from vidssl.types import Batch
+from vidssl.transforms.batched import Groups, grouped
+from vidssl.types import Batch, DrawnOperations
 from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Loader:
         # All samples of a dataset have boxes, or none; likewise masks.
         boxes = [sample.boxes for sample in whole if sample.boxes is not None]
         masks = [sample.mask for sample in whole if sample.mask is not None]
+        operations = zip(*(sample.operations for sample in whole), strict=True)
         return (
             [np.stack([clip.transpose(0, 2, 3, 1) for clip in view]) for view in clips],  # (B, T, S, S, C), contiguous
             np.array([sample.label for sample in whole], np.int64),
@@ -74,11 +76,18 @@ class Loader:
             tuple(pair for sample in samples for pair in sample.replaced),
             np.stack(boxes) if boxes else None,
             np.stack(masks) if masks else None,
+            [grouped(view) for view in operations],
         )
 
 
 def _batch(
-    views: Sequence[_Array], label: _Array, index: _Array, replaced: Any, boxes: _Array | None, mask: _Array | None
+    views: Sequence[_Array],
+    label: _Array,
+    index: _Array,
+    replaced: Any,
+    boxes: _Array | None,
+    mask: _Array | None,
+    operations: Sequence[tuple[Groups, _Array, _Array]],
 ) -> Batch:
     return Batch(
         tuple(torch.from_numpy(view).permute(0, 1, 4, 2, 3) for view in views),
@@ -87,6 +96,10 @@ def _batch(
         replaced,
         None if boxes is None else torch.from_numpy(boxes),
         None if mask is None else torch.from_numpy(mask),
+        tuple(
+            DrawnOperations(groups, torch.from_numpy(clips), torch.from_numpy(amounts))
+            for groups, clips, amounts in operations
+        ),
     )
 
 

@@ -94,7 +94,7 @@ def _one_pass(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) -> di
                     if not users[n]:
                         del images[n]
                 with suppress(DataError):
-                    made[key] = dataset.assemble(planned, planned.views.make(frames))
+                    made[key] = dataset.assemble(planned, planned.views.make(frames, dataset.on_device))
                 if waiting:  # what is decoded next is for the next one
                     guard.at(next(iter(waiting))[1])
     return made

@@ -1,4 +1,4 @@
-"""The way of batches to the device: copies that overlap with computation, and normalisation."""
+"""The way of batches to the device: copies that overlap with computation, augmentation there, and normalisation."""
 
 import functools
 from collections.abc import Callable, Generator, Sequence
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from vidssl.data.loader import Loader
+from vidssl.transforms.batched import apply_batched
 from vidssl.types import Batch
 
 
@@ -19,7 +20,8 @@ def on_device(
 ) -> Generator[Batch, None, None]:
     """Yield the batches of a loader on a device, as `to_device` does.
 
-    On a GPU each batch is copied, as uint8 from pinned memory on a separate stream, while the previous one is used.
+    On a GPU each batch is copied as uint8 from pinned memory, augmented and normalised on a separate stream, while the
+    previous one is used.
     """
     move = partial(to_device, device=device, mean=mean, std=std)
     with closing(iter(loader)) as batches:
@@ -50,10 +52,17 @@ def on_device(
 def to_device(
     batch: Batch, device: torch.device, mean: Sequence[float] | None = None, std: Sequence[float] = (1.0,)
 ) -> Batch:
-    """Move a batch to the device; masks become int64 and, unless `mean` is None, the views are normalised."""
+    """Move a batch to the device, and apply its operations there.
+
+    Masks become int64 and, unless `mean` is None, the views are normalised.
+    """
     moved = batch.map(lambda tensor: tensor.to(device, non_blocking=True))
-    views = moved.views if mean is None else tuple(normalised(view, mean, std) for view in moved.views)
-    return replace(moved, views=views, mask=None if moved.mask is None else moved.mask.long())
+    views = moved.views
+    if moved.operations:
+        views = tuple(map(apply_batched, views, moved.operations))
+    if mean is not None:
+        views = tuple(normalised(view, mean, std) for view in views)
+    return replace(moved, views=views, mask=None if moved.mask is None else moved.mask.long(), operations=())
 
 
 def fetch_later(tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:

@@ -1,6 +1,7 @@
 """The training of methods on clips of videos."""
 
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -54,6 +55,7 @@ class ClipTraining(Training[Run]):
         """Start the batches of the steps from the current one on."""
         run, videos, step = self.run, self.videos, self.state.step
         dataset = training_dataset(run, videos, self.tracks.folder(step))
+        dataset = replace(dataset, on_device=run.data.augment == "device")
         loader = Loader(dataset, self.keys(), run.data.workers, run.data.timeout, run.data.prefetch)
         return Feed(loader, run, len(videos.records), self.device, self.request, self.state.broken)
 

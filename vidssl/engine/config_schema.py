@@ -22,7 +22,8 @@ from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
-from vidssl.transforms.recipes import check_short_side
+from vidssl.transforms.distortions import Distortion
+from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
 
 
@@ -70,8 +71,22 @@ class Data(DecodeSettings):
     max_broken: float = Field(default=0.05, ge=0, le=1)  # fraction of broken videos at which the run stops
     mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
     std: tuple[float, ...] = (0.225,)
+    augment: Literal["cpu", "device"] = "cpu"  # where the operations of recipes after their crop run
     sampler: Any
     views: Any
+
+    @model_validator(mode="after")
+    def _can_augment(self) -> "Data":
+        if self.augment == "device":
+            kinds = [RECIPES[view.name] for view in self.views]
+            drawn = [issubclass(kind, DrawnRecipe) and kind.leaves_operations() for kind in kinds]
+            if not any(drawn):
+                names = ", ".join(sorted({view.name for view in self.views}))
+                raise ValueError(f"augment: device has no operation to run in {names}: set data.augment=cpu")
+            for number, (view, kind) in enumerate(zip(self.views, kinds, strict=True)):
+                if drawn[number] and getattr(view, "distortion", kind.distortion) != Distortion():
+                    raise ValueError(f"augment: device cannot run views.{number}.distortion: set data.augment=cpu")
+        return self
 
     @property
     def lists(self) -> tuple[TrainList, ...]:

@@ -159,6 +159,8 @@ class Training(Generic[RunType]):
             _log.warning(
                 "precision: bfloat16 is emulated on this CPU, about 20 times as slow as float32: set precision=float32"
             )
+        if isinstance(run, Run) and run.data.augment == "device" and self.device.type == "cpu":
+            _log.warning("data.augment: device is about 20 times as slow on a CPU as in the workers: set it to cpu")
         warn_of_conv3d(self.device, run.precision == "bfloat16")
         where = str(self.device) if world == 1 else f"{world} processes on {self.device.type}"
         millions = sum(p.numel() for p in self.method.backbone.parameters()) / 1e6

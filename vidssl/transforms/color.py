@@ -5,7 +5,7 @@ to the nearest value where torchvision's uint8 functions truncate.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -131,28 +131,15 @@ def adjust_sharpness(frames: Frames, factor: float) -> Frames:
 
 def gaussian_blur(frames: Frames, kernel: int, sigma: float) -> Frames:
     """Blur every frame, reflected at its border; `kernel` (side, odd) and `sigma` (> 0) are in pixels."""
-    # Beyond 3.5 sigma lies 0.05 % of the weight, 0.1 of a gray level: skip it.
-    kernel = min(kernel, 2 * math.ceil(3.5 * sigma) + 1)
-    weights = cv2.getGaussianKernel(kernel, sigma, cv2.CV_32F)
+    weights = cv2.getGaussianKernel(cut_kernel(kernel, sigma), sigma, cv2.CV_32F)
     # Not cv2.GaussianBlur: on uint8 it is two to three times slower and less exact.
     blur = partial(cv2.sepFilter2D, ddepth=-1, kernelX=weights, kernelY=weights, borderType=cv2.BORDER_REFLECT_101)
     return each_image(blur, frames.transpose(0, 2, 3, 1))
 
 
-def color_jitter(frames: Frames, ranges: Sequence[float], generator: np.random.Generator) -> Frames:
-    """Adjust brightness, contrast, saturation and hue in random order by random amounts, drawn once per clip.
-
-    `ranges` are those of torchvision's `ColorJitter`, in this order: factors are uniform in [max(0, 1 - b), 1 + b], the
-    shift of the hue in [-h, h], h <= 0.5. Range 0 skips an operation.
-    """
-    *others, hue = ranges
-    amounts = [generator.uniform(max(0.0, 1 - limit), 1 + limit) for limit in others]
-    amounts.append(generator.uniform(-hue, hue))
-    operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
-    for operation in generator.permutation(4):
-        if ranges[operation] > 0:
-            frames = operations[operation](frames, amounts[operation])
-    return frames
+def cut_kernel(kernel: int, sigma: float) -> int:
+    """Cut the kernel of a blur at 3.5 sigma: beyond lies 0.05 % of the weight, 0.1 of a gray level."""
+    return min(kernel, 2 * math.ceil(3.5 * sigma) + 1)
 
 
 def difference_pairs(indices: NDArray[np.int64], first: int, last: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -189,6 +189,23 @@ def warp(frames: Frames, matrix: NDArray[Any], fill: int | None) -> Frames:
     return each_image(change, np.ascontiguousarray(frames.transpose(0, 2, 3, 1)))
 
 
+def shear(frames: Frames, amount: float, axis: int, fill: int) -> Frames:
+    """Shift each row left (`axis` 0), or each column up (1), by `amount` times its distance from the first edge."""
+    matrix = np.eye(2, 3)
+    matrix[axis, 1 - axis] = -amount
+    matrix[axis, 2] = -amount / 2  # distances are from the corner of the first pixel, not from its centre
+    return warp(frames, matrix, fill)
+
+
+def translate(frames: Frames, fraction: float, axis: int, fill: int) -> Frames:
+    """Shift right (`axis` 0) or down (1) by a fraction of the width or height, truncated to whole pixels."""
+    out = np.full_like(frames, fill)
+    source, target = frames.swapaxes(2, 3 - axis), out.swapaxes(2, 3 - axis)
+    away, end = int(fraction * source.shape[2]), source.shape[2]
+    target[:, :, max(away, 0) : end + min(away, 0)] = source[:, :, max(-away, 0) : end - max(away, 0)]
+    return out
+
+
 def each_image(change: Callable[..., object], images: NDArray[np.uint8], size: tuple[int, int] | None = None) -> Frames:
     """Call `change(image, dst=target)` for each image (H, W, C) of a clip: frames (T, C, *size)."""
     out = np.empty((len(images), *(size or images.shape[1:3]), images.shape[3]), np.uint8)

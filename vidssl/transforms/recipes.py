@@ -7,11 +7,13 @@ from pydantic import AfterValidator, Field, model_validator
 
 from vidssl.config import Settings
 from vidssl.registry import Registry
-from vidssl.transforms import color, crops
+from vidssl.transforms import crops
+from vidssl.transforms.color import cut_kernel
 from vidssl.transforms.crops import View
 from vidssl.transforms.distortions import Distortion
-from vidssl.transforms.randaugment import LARGEST, rand_augment
-from vidssl.types import Frames
+from vidssl.transforms.operations import apply, draw_jitter
+from vidssl.transforms.randaugment import LARGEST, draw_randaugment
+from vidssl.types import Frames, Operation
 
 
 def _check_range(pair: tuple[float, float]) -> tuple[float, float]:
@@ -89,21 +91,40 @@ class _ColorSettings(ViewSettings):
         return tuple(self.color * strength for strength in self.jitter)
 
 
-def _jitter_and_gray(frames: Frames, config: _ColorSettings, generator: np.random.Generator) -> Frames:
-    if generator.random() < config.jitter_probability:
-        frames = color.color_jitter(frames, config.ranges, generator)
-    if generator.random() < config.gray_probability:
-        frames = color.grayscale(frames)
-    return frames
+def _draw_colors(config: _ColorSettings, generator: np.random.Generator) -> list[Operation]:
+    """Draw jitter and gray."""
+    drawn = draw_jitter(config.ranges, generator) if generator.random() < config.jitter_probability else []
+    return [*drawn, Operation("gray")] if generator.random() < config.gray_probability else drawn
 
 
-def _flip(view: View, config: _ColorSettings, generator: np.random.Generator) -> View:
+class DrawnRecipe(Recipe):
+    """Base of recipes that make one view, a crop and operations on it, which `data.augment: device` can apply later."""
+
+    def draw(self, frames: Frames, generator: np.random.Generator) -> tuple[View, list[Operation]]:
+        """Crop the view, with its final window, and draw the operations that are still to be applied to it."""
+        raise NotImplementedError
+
+    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
+        """Make one view."""
+        view, operations = self.draw(frames, generator)
+        return [View(apply(view.frames, operations), view.window)]
+
+    @classmethod
+    def leaves_operations(cls) -> bool:
+        """Whether `draw` is all that the recipe does: not if a subclass makes something else of the view."""
+        return cls.__call__ is DrawnRecipe.__call__
+
+
+def _flipped(
+    view: View, drawn: list[Operation], config: _ColorSettings, generator: np.random.Generator
+) -> tuple[View, list[Operation]]:
+    """Draw the flip, the last operation."""
     if generator.random() >= config.flip_probability:
-        return view
-    return View(crops.flip(view.frames), view.window and view.window._replace(flipped=True))
+        return view, drawn
+    return View(view.frames, view.window and view.window._replace(flipped=True)), [*drawn, Operation("flip")]
 
 
-class ViewRecipe(Recipe):
+class ViewRecipe(DrawnRecipe):
     """A view for contrastive learning: crop, colour jitter, gray, blur, solarisation, RandAugment, flip.
 
     Its subclasses differ in their defaults only: those of Table 1 of SCE (Denize et al., 2023), which has half of these
@@ -128,21 +149,22 @@ class ViewRecipe(Recipe):
 
     config: Config
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make one view."""
+    def draw(self, frames: Frames, generator: np.random.Generator) -> tuple[View, list[Operation]]:
+        """Crop one view, and draw its operations."""
         config = self.config
-        frames, window = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
-        frames = _jitter_and_gray(frames, config, generator)
+        view = crops.random_resized_crop(frames, config.size, config.area, config.ratio, generator)
+        drawn = _draw_colors(config, generator)
         if generator.random() < config.blur_probability:
-            frames = color.gaussian_blur(frames, config.blur_kernel, generator.uniform(*config.sigma))
+            sigma = generator.uniform(*config.sigma)
+            drawn.append(Operation("blur", sigma, cut_kernel(config.blur_kernel, sigma)))
         if generator.random() < config.solarize_probability:
-            frames = color.solarize(frames)
+            drawn.append(Operation("solarize", 128))
         if config.operations:
             settings = config.operations, config.magnitude, config.geometry
-            frames = rand_augment(frames, *settings, generator, config.operation_probability)
+            drawn += draw_randaugment(*settings, generator, config.operation_probability)
             # Whatever was drawn: whether boxes can follow must not depend on chance.
-            window = None if config.geometry else window
-        return [_flip(View(frames, window), config, generator)]
+            view = view._replace(window=None) if config.geometry else view
+        return _flipped(view, drawn, config, generator)
 
 
 _LESS_SATURATION = (0.8, 0.8, 0.4, 0.2)
@@ -202,7 +224,7 @@ class InfoMin(ViewRecipe):
 
 
 @RECIPES.register("train_crop")
-class TrainCrop(Recipe):
+class TrainCrop(DrawnRecipe):
     """The view of supervised training: resized shorter side, padding, random square, colour if wanted, flip.
 
     The defaults are those of the code of SCE's linear evaluation. Its finetuning on UCF101 and HMDB51 has `color: 0.5`.
@@ -226,12 +248,12 @@ class TrainCrop(Recipe):
 
     config: Config
 
-    def __call__(self, frames: Frames, generator: np.random.Generator) -> list[View]:
-        """Make one view."""
+    def draw(self, frames: Frames, generator: np.random.Generator) -> tuple[View, list[Operation]]:
+        """Crop one view, and draw its operations."""
         config = self.config
         short = int(generator.integers(*config.short_side, endpoint=True))
-        frames, window = crops.random_crop(frames, config.size, generator, config.padding, short)
-        return [_flip(View(_jitter_and_gray(frames, config, generator), window), config, generator)]
+        view = crops.random_crop(frames, config.size, generator, config.padding, short)
+        return _flipped(view, _draw_colors(config, generator), config, generator)
 
 
 def check_short_side(size: int, short_side: int | None) -> None:

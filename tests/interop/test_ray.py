@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -48,11 +50,11 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def videos(digits, tmp_path_factory):
-    """A list of 12 videos, of which two are broken and one is missing."""
+    """A list of 7 videos, of which one is broken and one is missing."""
     folder = tmp_path_factory.mktemp("videos")
     rows = ["path,label"]
-    for n, record in enumerate(read_list(digits / "motion/test.csv").records[:12]):
-        if n in (3, 8):
+    for n, record in enumerate(read_list(digits / "motion/test.csv").records[:7]):
+        if n == 3:
             (folder / f"{n}.mp4").write_text("<html>")
         elif n != 5:
             shutil.copy(record.path, folder / f"{n}.mp4")
@@ -97,9 +99,129 @@ def both(videos, tmp_path, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("name", ["windows", "check", "shrink", "track"])
 def test_files_report_and_status_are_those_without_ray(name, cluster, both, small_parts):
     alone, on_ray = both(name, cluster.address)
     assert on_ray == alone
     status, printed, files = alone
-    assert status == (name in ("check", "shrink", "frames")) and printed and len(files) >= 3
+    assert status == (name in ("check", "shrink")) and printed and len(files) >= 3
+
+
+def dying(run, marker):
+    """Let an actor die once, when it has done task 2 and not yet returned its result."""
+
+    def run_and_die(self, work, count, together=1):
+        def deadly(numbers):
+            for number, result in zip(numbers, work(numbers), strict=True):
+                if number == 2 and not marker.exists():
+                    marker.touch()
+                    os._exit(1)
+                yield result
+
+        return run(self, deadly, count, together)
+
+    return run_and_die
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["extract", "frames"])
+def test_a_lost_process_loses_and_doubles_nothing(name, cluster, both, small_parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(interop.Actors, "run", dying(interop.Actors.run, tmp_path / "died"))
+    alone, on_ray = both(name, cluster.address)
+    assert (tmp_path / "died").exists() and on_ray == alone
+    assert len(alone[2]) >= 3
+
+
+@pytest.mark.long
+def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
+    """The last test on the cluster, which has one node after it."""
+
+    def work(numbers):
+        for number in numbers:
+            time.sleep(0.3)
+            if number == 30:
+                raise DataError("the message")
+            yield number, ray.get_runtime_context().get_node_id()
+
+    interop._connect(cluster.address, None, 1, 0)
+    nodes, numbers = [], []
+    with pytest.raises(DataError, match=r"^the message$"):
+        for number, node in interop.Actors(3, 1, 0).run(work, 40, 2):
+            if number == 12:
+                cluster.remove_node(cluster.second, allow_graceful=False)
+            numbers.append(number)
+            nodes.append(node)
+    assert numbers == [*range(30)]
+    assert len({*nodes[:12]}) == 2 and len({*nodes[-2:]}) == 1
+
+
+def test_parts_of_an_interrupted_extraction_are_kept(videos, small_parts, tmp_path, monkeypatch):
+    """Ray is left out: what is tested are the files."""
+
+    def first_only(self, work, count):
+        yield next(work([0]))
+        raise KeyboardInterrupt
+
+    def rest(self, work, count):
+        assert count == 4
+        return work([*range(count)])
+
+    words = [str(videos), *ARGUMENTS["extract"], "--out", str(tmp_path / "out"), "--workers", "0"]
+    monkeypatch.setattr(interop, "_connect", lambda *_: interop.Actors(1, 1, 0))
+    monkeypatch.setattr(interop.Actors, "run", first_only)
+    with pytest.raises(KeyboardInterrupt):
+        interop.run("extract", words)
+    monkeypatch.setattr(interop.Actors, "run", rest)
+    before, seen = (tmp_path / "out/.parts/0-2/meta.json").stat().st_mtime_ns, []
+
+    def delete(folder, **_):
+        seen.append((folder, (folder / "0-2/meta.json").stat().st_mtime_ns, len([*folder.iterdir()])))
+
+    monkeypatch.setattr(shutil, "rmtree", delete)
+    interop.run("extract", words)
+    assert seen == [(tmp_path / "out/.parts", before, 4)]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("extract", ["--shard", "0/2"], r"^--shard and --merge are for machines without Ray"),
+        ("extract", ["--merge"], r"^--shard and --merge are for machines without Ray"),
+        ("track", ["--device", "cuda"], r"^--device cuda: leave it out, --gpus-per-actor decides$"),
+        ("check", ["--address", "auto"], r"^no Ray cluster at --address auto .*: ray start --head$"),
+    ],
+)
+def test_arguments_that_do_not_fit(command, words, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", no_cluster)
+    given = {"track": ["--checkpoint", "vidssl-small"]}.get(command, [])
+    with pytest.raises(ConfigError, match=message):
+        interop.run(command, [str(tmp_path), *given, "--out", str(tmp_path / "out"), *words])
+
+
+def no_cluster(*_, **__):
+    raise ConnectionError("there is none")
+
+
+def test_what_fits_on_the_nodes(monkeypatch):
+    nodes = [(4, 1, True), (3, 2, True), (8, 8, False)]
+    listed = [{"Resources": {"CPU": cpus, "GPU": gpus}, "Alive": alive} for cpus, gpus, alive in nodes]
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "nodes", lambda: listed)
+    assert interop._connect("auto", None, 2, 0).count == 3
+    assert interop._connect("auto", None, 1, 0.5).count == 5
+    assert interop._connect("auto", 7, 16, 0).count == 7
+    with pytest.raises(ConfigError, match=r"^no node has 1 CPUs and 4 GPUs: lower --workers, or give --actors"):
+        interop._connect("auto", None, 1, 4)
+
+
+def test_other_versions_on_a_machine_are_an_error():
+    actor = interop._Actor(ray.cloudpickle.dumps(lambda numbers: numbers), {"vidssl": "0", "torch": "0"})
+    ((result, error),) = actor._answers([0])
+    assert result is None and isinstance(error, ConfigError) and "install the same versions" in str(error)
+
+
+def test_without_ray(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"^ray is not installed; pip install 'vidssl\[ray\]'$"):
+        interop._connect("auto", None, 1, 0)

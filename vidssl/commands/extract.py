@@ -3,6 +3,7 @@
 import argparse
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +28,7 @@ from vidssl.worker_pool import Pool, ordered
 
 _log = logging.getLogger(__name__)
 _REMEDY = "delete it, or choose another --out"
+PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Elsewhere(Protocol):
         """Runs tasks that need no network."""
 
     def extract(self, subject: Subject, videos: VideoList, path: Path, request: Tree) -> Sequence[FeatureFolder]:
-        """Extract a list by `write_part`, into folders below `path`."""
+        """Extract a list by `write_part`, into folders below `path / PARTS`."""
 
 
 def run(parsed: argparse.Namespace, elsewhere: Elsewhere | None = None) -> None:
@@ -123,8 +125,12 @@ def extract_to(
             parts = [_folder(features, videos, path, request)]
         else:
             parts = [*elsewhere.extract(subject, videos, path, request)]
+            for _, reason in sorted(gap for part in parts for gap in part.features.missing):
+                _log.warning("skipped: %s", reason)
             _check_rows(parts)
         done = distributed.on_main(lambda: _write(path, request, parts))
+    if elsewhere is not None:
+        shutil.rmtree(path / PARTS, ignore_errors=True)
     return done
 
 

@@ -25,7 +25,7 @@ ARGUMENTS = {
     "check": [],
     "shrink": ["--short-side", "24"],
     "frames": ["--to", "frames", "--short-side", "24"],
-    "track": [*NETWORK, "--tracker", "search.short_side=72", "size=32", "min_gap=12"],
+    "track": [*NETWORK, "--tracker", "search.short_side=72", "size=32", "frames=8", "chunks=1", "min_gap=4"],
 }
 NAMES = {"windows": "extract", "frames": "shrink"}  # of the commands
 
@@ -99,7 +99,7 @@ def both(videos, tmp_path, capsys):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["windows", "check", "shrink", "track"])
+@pytest.mark.parametrize("name", ["check", "shrink", "track"])
 def test_files_report_and_status_are_those_without_ray(name, cluster, both, small_parts):
     alone, on_ray = both(name, cluster.address)
     assert on_ray == alone
@@ -155,23 +155,34 @@ def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
     assert len({*nodes[:12]}) == 2 and len({*nodes[-2:]}) == 1
 
 
-def test_parts_of_an_interrupted_extraction_are_kept(videos, small_parts, tmp_path, monkeypatch):
-    """Ray is left out: what is tested are the files."""
+@pytest.fixture
+def in_process(monkeypatch):
+    """Leave Ray out: this process does all tasks in order."""
+    monkeypatch.setattr(interop, "_connect", lambda *_: interop.Actors(1, 1, 0))
+    monkeypatch.setattr(interop.Actors, "run", lambda self, work, count, together=1: work([*range(count)]))
 
+
+def test_windows(both, small_parts, in_process):
+    alone, in_parts = both("windows", "none")
+    assert alone == in_parts and alone[0] == 0 and len(alone[2]) == 3
+
+
+def test_no_video_can_be_read(videos, in_process, small_parts, tmp_path):
+    (tmp_path / "list.csv").write_text("path\n3.mp4\n5.mp4\n8.mp4\n9.mp4\n")
+    words = [str(tmp_path / "list.csv"), "--root", str(videos.parent), *ARGUMENTS["extract"]]
+    with pytest.raises(DataError, match=r"^none of the 4 videos can be read; the first: "):
+        interop.run("extract", [*words, "--out", str(tmp_path / "out")])
+
+
+def test_parts_of_an_interrupted_extraction_are_kept(videos, in_process, small_parts, tmp_path, monkeypatch):
     def first_only(self, work, count):
         yield next(work([0]))
         raise KeyboardInterrupt
 
-    def rest(self, work, count):
-        assert count == 4
-        return work([*range(count)])
-
     words = [str(videos), *ARGUMENTS["extract"], "--out", str(tmp_path / "out"), "--workers", "0"]
-    monkeypatch.setattr(interop, "_connect", lambda *_: interop.Actors(1, 1, 0))
-    monkeypatch.setattr(interop.Actors, "run", first_only)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(interop.Actors, "run", first_only)
         interop.run("extract", words)
-    monkeypatch.setattr(interop.Actors, "run", rest)
     before, seen = (tmp_path / "out/.parts/0-2/meta.json").stat().st_mtime_ns, []
 
     def delete(folder, **_):

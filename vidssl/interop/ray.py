@@ -11,8 +11,9 @@ import logging
 import math
 import os
 import pickle
-import time
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -67,13 +68,14 @@ class Actors:
             num_cpus=self.cpus,
             num_gpus=self.gpus,
         )
-        for n, row in enumerate(done.iter_rows()):
-            if row["task"] != n:
-                raise RuntimeError(f"Ray returned the result of task {row['task']} in place of {n}")
-            result, error = pickle.loads(row["answer"])
-            if error is not None:
-                raise error
-            yield result
+        with redirect_stdout(sys.stderr):  # Ray reports lost actors to stdout, which is for results
+            for n, row in enumerate(done.iter_rows()):
+                if row["task"] != n:
+                    raise RuntimeError(f"Ray returned the result of task {row['task']} in place of {n}")
+                result, error = pickle.loads(row["answer"])
+                if error is not None:
+                    raise error
+                yield result
 
     def pool(
         self, function: Callable[[Task, ItemGuard], Result], tasks: Sequence[Task], workers: int, **options: Any
@@ -104,7 +106,6 @@ class Actors:
         self, tracker: Tracker, videos: VideoList, *rest: Any, shard: tuple[int, int] = (0, 1), **options: Any
     ) -> Tracked:
         """Do what `vidssl.tracking.track_list` does, which runs in each actor."""
-        started = time.monotonic()
         count = max(1, min(_MOST, len(videos.records) // shard[1] // _VIDEOS))
         tracker = replace(tracker, device=torch.device("cuda" if self.gpus else "cpu"))
 
@@ -113,8 +114,7 @@ class Actors:
             for part in [(shard[0] + n * shard[1], count * shard[1]) for n in numbers]:
                 yield track_list(tracker, videos, *rest, shard=part, **options)
 
-        parts = progress(self.run(work, count), title="track", unit="part", total=count)
-        return replace(join_parts(parts, videos), seconds=time.monotonic() - started)
+        return join_parts(progress(self.run(work, count), title="track", unit="part", total=count), videos)
 
 
 class _Actor:
@@ -173,7 +173,7 @@ def _connect(address: str, count: int | None, cpus: int, gpus: float) -> Actors:
         import ray
 
         if not ray.is_initialized():
-            ray.init(address, logging_level=logging.WARNING, log_to_driver=False)  # stdout is for results
+            ray.init(address, logging_level=logging.WARNING, log_to_driver=False)
     except ImportError:
         raise ConfigError("ray is not installed; pip install 'vidssl[ray]'") from None
     except (ConnectionError, ValueError) as error:

@@ -127,7 +127,11 @@ def track_list(
 
 
 def join_parts(parts: Iterable[Tracked], videos: VideoList) -> Tracked:
-    """Add up what `track_list` did for all shards of a list; names are in the order of the list."""
+    """Add up what `track_list` does for all shards of a list; names are in the order of the list.
+
+    The time is that from the first part to the last, which may be made at the same time.
+    """
+    started = time.monotonic()
     place: dict[str, int] = {}
     for n, (name, record) in enumerate(zip(videos.names, videos.records, strict=True)):
         place.setdefault(name, n)
@@ -139,6 +143,7 @@ def join_parts(parts: Iterable[Tracked], videos: VideoList) -> Tracked:
     whole.made.sort(key=place.__getitem__)
     whole.untracked.sort(key=place.__getitem__)
     whole.left_out = {name: whole.left_out[name] for name in sorted(whole.left_out, key=place.__getitem__)}
+    whole.seconds = time.monotonic() - started
     return whole
 
 

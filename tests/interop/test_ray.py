@@ -25,7 +25,7 @@ ARGUMENTS = {
     "check": [],
     "shrink": ["--short-side", "24"],
     "frames": ["--to", "frames", "--short-side", "24"],
-    "track": [*NETWORK, "--tracker", "search.short_side=72", "size=32", "frames=8", "chunks=1", "min_gap=4"],
+    "track": [*NETWORK, "--tracker", "search.short_side=32", "size=32", "frames=8", "chunks=1", "min_gap=4"],
 }
 NAMES = {"windows": "extract", "frames": "shrink"}  # of the commands
 
@@ -138,7 +138,7 @@ def test_a_lost_node_more_actors_than_fit_and_an_error(cluster):
 
     def work(numbers):
         for number in numbers:
-            time.sleep(0.3)
+            time.sleep(0.1)
             if number == 30:
                 raise DataError("the message")
             yield number, ray.get_runtime_context().get_node_id()

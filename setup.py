@@ -55,6 +55,7 @@ setup(
         "mteb": ["mteb>=2.26,<3", "torchcodec"],
         "bench": ["faiss-cpu", "threadpoolctl", "torchcodec", "webdataset"],
         "map": ["umap-learn"],
+        "ray": ["ray[data]"],
         "slurm": ["submitit"],
         "docs": ["zensical>=0.0.73", "mkdocstrings-python>=2"],
         "dev": [
@@ -74,6 +75,7 @@ setup(
             "onnxruntime",
             "onnxscript",
             "huggingface_hub",
+            "ray[data]",
             "scikit-image",
             "h5py",
             "webdataset",

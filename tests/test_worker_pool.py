@@ -301,7 +301,7 @@ def test_an_item_that_hangs_fails_after_the_timeout(failures):
     )
     assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
     assert failures == [(8, "timed out after 0.5 s, twice (data.timeout, --timeout)")]
-    assert 0.5 < time.monotonic() - start < 5
+    assert 0.5 < time.monotonic() - start < 60
 
 
 def test_an_item_that_hangs_once_does_not_fail(failures, tmp_path):
@@ -421,21 +421,23 @@ def test_waiting_for_the_consumer_is_not_a_timeout(failures):
     assert number == 11 and len(pids) == 2 and not failures
 
 
-def test_a_hanging_item_is_noticed_while_the_consumer_is_slow(failures):
+def test_a_hanging_item_is_stopped_while_the_consumer_is_slow(failures, tmp_path):
     def slow(task, guard):
         if 3 not in guard.failed:
             guard.at(task)
-            time.sleep(100 if task == 3 else 0.001)
+            if task == 3:
+                (tmp_path / str(os.getpid())).touch()
+                time.sleep(100)
         return task
 
     results = ordered(slow, range(8), 2, timeout=0.8, ahead=4, on_failure=failures)
     assert [next(results) for _ in range(2)] == [0, 1]
-    time.sleep(1.2)
-    assert not failures
-    start = time.monotonic()
+    assert until(lambda: any(tmp_path.iterdir()))
+    (stuck,) = tmp_path.iterdir()
+    assert until(lambda: not alive(stuck.name)) and not failures
     assert list(results) == [2, 3, 4, 5, 6, 7]
     assert failures == [(3, "timed out after 0.8 s, twice (data.timeout, --timeout)")]
-    assert time.monotonic() - start < 1.5  # it was stopped long ago, and has one more attempt
+    assert len(list(tmp_path.iterdir())) == 2  # attempts
 
 
 def test_without_on_failure_a_failed_item_is_an_error():

@@ -10,12 +10,12 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import count, islice
 from multiprocessing.connection import wait
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from vidssl.errors import DataError, VidsslError
 from vidssl.worker_messages import file_limit_explained, pack, receive, send
@@ -45,6 +45,22 @@ class ItemGuard:
 
     def at(self, item: int) -> None:
         """Declare which item, a number from 0, is worked on now. Its timeout starts."""
+
+
+class Pool(Protocol):
+    """What runs tasks as `ordered` does, here or on other machines."""
+
+    def __call__(
+        self,
+        function: Callable[[Task, ItemGuard], Result],
+        tasks: Sequence[Task],
+        workers: int,
+        *,
+        timeout: float | None = None,
+        on_failure: Callable[[int, str], None] | None = None,
+    ) -> Iterator[Result]:
+        """Yield the results of a function in the order of the tasks."""
+        ...
 
 
 def ordered(

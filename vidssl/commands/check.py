@@ -19,7 +19,7 @@ from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
-from vidssl.worker_pool import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))  # a row with only these stays in the list
 
@@ -53,10 +53,10 @@ class Checked:
         return "\n".join([*lines, f"clean list: {self.list}", f"all findings: {self.report}"])
 
 
-def run(parsed: argparse.Namespace) -> None:
+def run(parsed: argparse.Namespace, pool: Pool = ordered) -> None:
     """Check a list, and exit with 1 if rows were left out."""
     names = ("root", "allow_external", "min_frames", "min_seconds", "max_pixels", "fps", "timeout", "workers")
-    checked = check_list(parsed.input, parsed.out, **{name: getattr(parsed, name) for name in names})
+    checked = check_list(parsed.input, parsed.out, pool=pool, **{name: getattr(parsed, name) for name in names})
     print_results(parsed, checked, checked)
     if checked.kept < checked.rows:
         sys.exit(1)
@@ -74,12 +74,13 @@ def check_list(
     fps: float | None = None,
     timeout: float = 120.0,
     workers: int = 1,
+    pool: Pool = ordered,
 ) -> Checked:
     """Decode every file of a list once, and write the defects and the list without broken videos.
 
     Files: the clean list under the name of the old one, with all columns, its `classes.txt` and `root.txt`,
     and `report.csv` (`path,finding,reason,kept`). `fps` is the frame rate of image folders if the list has no such
-    column, `timeout` the seconds without a new frame.
+    column, `timeout` the seconds without a new frame. `pool` runs the workers.
     """
     listed = read_input(videos, root, allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
@@ -93,7 +94,7 @@ def check_list(
     keys = [(name, record.fps or fps) for name, record in rows]
     files = list(dict.fromkeys(keys))
     pixels = max_pixels or MAX_PIXELS
-    examined = ordered(
+    examined = pool(
         lambda number, guard: _examine(*files[number], number, guard, listed.root, allow_external, pixels),
         range(len(files)),
         workers,

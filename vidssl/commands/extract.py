@@ -3,10 +3,12 @@
 import argparse
 import logging
 import re
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol
 
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
@@ -21,9 +23,12 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.prepare.inputs import read_input
+from vidssl.types import Features
+from vidssl.worker_pool import Pool, ordered
 
 _log = logging.getLogger(__name__)
 _REMEDY = "delete it, or choose another --out"
+PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
 @dataclass(frozen=True)
@@ -43,8 +48,19 @@ class Extracted:
         return f"{line}; already extracted" if self.existed else line
 
 
-def run(parsed: argparse.Namespace) -> None:
-    """Extract features, or merge parts."""
+class Elsewhere(Protocol):
+    """Other processes that extract a list in parts, such as those of `vidssl.interop.ray`."""
+
+    @property
+    def pool(self) -> Pool:
+        """Runs tasks that need no network."""
+
+    def extract(self, subject: Subject, videos: VideoList, path: Path, request: Tree) -> Sequence[FeatureFolder]:
+        """Extract a list by `write_part`, into folders below `path / PARTS`."""
+
+
+def run(parsed: argparse.Namespace, elsewhere: Elsewhere | None = None) -> None:
+    """Extract features, in this process or `elsewhere`, or merge parts."""
     if parsed.merge:
         if [parsed.input, parsed.checkpoint, parsed.shard, parsed.window, parsed.stride] != [None] * 5:
             raise ConfigError("--merge needs --out only: the parts record how they were made")
@@ -53,12 +69,17 @@ def run(parsed: argparse.Namespace) -> None:
         raise ConfigError("INPUT and --checkpoint are required, except with --merge")
     else:
         windows = parse_windows(parsed.window, parsed.stride)
-        found = extract_features(network_options(parsed), parsed.input, parsed.out, parsed.shard, windows)
+        found = extract_features(network_options(parsed), parsed.input, parsed.out, parsed.shard, windows, elsewhere)
     print_results(parsed, found, found)
 
 
 def extract_features(
-    options: LoadOptions, videos: Path, out: Path, shard: str | None = None, windows: TimeWindows | None = None
+    options: LoadOptions,
+    videos: Path,
+    out: Path,
+    shard: str | None = None,
+    windows: TimeWindows | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Extracted:
     """Write the features of a list, or of a part of it, into a folder (`vidssl.evaluation.feature_folder`).
 
@@ -74,7 +95,7 @@ def extract_features(
         subject = load_subject(options)
         # Only the main process reads the sizes of the files: on a network drive that takes time.
         data = distributed.on_main(lambda: identify(listed))
-        return extract_to(subject, listed, data, path, part or (0, 1), windows=windows)
+        return extract_to(subject, listed, data, path, part or (0, 1), windows=windows, elsewhere=elsewhere)
 
 
 def extract_to(
@@ -85,6 +106,7 @@ def extract_to(
     part: tuple[int, int] = (0, 1),
     title: str = "features",
     windows: TimeWindows | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Extracted:
     """Do what `extract_features` does, in processes that have joined already.
 
@@ -97,14 +119,32 @@ def extract_to(
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
         if windows is not None:
-            videos = windows_of(videos, windows, subject.test)
-        features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
-        rows = features.index.tolist()
-        names = [videos.names[n] for n in rows]
-        spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, rows)]
-        folder = FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
-        done = distributed.on_main(lambda: _write(path, request, [folder]))
+            videos = windows_of(videos, windows, subject.test, ordered if elsewhere is None else elsewhere.pool)
+        if elsewhere is None:
+            features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
+            parts = [_folder(features, videos, path, request)]
+        else:
+            parts = [*elsewhere.extract(subject, videos, path, request)]
+            for _, reason in sorted(gap for part in parts for gap in part.features.missing):
+                _log.warning("skipped: %s", reason)
+            _check_rows(parts)
+        done = distributed.on_main(lambda: _write(path, request, parts))
+    if elsewhere is not None:
+        shutil.rmtree(path / PARTS, ignore_errors=True)
     return done
+
+
+def write_part(encode: Callable[[], Features], videos: VideoList, path: Path, request: Tree) -> Extracted:
+    """Write the features of some rows of a list into a folder, unless those of this request are there."""
+    done = _find(path, request, videos.classes)
+    return done or _write(path, request, [_folder(encode(), videos, path, request)])
+
+
+def _folder(features: Features, videos: VideoList, path: Path, request: Tree) -> FeatureFolder:
+    rows = features.index.tolist()
+    names = [videos.names[n] for n in rows]
+    spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, rows)]
+    return FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
 
 
 def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:
@@ -116,11 +156,17 @@ def parse_windows(window: float | None, stride: float | None) -> TimeWindows | N
     return TimeWindows(window, window if stride is None else stride)
 
 
-def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips) -> VideoList:
+def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:
     """Cut a list into windows on the main process, for all processes."""
     return distributed.on_main(
         lambda: cut_into_windows(
-            videos, windows, test, workers=test.workers, timeout=test.timeout, keep_missing=test.allow_missing
+            videos,
+            windows,
+            test,
+            workers=test.workers,
+            timeout=test.timeout,
+            keep_missing=test.allow_missing,
+            pool=pool,
         )
     )
 
@@ -143,10 +189,15 @@ def merge(out: Path) -> Extracted:
     parts = _read_parts(out)
     request = {**parts[0].request, "shard": [0, 1]}
     done = _find(out, request, parts[0].classes)
-    if done is None and not any(len(part.names) for part in parts):
+    if done is None:
+        _check_rows(parts)
+    return done or _write(out, request, parts)
+
+
+def _check_rows(parts: Sequence[FeatureFolder]) -> None:
+    if not any(len(part.names) for part in parts):
         missing = sorted(gap for part in parts for gap in part.features.missing)
         raise DataError(f"none of the {len(missing)} videos can be read; the first: {missing[0][1]}")
-    return done or _write(out, request, parts)
 
 
 def shard_of(text: str) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS
-from vidssl.worker_pool import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 __all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "run", "shrink_list"]
 
@@ -48,7 +48,7 @@ class Shrunk:
         )
 
 
-def run(parsed: argparse.Namespace) -> None:
+def run(parsed: argparse.Namespace, pool: Pool = ordered) -> None:
     """Copy the videos, and exit with 1 if some cannot be decoded."""
     if parsed.to == "frames":
         quality, kind, size = (
@@ -67,7 +67,7 @@ def run(parsed: argparse.Namespace) -> None:
     if not low <= settings.quality <= high:
         raise ConfigError(f"--quality {settings.quality} is not from {low} to {high}, the range of --to {parsed.to}")
     options = {name: getattr(parsed, name) for name in ("root", "max_pixels", "timeout", "workers")}
-    shrunk = shrink_list(parsed.input, parsed.out, settings, shard_size=size, **options)
+    shrunk = shrink_list(parsed.input, parsed.out, settings, shard_size=size, pool=pool, **options)
     print_results(parsed, shrunk, shrunk)
     if shrunk.left_out:
         sys.exit(1)
@@ -83,12 +83,13 @@ def shrink_list(
     timeout: float = 120.0,
     workers: int = 1,
     shard_size: int = SHARD_SIZE,
+    pool: Pool = ordered,
 ) -> Shrunk:
     """Copy every file of a list into a folder, under the name that it has in its root; write the list there too.
 
     The settings choose the format: `KeyFrameVideos` or `PackedFrames` describe it. A copy has the frames of the
     original, upright, in the same order and at the same times, so spans in lists stay valid. An interrupted run
-    resumes, and a changed original is copied again. `shard_size` is in MB.
+    resumes, and a changed original is copied again. `shard_size` is in MB. `pool` runs the workers.
     """
     started = time.monotonic()
     listed = read_input(videos, root)
@@ -118,7 +119,7 @@ def shrink_list(
                 copies.clean(name)
 
         # A failed item becomes the reason why its file is left out.
-        made = ordered(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
+        made = pool(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
         with copies:
             for name, copied in zip(names, progress(made, title="shrink", unit="file", total=len(names)), strict=True):
                 if isinstance(copied, str):

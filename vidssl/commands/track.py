@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +28,11 @@ _PAIRS = 24  # pairs of frames that are drawn per video
 _PAIRS_PER_SECOND = 4.0
 
 
-def run(parsed: argparse.Namespace) -> None:
+def run(parsed: argparse.Namespace, track: Callable[..., Tracked] = track_list) -> None:
     """Track, and exit with 1 if some videos cannot be read."""
     settings = tracker_settings(parsed.tracker)
     rest = {"shard": parsed.shard, "overlays": parsed.overlay, "timeout": parsed.timeout}
-    done = track_videos(network_options(parsed), parsed.input, parsed.out, settings, **rest)
+    done = track_videos(network_options(parsed), parsed.input, parsed.out, settings, track=track, **rest)
     print_results(parsed, done, done)
     if done.left_out and not parsed.allow_missing:
         sys.exit(1)
@@ -47,18 +47,19 @@ def track_videos(
     shard: str | None = None,
     overlays: int = 0,
     timeout: float = 120.0,
+    track: Callable[..., Tracked] = track_list,
 ) -> Tracked:
     """Write the tracks of each video of a list, `out/tracks/<name>.npz`; files of an equal earlier run are kept.
 
     With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are tracked. The tracks of the first `overlays`
-    videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame.
+    videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame. `track` does the work.
     """
     check_folder(out)
     part = (0, 1) if shard is None else shard_of(shard)
     listed = read_input(videos, options.root, options.allow_external)
     subject = load_subject(options)
     test = subject.test
-    done = track_list(
+    done = track(
         Tracker(subject.backbone, config, subject.device, test.mean, test.std),
         listed,
         test,

@@ -111,11 +111,13 @@ def eval_loader(
     world: int = 1,
     timeout: float | None = None,
     prefetch: int = 2,
+    rows: slice = slice(None),
 ) -> Loader:
     """Make a loader for evaluation: this process's part of the videos, exactly once and in order.
 
     That is every world-th video; up to 64 rows of one file that follow each other stay together (`file_numbers`).
+    `rows` selects some of these videos by their position.
     """
-    mine = np.flatnonzero(file_numbers(dataset.videos) % world == rank).tolist()
+    mine = np.flatnonzero(file_numbers(dataset.videos) % world == rank)[rows].tolist()
     chunks = [[(0, index) for index in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
     return Loader(dataset, chunks, workers, timeout, prefetch)

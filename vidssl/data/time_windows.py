@@ -9,7 +9,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings
-from vidssl.worker_pool import ItemGuard, ordered
+from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,13 @@ def cut_into_windows(
     workers: int = 0,
     timeout: float | None = None,
     keep_missing: bool = False,
+    pool: Pool = ordered,
 ) -> VideoList:
     """Make the list of the windows of each row, in order; all columns but `start` and `end` are repeated.
 
     Windows lie within the span of their row, and start with it. Start and end are rounded to microseconds, which is
     exact in frames. Of files only the packets are read; nothing is decoded, except of the few files whose packets do
-    not give the number of frames.
+    not give the number of frames. `pool` runs the workers.
 
     Raises:
         DataError: A file cannot be opened, or a span lies outside of it. With `keep_missing` its row is kept as it is,
@@ -84,7 +85,7 @@ def cut_into_windows(
         except DataError as error:
             return error
 
-    found = ordered(read, first_rows.values(), workers, timeout=timeout, on_failure=lambda row, reason: None)
+    found = pool(read, [*first_rows.values()], workers, timeout=timeout, on_failure=lambda row, reason: None)
     files = progress(found, title="windows", unit="file", total=len(first_rows), leave=False)
     metas = dict(zip(first_rows, files, strict=True))
     records = Records(videos.root)

@@ -89,11 +89,13 @@ def extract(
     check: Callable[[], None] = lambda: None,
     classify: Classifier | None = None,
     reverse: bool = False,
+    rows: slice = slice(None),
 ) -> Features:
     """Average the features of all views of each video, as of `encode_videos`; the encoder is `test.encoder(backbone)`.
 
     With `test.allow_missing` videos that cannot be read have no row. With `classify` the class probabilities are
     appended to the features of each view. With `reverse` the reversed clips are encoded too, without decoding again.
+    `shard` and `rows` select videos as in `encode_videos`.
     """
     dim = encoder.dim
     network = BothDirections(encoder) if reverse else encoder
@@ -102,7 +104,7 @@ def extract(
         rows = features if classify is None else (torch.cat([h, classify(h[:, :dim])], dim=1) for h in features)
         return (sum(rows, torch.zeros(())) / len(batch.views),)
 
-    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, shard, check)
+    columns, missing = encode_videos(network, test.dataset(videos), test, device, average, title, shard, check, rows)
     index, x = columns or (torch.empty(0, dtype=torch.int64), torch.empty(0, dim * (1 + reverse)))  # an empty part
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
     other = None
@@ -123,29 +125,30 @@ def encode_videos(
     title: str,
     shard: tuple[int, int] = (0, 1),
     check: Callable[[], None] = lambda: None,
+    rows: slice = slice(None),
 ) -> tuple[list[Tensor], tuple[tuple[str, str], ...]]:
     """Encode each video of a dataset once, in eval mode; the processes divide the videos among them.
 
     `encode` makes tensors with B rows from a batch of B videos with uint8 views, and from an iterator over the features
     (B, D) of each view: to save memory, only one view is float at a time. `shard` (i, n) takes the videos i, i + n,
-    i + 2n, …, which may be none. `check` is called before each batch; a VidsslError or Interrupted that it raises ends
-    the work on all processes. Videos that the dataset skips are logged.
+    i + 2n, …, which may be none, and `rows` those at some positions among them. `check` is called before each batch; a
+    VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are logged.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
     reason of each skipped video, ordered by path. A DataError is raised if all are skipped.
     """
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
-    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch)
+    loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch, rows)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=test.precision == "bfloat16")
 
     def work() -> tuple[list[Tensor], list[tuple[str, str]]]:
-        rows: list[list[Tensor]] = []
+        encoded: list[list[Tensor]] = []
         missing: list[tuple[str, str]] = []
         training = encoder.training
         encoder.eval()
         try:
-            count, quiet = len(range(mine[0], len(dataset), mine[1])), not distributed.is_main()
+            count, quiet = len(range(mine[0], len(dataset), mine[1])[rows]), not distributed.is_main()
             clips, start = 0, time.perf_counter()
             with (
                 closing(on_device(loader, device)) as batches,
@@ -159,15 +162,15 @@ def encode_videos(
                         features = (encoder(normalised(view, test.mean, test.std)).float() for view in batch.views)
                         with autocast:
                             waits.append(fetch_later([batch.index, *encode(batch, features)]))
-                        rows += [wait() for wait in waits[:-1]]
+                        encoded += [wait() for wait in waits[:-1]]
                         del waits[:-1]
                     bar.update(len(batch.index) + len(batch.replaced))
                     clips += len(batch.index) * len(batch.views)
                     bar.set_postfix_str(f"{clips / (time.perf_counter() - start):.0f} clips/s", refresh=False)
-                rows += [wait() for wait in waits]
+                encoded += [wait() for wait in waits]
         finally:
             encoder.train(training)
-        return _joined(rows), missing
+        return _joined(encoded), missing
 
     found = distributed.gather_outcomes(work)
     missing = sorted(pair for _, pairs in found for pair in pairs)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,6 +124,27 @@ def track_list(
             done.add(task.name, len(np.unique(tracks.track)), video)
     done.seconds = time.monotonic() - started
     return done
+
+
+def join_parts(parts: Iterable[Tracked], videos: VideoList) -> Tracked:
+    """Add up what `track_list` does for all shards of a list; names are in the order of the list.
+
+    The time is that from the first part to the last, which may be made at the same time.
+    """
+    started = time.monotonic()
+    place: dict[str, int] = {}
+    for n, (name, record) in enumerate(zip(videos.names, videos.records, strict=True)):
+        place.setdefault(name, n)
+        place.setdefault(tracks_name(name, record), n)
+    whole = Tracked(0)
+    for part in parts:
+        for name, value in vars(part).items():
+            setattr(whole, name, getattr(whole, name) | value if name == "left_out" else getattr(whole, name) + value)
+    whole.made.sort(key=place.__getitem__)
+    whole.untracked.sort(key=place.__getitem__)
+    whole.left_out = {name: whole.left_out[name] for name in sorted(whole.left_out, key=place.__getitem__)}
+    whole.seconds = time.monotonic() - started
+    return whole
 
 
 class _Task(NamedTuple):

@@ -111,7 +111,7 @@ def test_demo_and_toy_data_get_rendered(name):
     assert len(run.data.views) * run.batch_size <= run.data.moving_digits.train * len(run.data.views)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_has_a_toy(name):
     run = load(f"configs/toy/{name}.yaml")
     assert run.method.name == name and run.steps is not None and run.steps <= 20

@@ -87,7 +87,7 @@ def test_knn_and_uniformity():
 
 @pytest.mark.parametrize("side", ["gallery", "query"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", list(PROTOCOLS))
 def test_a_feature_that_is_not_finite_has_no_accuracy(name, value, side):
     lists = {"gallery": features(40, 0), "query": features(20, 1)}
     lists[side].x[7, 2] = value

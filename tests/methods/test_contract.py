@@ -166,7 +166,7 @@ def test_no_method_imports_another():
     assert {stem: imported & modules for stem, (_, imported) in found.items() if imported & modules} == {}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", list(METHODS))
 def test_a_method_has_a_page_a_row_and_a_golden(name):
     index = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
     (row,) = [line for line in index.splitlines() if line.startswith(f"| `{name}` |")]

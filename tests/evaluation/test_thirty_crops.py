@@ -59,8 +59,8 @@ def test_any_number_of_clips(count, starts):
 def test_three_crops_along_the_longer_side(height, width, lefts, tops):
     """Each pixel tells where it is."""
     y, x = np.mgrid[:height, :width]
-    picture = np.stack([y // 256, y % 256, x % 256], axis=-1).astype(np.uint8)
-    frames = np.broadcast_to(picture, (2, height, width, 3)).transpose(0, 3, 1, 2)
+    image = np.stack([y // 256, y % 256, x % 256], axis=-1).astype(np.uint8)
+    frames = np.broadcast_to(image, (2, height, width, 3)).transpose(0, 3, 1, 2)
     found = [view.frames for view in uniform_crops(frames, 256)]
     assert len(found) == 3
     for view, left, top in zip(found, lefts, tops, strict=True):

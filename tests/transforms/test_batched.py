@@ -93,10 +93,10 @@ def test_every_operation_has_a_version_for_the_device() -> None:
 
 
 @pytest.mark.parametrize("device", [CPU, GPU])
-@pytest.mark.parametrize("picture", [noise, smooth, dull])
+@pytest.mark.parametrize("make", [noise, smooth, dull])
 @pytest.mark.parametrize("name", BATCHED)
-def test_every_operation_equals_that_of_the_cpu(name: str, picture, device: torch.device) -> None:
-    images, amounts, differing = picture(), list(AMOUNTS[name]), []
+def test_every_operation_equals_that_of_the_cpu(name: str, make, device: torch.device) -> None:
+    images, amounts, differing = make(), list(AMOUNTS[name]), []
     amounts += amounts[: -len(amounts) % CLIPS] if len(amounts) >= CLIPS else amounts * (CLIPS - 1)
     for first in range(0, len(amounts) - CLIPS + 1, CLIPS):  # each clip with another amount
         clips = [[drawn_as(name, amount)] for amount in amounts[first : first + CLIPS]]

@@ -95,7 +95,7 @@ for _factor in (0.0, 0.1, 0.7, 1.0, 1.3, 1.9):
 
 
 def _together(operation: Reference) -> Reference:
-    """What torchvision makes of one high picture of all frames."""
+    """What torchvision makes of one tall image of all frames."""
 
     def reference(x: Tensor) -> Tensor:
         length, height = len(x), x.shape[2]
@@ -133,11 +133,11 @@ def flat() -> Frames:
     return np.stack(channels, axis=-1).transpose(0, 3, 1, 2)
 
 
-@pytest.mark.parametrize("picture", [noise, smooth, extremes, flat])
+@pytest.mark.parametrize("make", [noise, smooth, extremes, flat])
 @pytest.mark.parametrize(("name", "ours", "theirs"), CASES, ids=[case[0] for case in CASES])
-def test_parity_with_torchvision(name: str, ours: Operation, theirs: Reference, picture: Callable[[], Frames]) -> None:
-    frames = picture()
-    if name.startswith("blur") and picture is extremes:
+def test_parity_with_torchvision(name: str, ours: Operation, theirs: Reference, make: Callable[[], Frames]) -> None:
+    frames = make()
+    if name.startswith("blur") and make is extremes:
         frames = np.repeat(frames, 3, axis=3)  # torchvision refuses a kernel wider than twice the frame
     before = frames.copy()
     out = ours(frames)

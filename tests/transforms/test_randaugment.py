@@ -46,7 +46,7 @@ def reference(frames: Frames, name: str, magnitude: int, sign: int) -> NDArray[n
     strength = 0.0 if values is None else values[magnitude].item() * (sign if signed else 1)
     y = x_ = 0
     if name in ("auto_contrast", "equalize"):
-        x = x.transpose(0, 1).reshape(3, length * height, width)  # one high picture of all frames
+        x = x.transpose(0, 1).reshape(3, length * height, width)  # one tall image of all frames
     elif name == "solarize":
         strength = round(255 * strength, 3) / 255  # in float32 204.00001, which would spare 204
     elif name in module.GEOMETRY:
@@ -77,10 +77,10 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize("picture", [noise, smooth])
+@pytest.mark.parametrize("make", [noise, smooth])
 @pytest.mark.parametrize("name", OURS)
-def test_every_operation_equals_torchvisions(name: str, picture: Callable[[], Frames]) -> None:
-    frames = picture()
+def test_every_operation_equals_torchvisions(name: str, make: Callable[[], Frames]) -> None:
+    frames = make()
     before = frames.copy()
     largest, mean = 0, 0.0
     for magnitude in range(31):

@@ -89,10 +89,10 @@ def test_boxes_follow_into_the_view(name):
         for _ in range(6):
             w, h = rng.integers(25, 60, 2)
             x, y = rng.integers(0, width - w), rng.integers(0, height - h)
-            picture = np.zeros((1, height, width, 3), np.uint8)
-            picture[:, y : y + h, x : x + w] = 255
+            image = np.zeros((1, height, width, 3), np.uint8)
+            image[:, y : y + h, x : x + w] = 255
             box = np.array([[x, y, x + w, y + h]], np.float32)
-            for view, window in views_of(name, picture.transpose(0, 3, 1, 2)):
+            for view, window in views_of(name, image.transpose(0, 3, 1, 2)):
                 (placed,) = window.boxes(box, SIZE)
                 white = view[0, 0] > 127
                 shown = np.flatnonzero(white.any(0)), np.flatnonzero(white.any(1))
@@ -121,7 +121,7 @@ def test_masks_follow_into_the_view(flipped):
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_a_mask_fits_its_view(name):
-    """A black and white picture and the mask of its white pixels: they differ where a pixel is half white only."""
+    """A black and white image and the mask of its white pixels: they differ where a pixel is half white only."""
     y, x = np.mgrid[:52, :40]
     disc = (x - 17) ** 2 + (y - 30) ** 2 < 14**2
     frames = np.repeat((255 * disc[None, None]).astype(np.uint8), 3, axis=1)

@@ -17,6 +17,7 @@ from av.video.frame import PictureType
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.randomness import generator
 from vidssl.video import decode, reader
+from vidssl.video.integrity import check_video
 from vidssl.video.reader import BACKENDS, open_video
 
 REAL = Path(__file__).parents[3] / "shared" / "data"
@@ -499,6 +500,21 @@ def test_9_a_header_that_states_ten_hours(tmp_path, digits, write_video, numbere
         assert video.meta.num_frames == 200
         assert number_of(video.frames([0, 100, 199])) == [0, 100, 199]
     assert growth(digits / "videos/test/00000.mp4", path)[1] < 50
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "code"),
+    [("a.mp4", "libx264", b"avc1"), ("a.mkv", "libx264", b"V_MPEG4/ISO/AVC"), ("a.avi", "mpeg4", b"FMP4")],
+)
+def test_a_codec_without_a_decoder(tmp_path, write_video, numbered, name, codec, code):
+    path = write_video(tmp_path / name, numbered(3), codec=codec, options={})
+    content = path.read_bytes()
+    assert code in content
+    path.write_bytes(content.replace(code, code[:2] + b"zz" + code[4:]))
+    with pytest.raises(DecodeError, match=r"no decoder for the codec of its video stream: convert the file"):
+        open_video(path)
+    missing, faults = check_video(path, 1.0, reader.MAX_PIXELS, lambda: None)
+    assert missing is None and len(faults) == 1 and "no decoder" in faults[0][1]
 
 
 def test_unknown_backend(digits):

@@ -23,6 +23,10 @@ class NoVideoError(DecodeError):
     """A file can be read, but has no video stream."""
 
 
+class UndecodableError(DecodeError):
+    """The video stream of a file cannot be decoded at all: FFmpeg lacks the decoder, or no frame has a header."""
+
+
 class TooLargeError(DecodeError):
     """The frames of a video exceed the size limit."""
 

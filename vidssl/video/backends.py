@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from vidssl.errors import ConfigError, DecodeError
-from vidssl.video.decode import Decoder, Image, PyAV
+from vidssl.video.container import video_stream
+from vidssl.video.decode import Decoder, Image, PyAV, is_mirrored
 from vidssl.video.index import Packets
 
 T = TypeVar("T")
@@ -27,7 +28,13 @@ class ExternalDecoder:
     """
 
     def __init__(
-        self, name: str, path: Path, packets: Packets, container: Any, make: Callable[[], tuple[int, _Read]]
+        self,
+        name: str,
+        path: Path,
+        packets: Packets,
+        container: Any,
+        max_pixels: int,
+        make: Callable[[], tuple[int, _Read]],
     ) -> None:
         self._name, self._path, self._packets = name, path, packets
         is_avi = container.format.name == "avi"
@@ -37,6 +44,8 @@ class ExternalDecoder:
             raise self._refusal("its timestamps are unreliable")
         if is_avi and np.any(np.diff(packets.frame_of) < 0):
             raise self._refusal("its timestamps are unreliable (AVI with B-frames)")
+        if is_mirrored(path, max_pixels):  # they turn the picture instead
+            raise self._refusal("its display matrix mirrors the picture")
         count, self._read = self._guarded(make)
         if count != packets.meta.num_frames:
             raise self._refusal(f"it finds {count} frames of {packets.meta.num_frames}")
@@ -70,7 +79,7 @@ class ExternalDecoder:
         return DecodeError(f"{self._path}: {self._name} cannot return exact frames: {reason}; use data.backend=pyav")
 
 
-def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
+def open_decord(path: Path, packets: Packets, container: Any, max_pixels: int) -> Decoder:
     """Open a file with decord."""
     decord = decord_package()
     streams = len(container.streams.video)
@@ -81,22 +90,22 @@ def open_decord(path: Path, packets: Packets, container: Any, _: int) -> Decoder
         reader = decord.VideoReader(str(path.absolute()), ctx=decord.cpu(0), num_threads=1)
         return len(reader), lambda wanted: reader.get_batch(wanted).asnumpy()
 
-    return ExternalDecoder("decord", path, packets, container, make)
+    return ExternalDecoder("decord", path, packets, container, max_pixels, make)
 
 
-def open_torchcodec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
+def open_torchcodec(path: Path, packets: Packets, container: Any, max_pixels: int) -> Decoder:
     """Open a file with torchcodec, on the CPU."""
     decoders = torchcodec_package()
-    settings = {"stream_index": container.streams.video[0].index, "dimension_order": "NHWC", "num_ffmpeg_threads": 1}
+    settings = {"stream_index": video_stream(container).index, "dimension_order": "NHWC", "num_ffmpeg_threads": 1}
 
     def make() -> tuple[int, _Read]:
         reader = decoders.VideoDecoder(str(path.absolute()), **settings)
         return len(reader), lambda wanted: reader.get_frames_at(wanted).data.numpy()
 
-    return ExternalDecoder("torchcodec", path, packets, container, make)
+    return ExternalDecoder("torchcodec", path, packets, container, max_pixels, make)
 
 
-def open_nvdec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
+def open_nvdec(path: Path, packets: Packets, container: Any, max_pixels: int) -> Decoder:
     """Open a file with torchcodec on the video decoder of an NVIDIA GPU, in the main process.
 
     Frame numbers are exact, pixels are not: the GPU converts to RGB with other roundings than FFmpeg.
@@ -105,7 +114,7 @@ def open_nvdec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
     if multiprocessing.current_process().daemon:  # workers are forked, and CUDA does not work after a fork
         raise ConfigError("backend nvdec decodes in the main process: set data.workers=0, or use data.backend=pyav")
     decoders, device = torchcodec_package(), torch.device("cuda", torch.cuda.current_device())
-    stream = container.streams.video[0].index
+    stream = video_stream(container).index
 
     def make() -> tuple[int, _Read]:
         reader = decoders.VideoDecoder(str(path.absolute()), stream_index=stream, dimension_order="NHWC", device=device)
@@ -119,7 +128,7 @@ def open_nvdec(path: Path, packets: Packets, container: Any, _: int) -> Decoder:
 
         return len(reader), read
 
-    return ExternalDecoder("nvdec", path, packets, container, make)
+    return ExternalDecoder("nvdec", path, packets, container, max_pixels, make)
 
 
 def backend_version(name: str) -> str:

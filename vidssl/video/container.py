@@ -1,4 +1,7 @@
-"""Open a video file with PyAV and read the packets of its first video stream."""
+"""Open a video file with PyAV and read the packets of its first video stream.
+
+A cover image in the metadata (FFmpeg's disposition `attached_pic`) is listed as a video stream, but is none.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +9,9 @@ from typing import Any
 
 import av
 from av.bitstream import BitStreamFilterContext
+from av.stream import Disposition
 
-from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.errors import DecodeError, NoVideoError, TooLargeError, UndecodableError
 from vidssl.video.tar_members import find_member
 
 # FFmpeg's names. Playlists (hls, concat, dash, …) are left out: they refer to other files.
@@ -18,23 +22,30 @@ _FORMATS = "mov,matroska,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,obu,asf,flv
 _FAST_PROBE_SUFFIXES = frozenset((".mp4", ".mov", ".m4v", ".mkv"))
 _FAST_PROBE_CODECS = frozenset(("h264", "hevc"))
 
+_FFMPEG_MAX_PIXELS = 2**31 - 1  # its default
+_COVER = Disposition.attached_pic
+
 # By default FFmpeg's HEVC decoder ignores most damage. Other decoders mark the damaged frames.
 _STRICT = {"hevc": {"err_detect": "explode"}}
 
 
-def open_container(path: Path, max_pixels: int) -> Any:
-    """Open a file with PyAV: only this file, and none that it refers to, with at most `max_pixels` per frame."""
-    container = _open(path, max_pixels, skip_frame="all") if path.suffix.lower() in _FAST_PROBE_SUFFIXES else None
-    if container and container.streams.video[0].codec_context.name not in _FAST_PROBE_CODECS:
+def open_container(path: Path, max_pixels: int, fast: bool = True) -> Any:
+    """Open a file with PyAV: only this file, and none that it refers to, with at most `max_pixels` per frame.
+
+    Without `fast` FFmpeg always decodes the first frames: it learns how many frames a decoder must hold back, where the
+    headers of the stream do not say so.
+    """
+    fast = fast and path.suffix.lower() in _FAST_PROBE_SUFFIXES
+    container = _open(path, max_pixels, skip_frame="all") if fast else None
+    if container and video_stream(container).codec_context.name not in _FAST_PROBE_CODECS:
         container.close()
         container = None
     container = container or _open(path, max_pixels)
-    stream = container.streams.video[0]
+    stream = video_stream(container)
     codec = stream.codec_context
     if not 0 < codec.height * codec.width <= max_pixels:
-        size = f"{codec.width}x{codec.height}" if codec.width else "the frame size is unknown or"
         container.close()
-        raise TooLargeError(f"{path}: {size} is more than {max_pixels} pixels; raise the limit if meant")
+        raise _size_error(path, codec.width, codec.height, max_pixels)
     # FFmpeg's slice threads deadlock with torch's in a worker, and several workers share the cores anyway.
     stream.thread_type = "NONE"
     codec.thread_count = 1
@@ -56,21 +67,41 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
     except (av.FFmpegError, OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DecodeError(f"{path}: not a video: {reason}") from None
-    if not container.streams.video:
+    stream = _first_video(container)
+    if stream is None:
         container.close()
         raise NoVideoError(f"{path}: the file has no video stream")
-    if container.streams.video[0].codec_context is None:
+    if stream.codec_context is None:
         container.close()
-        raise DecodeError(
+        raise UndecodableError(
             f"{path}: this FFmpeg has no decoder for the codec of its video stream: convert the file, or it is damaged"
         )
     return container
 
 
+def _size_error(path: Path, width: int, height: int, max_pixels: int) -> DecodeError:
+    if width * height == 0:  # FFmpeg found no size, or one above the limit
+        with _open(path, _FFMPEG_MAX_PIXELS, skip_frame="all") as container:
+            codec = video_stream(container).codec_context
+            width, height = codec.width, codec.height
+    if width * height == 0:
+        return UndecodableError(f"{path}: cannot decode: no frame header can be read; the file is damaged or was cut")
+    return TooLargeError(f"{path}: {width}x{height} is more than {max_pixels} pixels; raise the limit if meant")
+
+
+def video_stream(container: Any) -> Any:
+    """Return the first video stream of a container that `open_container` opened."""
+    return _first_video(container)
+
+
+def _first_video(container: Any) -> Any:
+    return next((stream for stream in container.streams.video if not stream.disposition & _COVER), None)
+
+
 def video_packets(container: Any, path: Path) -> Iterator[Any]:
     """Yield the packets of the first video stream, from the current position to the end of the file."""
     try:
-        for packet in container.demux(container.streams.video[0]):
+        for packet in container.demux(video_stream(container)):
             # PyAV ends with a packet of its own, empty and without a time, that flushes the decoder.
             if packet.size or packet.pts is not None or packet.dts is not None:
                 yield packet
@@ -82,7 +113,7 @@ def frame_packets(container: Any, path: Path) -> Iterator[Any]:
     """Yield packets as `video_packets` does, with one frame in each."""
     # DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream").
     packets = video_packets(container, path)
-    stream = container.streams.video[0]
+    stream = video_stream(container)
     if container.format.name != "avi" or stream.codec_context.name != "mpeg4":
         return packets
     unpack = BitStreamFilterContext("mpeg4_unpack_bframes", stream).filter

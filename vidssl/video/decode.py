@@ -8,11 +8,12 @@ from typing import Any, Protocol
 
 import av
 import numpy as np
+from av.sidedata.sidedata import Type
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from vidssl.errors import DecodeError
-from vidssl.video.container import frame_packets, open_container, video_packets
+from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.index import Packets
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB
@@ -92,7 +93,7 @@ class PyAV:
         """Decode spans of packets (first, last). The frame number passes through the decoder in place of the pts."""
         frame_of = self._packets.frame_of
         assert frame_of is not None
-        codec, set_mode = self._container.streams.video[0].codec_context, None
+        codec, set_mode = video_stream(self._container).codec_context, None
         can_skip = skip and codec.name in _CAN_SKIP
         feed: Iterator[tuple[int, Any]] = iter(())  # (number, packet) from the current position in the file
         last = -_MAX_READ_ON - 1  # the packet that was read last
@@ -100,7 +101,7 @@ class PyAV:
             codec.flush_buffers()
             if start - last > _MAX_READ_ON:
                 feed = self._packets_from(start)
-                codec, set_mode = self._container.streams.video[0].codec_context, None
+                codec, set_mode = video_stream(self._container).codec_context, None
             first, last = int(frame_of[start]), end
             for place, packet in feed:
                 number = int(frame_of[place])
@@ -141,7 +142,7 @@ class PyAV:
             target = int(packets.key_times[np.searchsorted(packets.keys, start)])
             number_at = dict(zip(packets.key_times.tolist(), packets.keys.tolist(), strict=True))
             with contextlib.suppress(av.FFmpegError):
-                container.seek(target, stream=container.streams.video[0], backward=True, any_frame=False)
+                container.seek(target, stream=video_stream(container), backward=True, any_frame=False)
                 rest = frame_packets(container, self._path)
                 for packet in rest:
                     number = number_at.get(packet.dts if container.format.name == "avi" else packet.pts)
@@ -159,7 +160,7 @@ class PyAV:
 
     def _decode(self, packet: Any) -> list[Any]:
         """Return the frames that a packet completes; None flushes the decoder."""
-        codec = self._container.streams.video[0].codec_context
+        codec = video_stream(self._container).codec_context
         try:
             frames = list(codec.decode(packet))
         except av.FFmpegError as error:
@@ -171,5 +172,30 @@ class PyAV:
 
 def _rgb(frame: Any, reformatter: VideoReformatter) -> Image:
     rgb = reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
-    turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counter-clockwise, by the file's display matrix
-    return np.rot90(rgb, turns) if turns else rgb
+    matrix = frame.side_data.get(Type.DISPLAYMATRIX)
+    return rgb if matrix is None else _upright(rgb, np.frombuffer(matrix, np.int32)[:5].tolist())
+
+
+def is_mirrored(path: Path, max_pixels: int) -> bool:
+    """Whether a file asks for a mirror: its display matrix turns the picture over. Decodes one frame."""
+    with open_container(path, max_pixels) as container:
+        try:
+            frame = next(container.decode(video_stream(container)))
+        except (av.FFmpegError, StopIteration):
+            return False  # the caller finds that it cannot be decoded
+    matrix = frame.side_data.get(Type.DISPLAYMATRIX)
+    if matrix is None:
+        return False
+    a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
+    return a * d < b * c
+
+
+def _upright(image: Image, matrix: list[int]) -> Image:
+    """Turn and mirror an image (H, W, 3) as FFmpeg does, by the quarter turn nearest to a display matrix.
+
+    The matrix starts (a, b, _, c, d): pixel (x, y) is shown at (ax + cy, bx + dy), whose signs are those of mirrors.
+    """
+    a, b, _, c, d = matrix
+    if abs(a) + abs(d) < abs(b) + abs(c):  # x and y change places
+        image, a, d = image.transpose(1, 0, 2), c, b
+    return image[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from vidssl.errors import DataError, DecodeError
-from vidssl.video.container import open_container, video_packets
+from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.decode import Image
 from vidssl.video.reader import Video, is_video_file
 
@@ -55,7 +55,7 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     if not is_video_file(path):
         return regular
     with open_container(path, max_pixels) as container:
-        base = container.streams.video[0].time_base
+        base = video_stream(container).time_base
         packets = video_packets(container, path)
         stamps = sorted({packet.pts for packet in packets if packet.pts is not None and not packet.is_discard})
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
-from vidssl.video.container import frame_packets, open_container
+from vidssl.video.container import frame_packets, open_container, video_stream
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Packets:
 
 def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     """Index the first video stream of a container at its start; it is at its end afterwards."""
-    stream = container.streams.video[0]
+    stream = video_stream(container)
     name = container.format.name
     codec = stream.codec_context
     frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name), lambda packet: _SHOWN)
@@ -108,7 +108,7 @@ def _count(path: Path, max_pixels: int) -> int:
     """Count the frames by decoding the file once, without conversion to RGB."""
     with open_container(path, max_pixels) as container:
         try:
-            return sum(1 for _ in container.decode(container.streams.video[0]))
+            return sum(1 for _ in container.decode(video_stream(container)))
         except av.FFmpegError as error:
             raise DecodeError(f"{path}: cannot decode: {error.strerror}; the file is damaged") from None
 

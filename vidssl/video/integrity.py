@@ -18,7 +18,7 @@ import numpy as np
 
 from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError
 from vidssl.types import VideoMeta
-from vidssl.video.container import open_container
+from vidssl.video.container import open_container, video_stream
 from vidssl.video.reader import is_video_file, open_video, state_of_video
 
 Fault = tuple[str, str]  # its name and the reason
@@ -109,7 +109,7 @@ class _Contents:
 def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
     """Read the header and all packets."""
     with open_container(path, max_pixels) as container:
-        video = container.streams.video[0]
+        video = video_stream(container)
         contents = _Contents(video.frames or None)
         if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
             contents = _Contents(container.duration / av.time_base, "s")

@@ -35,6 +35,10 @@ class SeveralSizesError(DecodeError):
     """The frames of a video differ in size."""
 
 
+class FramesOutOfOrderError(VidsslError):
+    """The decoder returns frames in another order than their timestamps; the file is counted from now on: ask again."""
+
+
 class CheckpointError(VidsslError):
     """A checkpoint is missing, damaged or does not fit."""
 

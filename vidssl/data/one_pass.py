@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vidssl.data.dataset import ClipDataset, PlannedSample
 from vidssl.data.step_sampler import Key
 from vidssl.data.video_list import VideoList
-from vidssl.errors import DataError
+from vidssl.errors import DataError, FramesOutOfOrderError
 from vidssl.types import Sample
 from vidssl.video.decode import Image
 from vidssl.video.reader import DecodeSettings
@@ -42,7 +42,10 @@ def make_samples(dataset: ClipDataset, keys: Sequence[Key], guard: ItemGuard) ->
     samples: list[Sample] = []
     for _, group in groupby(keys, key=lambda key: _file(dataset, key[1])):
         together = list(group)
-        made = _one_pass(dataset, together, guard) if plain and len(together) > 1 else {}
+        made: dict[Key, Sample] = {}
+        if plain and len(together) > 1:
+            with suppress(FramesOutOfOrderError):  # from now on the frames of this file are counted
+                made = _one_pass(dataset, together, guard)
         # What failed there is made on its own: the error, and what it affects, are as without the common pass.
         samples += [made.get(key) or dataset.sample(key, guard) for key in together]
     return samples

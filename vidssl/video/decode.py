@@ -12,7 +12,7 @@ from av.sidedata.sidedata import Type
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from vidssl.errors import DecodeError
+from vidssl.errors import DecodeError, FramesOutOfOrderError
 from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.index import Packets
 
@@ -20,6 +20,9 @@ Image = NDArray[np.uint8]  # (H, W, 3) RGB
 
 # Decoders that apply skip_frame to each packet; others (dav1d) read it only when they are opened.
 _CAN_SKIP = frozenset(("h264", "hevc", "mpeg1video", "mpeg2video", "mpeg4", "vp8"))
+
+# Formats without times of presentation, or whose missing ones FFmpeg guesses while it reads.
+_GUESSED_TIMES = frozenset(("avi", "mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "asf"))
 
 _MAX_READ_ON = 100  # packets; reading and dropping so many is cheaper than a seek
 
@@ -43,10 +46,14 @@ class PyAV:
     Decoding starts at the key frame before a wanted frame and stops at the last wanted frame before the next key
     frame. In between, frames that are neither wanted nor referred to by others are skipped by the decoder, and only
     wanted frames are converted to RGB. A damaged file is a DecodeError.
+
+    Attributes:
+        out_of_order: Whether the decoder has returned frames in another order than the timestamps that the file stores.
     """
 
     def __init__(self, path: Path, packets: Packets, container: Any, max_pixels: int) -> None:
         self._path, self._packets, self._container, self._max_pixels = path, packets, container, max_pixels
+        self.out_of_order = False
 
     def close(self) -> None:
         """Close the file."""
@@ -68,6 +75,9 @@ class PyAV:
                     if number in left:
                         left.discard(number)
                         yield number, _rgb(frame, reformatter)
+            except FramesOutOfOrderError:
+                self.out_of_order = True
+                raise
             except DecodeError:
                 if not attempts:
                     raise
@@ -75,7 +85,12 @@ class PyAV:
     def iter_frames(self) -> Iterator[Image]:
         """Decode the whole file in one pass."""
         reformatter = VideoReformatter()
+        stored = self._container.format.name not in _GUESSED_TIMES
+        last = None
         for _, frame in self._decode_counting(self._packets.meta.num_frames):
+            if stored and frame.pts is not None:
+                self.out_of_order |= last is not None and frame.pts < last
+                last = frame.pts
             yield _rgb(frame, reformatter)
 
     def _decode_counting(self, last: int) -> Iterator[tuple[int, Any]]:
@@ -100,9 +115,10 @@ class PyAV:
         for start, end in spans:
             codec.flush_buffers()
             if start - last > _MAX_READ_ON:
-                feed = self._packets_from(start)
+                feed = self._packets_from(start) if skip else self._packets_from_first()
                 codec, set_mode = video_stream(self._container).codec_context, None
             first, last = int(frame_of[start]), end
+            before = -1  # number of the frame that the decoder returned last
             for place, packet in feed:
                 number = int(frame_of[place])
                 # Frames stored after the key frame but shown before it refer to frames that were not decoded.
@@ -114,11 +130,21 @@ class PyAV:
                 if mode != set_mode:
                     codec.skip_frame = set_mode = mode
                 for frame in self._decode(packet):
+                    before = self._in_order(frame, before)
                     yield frame.pts, frame
                 if place == end:
                     break
             for frame in self._decode(None):
+                before = self._in_order(frame, before)
                 yield frame.pts, frame
+
+    def _in_order(self, frame: Any, before: int) -> int:
+        """Return the number of a frame, or raise an error if the decoder shows it after a later one."""
+        if frame.pts is None:
+            return before
+        if frame.pts < before:
+            raise FramesOutOfOrderError(f"{self._path}: its timestamps are not in the order of its frames")
+        return int(frame.pts)
 
     def _spans(self, wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
         """The spans of packets (first, last) that the wanted frames need; each starts with a key frame."""
@@ -150,13 +176,16 @@ class PyAV:
                         if number > start:
                             break  # the seek went too far
                         return itertools.chain(((number, packet),), enumerate(rest, number + 1))
+        return self._packets_from_first()
+
+    def _packets_from_first(self) -> Iterator[tuple[int, Any]]:
         self._reopen()
         return enumerate(frame_packets(self._container, self._path))
 
     def _reopen(self) -> None:
         """Go to the first packet; a seek could land later, where the first packet is not marked as a key frame."""
         self._container.close()
-        self._container = open_container(self._path, self._max_pixels)
+        self._container = open_container(self._path, self._max_pixels, fast=False)
 
     def _decode(self, packet: Any) -> list[Any]:
         """Return the frames that a packet completes; None flushes the decoder."""
@@ -187,7 +216,7 @@ def is_mirrored(path: Path, max_pixels: int) -> bool:
     if matrix is None:
         return False
     a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
-    return a * d < b * c
+    return bool(a * d < b * c)
 
 
 def _upright(image: Image, matrix: list[int]) -> Image:

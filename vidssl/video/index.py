@@ -2,8 +2,9 @@
 
 A file stores *packets*, one compressed frame each, in decoding order. A packet has up to two timestamps: `dts`, when
 it is decoded, and `pts`, when its frame is presented. They differ where there are *B-frames*, which refer to a later
-frame, so that this one is stored first. Sorting the packets by pts numbers the frames. AVI has no pts: there the types
-of the frames (B or not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
+frame, so that this one is stored first. Sorting the packets by pts numbers the frames (`frame_order.py`); where the
+decoder shows that the pts are wrong, frames are counted instead. AVI has no pts: there the types of the frames (B or
+not) give the order. Decoding can start at a *key frame* only, which refers to no other frame.
 
     packet            0   1   2   3   4   5   6
     type              I   P   B   B   P   B   B       I: key frame
@@ -11,10 +12,12 @@ of the frames (B or not) give the order. Decoding can start at a *key frame* onl
 """
 
 import hashlib
+import itertools
 import logging
 import mmap
 from array import array
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -28,12 +31,14 @@ from numpy.typing import NDArray
 from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
-from vidssl.video.container import frame_packets, open_container, video_stream
+from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
+from vidssl.video.frame_order import HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
 
 _log = logging.getLogger(__name__)
 
 # Formats without a reliable index: seeking may land too late in them.
 _NO_SEEK = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc"))
+_PREFIX = 32  # packets to decode after one whose timestamp is in doubt; decoders hold back 16 frames at most
 _ALL_KEYS_PLAUSIBLE = frozenset(("h264", "hevc"))  # codecs whose files may have key frames only
 
 
@@ -61,10 +66,10 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = video_stream(container)
     name = container.format.name
     codec = stream.codec_context
-    frame_type = _FRAME_TYPES.get((name if name == "avi" else "", codec.name), lambda packet: _SHOWN)
     times, types, keys = array("q"), bytearray(), list[int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
+    frame_type = type_reader(name, codec) if ordered else None
     for packet in frame_packets(container, path):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -73,18 +78,22 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         if packet.is_keyframe:
             keys.append(len(times))
         times.append(time)
-        types.append(_HIDDEN if packet.is_discard else frame_type(packet))
+        types.append(HIDDEN if packet.is_discard else frame_type(packet) if frame_type else SHOWN)
     rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
-    presented = _presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
-    frame_of = _order(presented, kinds) if ordered and presented is not None else None
+    presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
+    frame_of = numbered(presented, kinds) if ordered and presented is not None else None
+    if frame_of is not None or (name == "avi" and np.all(np.diff(stamps) > 0)):
+        rate = _frame_rate(stamps[kinds != HIDDEN], stream.time_base, rate)
+    if frame_of is not None and name != "avi" and codec.codec.reorder:
+        doubt = first_doubt(stamps, kinds)
+        if doubt is not None and _steps_back(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
+            frame_of = None
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         frame_of, count = None, _count(path, max_pixels)
     else:
         count = int(frame_of.max()) + 1
-        if name != "avi":  # whose timestamps are frame numbers
-            rate = _frame_rate(stamps[frame_of >= 0], float(stream.time_base), rate)
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
     meta = VideoMeta(count, rate, codec.height, codec.width)
@@ -96,82 +105,56 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     return Packets(meta, frame_of, starts, None if name in _NO_SEEK else stamps[starts])
 
 
-def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> float:
+def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
+    """Return the index of a file whose timestamps have turned out to be wrong: its frames are counted."""
+    meta = packets.meta
+    return Packets(VideoMeta(_count(path, max_pixels), meta.fps, meta.height, meta.width))
+
+
+def _frame_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
     """Frames per second: the header's, unless the timestamps differ by 1 % or more, as with a variable rate."""
     if len(pts) < 2:
         return header
-    measured = (len(pts) - 1) / (float(pts.max() - pts.min()) * time_base)
+    measured = float((len(pts) - 1) / (int(pts.max() - pts.min()) * time_base))
     return header if abs(measured / header - 1) < 0.01 else measured
 
 
 def _count(path: Path, max_pixels: int) -> int:
     """Count the frames by decoding the file once, without conversion to RGB."""
-    with open_container(path, max_pixels) as container:
+    with open_container(path, max_pixels, fast=False) as container:
         try:
             return sum(1 for _ in container.decode(video_stream(container)))
         except av.FFmpegError as error:
             raise DecodeError(f"{path}: cannot decode: {error.strerror}; the file is damaged") from None
 
 
-# Types of frames and order of presentation -------------------------------------------------------------------
-
-_HIDDEN, _SHOWN, _B_FRAME, _UNKNOWN = range(4)
-
-
-def _vp8_type(packet: Any) -> int:
-    """Read show_frame (RFC 6386, section 9.1): alternate reference frames are decoded but never presented."""
-    return _SHOWN if memoryview(packet)[0] >> 4 & 1 else _HIDDEN
-
-
-def _mpeg4_type(packet: Any) -> int:
-    """Read vop_coding_type (ISO/IEC 14496-2, section 6.2.5): is it a B-frame?"""
-    content = bytes(packet)
-    at = content.find(_VOP)
-    if at < 0 or len(content) <= _EMPTY_VOP or content.find(_VOP, at + 4) >= 0:
-        return _UNKNOWN  # no frame, an empty one, or two of them: only the decoder knows what it shows
-    if content[at + 4] >> 6 == 2:
-        return _B_FRAME if not packet.is_keyframe else _UNKNOWN
-    return _SHOWN
-
-
-_VOP = b"\0\0\1\xb6"  # start code of a frame
-_EMPTY_VOP = 19  # bytes; FFmpeg treats packets up to this size as empty frames
-_FRAME_TYPES: dict[tuple[str, str], Callable[[Any], int]] = {("", "vp8"): _vp8_type, ("avi", "mpeg4"): _mpeg4_type}
-
-
-def _order(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
-    """Number the frames by time of presentation; None where two have the same."""
-    shown = np.flatnonzero(types != _HIDDEN)
-    order = np.argsort(times[shown], kind="stable")
-    if np.any(np.diff(times[shown][order]) == 0):
-        return None
-    frame_of = np.full(len(times), -1, np.int32)
-    frame_of[shown[order]] = np.arange(len(shown))
-    return frame_of
-
-
-def _presentation_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec: Any) -> NDArray[np.int64] | None:
-    """Times of presentation, counted in packets: as stored without B-frames, else by the types (MPEG-4 only)."""
-    times = np.arange(len(types))
-    if np.any(np.diff(dts) <= 0) or np.any(types == _UNKNOWN):
-        return None
-    if codec.name != "mpeg4":
-        return None if codec.codec.reorder else times
-    held = np.flatnonzero(types != _B_FRAME)  # an I- or P-frame is presented when the next one is decoded
-    times[held] = [*held[1:], len(times)]
-    return times
+def _steps_back(path: Path, numbers: list[int], max_pixels: int) -> bool:
+    """Decode the first packets and see whether the decoder returns their frames in another order than `numbers`."""
+    last = -1
+    with open_container(path, max_pixels, fast=False) as container, suppress(av.FFmpegError):
+        codec = video_stream(container).codec_context
+        packets = zip(numbers, video_packets(container, path), strict=False)
+        for number, packet in itertools.chain(packets, ((-1, None),)):  # None flushes the decoder
+            if packet is not None:
+                packet.pts = number if number >= 0 else None
+            for frame in codec.decode(packet):
+                if frame.pts is not None:
+                    if frame.pts < last:
+                        return True
+                    last = frame.pts
+    return False  # a damaged file is an error when its frames are requested
 
 
 # Cache in memory and on disk ---------------------------------------------------------------------------------
 
-_Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
+Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
 _CACHE_SIZE = 4096  # files; a few kB each
-_CACHE_FORMAT = 2  # of the files under data.cache
+_CACHE_FORMAT = 3  # of the files under data.cache
 _ARRAYS = ("frame_of", "keys", "key_times")
-_cache: dict[_Key, Packets] = {}
+_cache: dict[Key, Packets] = {}
 
 
-def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
+def cached_packets(key: Key, folder: Path | None, read: Callable[[], Packets]) -> Packets:
     """Return the index of a file from the cache of this process, else from `folder`, else from `read`."""
     packets = _cache.get(key)
     if packets is None:
@@ -181,13 +164,24 @@ def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) 
             packets = read()
             if file:
                 _save(file, packets)
-        _cache[key] = packets
-        if len(_cache) > _CACHE_SIZE:
-            del _cache[next(iter(_cache))]
+        _keep(key, packets)
     return packets
 
 
-def _cache_file(folder: Path, key: _Key) -> Path:
+def replace_packets(key: Key, folder: Path | None, packets: Packets) -> None:
+    """Put another index of a file into the caches."""
+    if folder:
+        _save(_cache_file(folder, key), packets)
+    _keep(key, packets)
+
+
+def _keep(key: Key, packets: Packets) -> None:
+    _cache[key] = packets
+    if len(_cache) > _CACHE_SIZE:
+        del _cache[next(iter(_cache))]
+
+
+def _cache_file(folder: Path, key: Key) -> Path:
     digest = hashlib.sha256(repr((_CACHE_FORMAT, *key)).encode()).hexdigest()
     return folder / digest[:2] / f"{digest}.npz"
 

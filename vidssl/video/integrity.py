@@ -16,13 +16,18 @@ from typing import BinaryIO
 import av
 import numpy as np
 
-from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError
+from vidssl.errors import DecodeError, NoVideoError, SeveralSizesError, TooLargeError, UndecodableError
 from vidssl.types import VideoMeta
 from vidssl.video.container import open_container, video_stream
 from vidssl.video.reader import is_video_file, open_video, state_of_video
 
 Fault = tuple[str, str]  # its name and the reason
-_OWN_NAMES = {TooLargeError: "oversized", NoVideoError: "no video stream", SeveralSizesError: "several sizes"}
+_OWN_NAMES = {
+    TooLargeError: "oversized",
+    NoVideoError: "no video stream",
+    SeveralSizesError: "several sizes",
+    UndecodableError: "decode error",
+}
 
 # The headers of these formats store no duration; FFmpeg estimates one.
 _ESTIMATED = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc", "obu"))
@@ -37,14 +42,14 @@ def check_video(
 
     `fps` is that of images; `max_pixels` the largest height x width; `alive` is called after each packet and frame, for
     timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
-    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap.
+    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap, timestamps out of order.
     """
     size, changed = state_of_video(str(path))
     if not path.is_dir() and size == 0 and changed >= 0:
         return None, [("empty", "the file has 0 bytes")]
     images = not is_video_file(path)
     missing = missing_bytes(path) if path.is_file() and not images else None
-    contents, meta, failure = _Contents(), None, None
+    contents, meta, failure, disordered = _Contents(), None, None, False
     try:
         if not images:
             contents = _read(path, max_pixels, alive)
@@ -52,7 +57,8 @@ def check_video(
             meta = video.meta
             for _ in video.iter_frames():
                 alive()
-    except (TooLargeError, NoVideoError, SeveralSizesError) as error:
+            disordered = video.out_of_order
+    except tuple(_OWN_NAMES) as error:
         return meta, [(_OWN_NAMES[type(error)], _reason(error, path))]
     except DecodeError as error:
         failure = _reason(error, path)
@@ -62,7 +68,8 @@ def check_video(
         return meta, [("truncated", "; ".join(filter(None, reasons)))]
     if failure:
         return meta, [("decode error" if meta or contents.packets else "not a video", failure)]
-    return meta, contents.mismatches()
+    disorder = [("timestamps out of order", "they are not in the order of the frames, which are counted instead")]
+    return meta, [*contents.mismatches(), *(disorder if disordered else [])]
 
 
 @dataclass
@@ -72,6 +79,7 @@ class _Contents:
     stated: float | None = None  # length by the header; None: it states none
     unit: str = "frames"  # of this length, or "s"
     packets: int = 0  # of the first video stream
+    ticks: int = 0  # of AVI's clock, whose header counts them: a frame may last several
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
     times: list[float] = field(default_factory=list)  # seconds, of the first video stream
@@ -80,7 +88,7 @@ class _Contents:
     @property
     def length(self) -> float:
         """Length by the packets, in the unit of the header."""
-        return self.packets if self.unit == "frames" else max(self.end - self.start, 0.0)
+        return max(self.packets, self.ticks) if self.unit == "frames" else max(self.end - self.start, 0.0)
 
     def shortfall(self) -> str | None:
         """What the packets lack of the header's length; None: nothing; empty: the header states no length."""
@@ -125,6 +133,8 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
                 if packet.stream.index == video.index:
                     contents.packets += 1
                     contents.cut = packet.is_corrupt
+                    if container.format.name == "avi" and packet.dts is not None:
+                        contents.ticks = packet.dts + packet.duration
                     contents.times += [] if time is None else [start]
                 alive()
     return contents

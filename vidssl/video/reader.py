@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -14,14 +14,14 @@ from pydantic import Field
 
 from vidssl.atomic import state_of
 from vidssl.config import Settings
-from vidssl.errors import ConfigError, DecodeError, SeveralSizesError
+from vidssl.errors import ConfigError, DecodeError, FramesOutOfOrderError, SeveralSizesError
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.backends import BACKENDS
 from vidssl.video.container import open_container
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
 from vidssl.video.frame_shards import PackedFrames, find_frames
-from vidssl.video.index import cached_packets, read_packets
+from vidssl.video.index import cached_packets, count_frames, read_packets, replace_packets
 from vidssl.video.tar_members import find_member
 
 MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded
@@ -42,9 +42,13 @@ class DecodeSettings(Settings):
 class Video:
     """An open video, as `open_video` returns it. Close it, or use it as a context manager."""
 
-    def __init__(self, path: str, meta: VideoMeta, decoder: Decoder) -> None:
+    def __init__(
+        self, path: str, meta: VideoMeta, decoder: Decoder, count: Callable[[], tuple[VideoMeta, Decoder]] | None = None
+    ) -> None:
         self.path, self.meta = path, meta
         self._decoder: Decoder | None = decoder
+        self._count = count  # opens the file again, and its frames are counted; None: they are counted
+        self._out_of_order = False
 
     def __enter__(self) -> "Video":
         return self
@@ -71,6 +75,15 @@ class Video:
         """
         numbers = np.asarray(indices, dtype=np.int64)
         wanted, rows = np.unique(numbers, return_inverse=True)
+        try:
+            found = self._fetched(wanted)
+        except FramesOutOfOrderError:
+            found = self._fetched(wanted)
+        if not np.array_equal(numbers, wanted):  # repeats, or another order
+            found = found[rows]
+        return found.transpose(0, 3, 1, 2)
+
+    def _fetched(self, wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
         row_of = {number: row for row, number in enumerate(wanted.tolist())}
         found: NDArray[np.uint8] | None = None
         for number, image in self.fetch(wanted):
@@ -78,14 +91,13 @@ class Video:
                 found = np.empty((len(wanted), *image.shape), np.uint8)
             found[row_of[number]] = image
         assert found is not None  # else `fetch` has raised
-        if not np.array_equal(numbers, wanted):  # repeats, or another order
-            found = found[rows]
-        return found.transpose(0, 3, 1, 2)
+        return found
 
     def fetch(self, wanted: NDArray[np.int64]) -> Iterator[tuple[int, Image]]:
         """Decode the frames `wanted`, ascending numbers, and yield (number, image (H, W, 3)) once each.
 
-        The order is that of the decoder, nearly ascending. Errors are those of `frames`.
+        The order is that of the decoder, nearly ascending. Errors are those of `frames`, and FramesOutOfOrderError: the
+        timestamps of the file turn out to be wrong, and so may be the frames so far; a second call counts frames.
         """
         decoder, limit = self._opened(), self.meta.num_frames
         if not wanted.size or wanted[0] < 0 or wanted[-1] >= limit:
@@ -93,26 +105,45 @@ class Video:
             raise DecodeError(f"{self.path}: {asked} requested, the video has frames 0-{limit - 1}")
         missing = set(wanted.tolist())
         first: Image | None = None
-        for number, image in decoder.fetch(sorted(missing)):
-            first = image if first is None else first
-            self._check_size(image, first)
-            if number in missing:
-                missing.discard(number)
-                yield number, image
+        try:
+            for number, image in decoder.fetch(sorted(missing)):
+                first = image if first is None else first
+                self._check_size(image, first)
+                if number in missing:
+                    missing.discard(number)
+                    yield number, image
+        except FramesOutOfOrderError:
+            self._count_frames()
+            raise
         if missing:
             raise DecodeError(f"{self.path}: frame {min(missing)} of {limit} cannot be decoded; the file is damaged")
 
     def iter_frames(self) -> Iterator[Image]:
         """Decode the whole video in one pass and yield its frames (H, W, 3); any damage is a DecodeError."""
         count, expected = 0, self.meta.num_frames
+        decoder = self._opened()
         first: Image | None = None
-        for image in self._opened().iter_frames():
+        for image in decoder.iter_frames():
             first = image if first is None else first
             self._check_size(image, first)
             yield image
             count += 1
         if count != expected:
             raise DecodeError(f"{self.path}: {count} frames decoded from {expected} packets; the file is damaged")
+        if self.out_of_order and self._count:
+            self._count_frames()
+
+    @property
+    def out_of_order(self) -> bool:
+        """Whether frames decoded so far came in another order than the timestamps that the file stores."""
+        return self._out_of_order or getattr(self._decoder, "out_of_order", False)
+
+    def _count_frames(self) -> None:
+        """Go on with an index without timestamps."""
+        assert self._count is not None  # timestamps can only be wrong where there are some
+        self._opened().close()
+        self.meta, self._decoder = self._count()
+        self._count, self._out_of_order = None, True
 
     def _check_size(self, image: Image, first: Image) -> None:
         if image.shape != first.shape:
@@ -168,7 +199,14 @@ def open_video(
         key = (str(path.absolute()), size, changed)
         folder = None if cache is None else Path(cache)
         packets = cached_packets(key, folder, lambda: read_packets(container, path, max_pixels))
-        return Video(str(path), packets.meta, BACKENDS[backend](path, packets, container, max_pixels))
+
+        def count() -> tuple[VideoMeta, Decoder]:
+            anew = count_frames(packets, path, max_pixels)
+            replace_packets(key, folder, anew)
+            return anew.meta, BACKENDS[backend](path, anew, open_container(path, max_pixels), max_pixels)
+
+        decoder = BACKENDS[backend](path, packets, container, max_pixels)
+        return Video(str(path), packets.meta, decoder, None if packets.frame_of is None else count)
     except BaseException:
         container.close()
         raise

@@ -20,7 +20,7 @@ from measure import finish, paired, ratio, table
 
 from vidssl.data import VideoList, read_list, write_lists
 from vidssl.data.fingerprint import identify
-from vidssl.evaluation.list_checks import own_rows
+from vidssl.data.overlap import own_rows
 
 
 def make(root: Path, parsed: Namespace) -> tuple[Path, Path]:

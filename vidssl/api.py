@@ -22,13 +22,13 @@ from vidssl.commands.extract import parse_windows, windows_of
 from vidssl.commands.load import LoadOptions, chosen_clips, load_subject
 from vidssl.commands.train import settings_of_input
 from vidssl.config import Tree, override, read, set_value
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine import train as engine
 from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
 from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
-from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.moments import nearest_moments
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.models.backbones import Backbone

@@ -25,19 +25,20 @@ from part_segmentation import PartSegmentation, counted_pixels
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, write_whole
 from vidssl.commands.arguments import add_input, add_network_options, parse, print_results
 from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject, network_options
+from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything
 from vidssl.progress import progress
 
-Results = dict[str, Any]
 NUM_DRAWN = 10  # crops in parts.png
 NUMBERS = ("pixel_accuracy", "layout", "most_frequent")
 
@@ -78,8 +79,13 @@ def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
         method = _load_decoder(subject, options)
         with only_run_in(out):
             names = _part_names(videos, method.config.parts)
+            data = distributed.on_main(lambda: identify(crops))
+            request = subject.request(command="parts", list=crops.fingerprint, data=data, parts=names)
+            distributed.on_main(lambda: existing_results(out, request, reuse=False))
+            overlap = subject.check_overlap(crops)
             found = _gather(method, subject, crops)
             results = _results(found, crops, names, subject, videos)
+            results = complete(results, request=request, overlap=overlap, query=crops.fingerprint)
             distributed.on_main(lambda: _write(out, results, found, crops, names))
     return results
 
@@ -274,7 +280,7 @@ def _write(out: Path, results: Results, found: Found, crops: VideoList, names: S
     ]
     if drawn:
         write_whole(out / "parts.png", draw_parts(drawn, names))
-    write_json(out / "results.json", results)  # written last: marks a complete measurement
+    write_results(out, results)  # written last: marks a complete measurement
 
 
 if __name__ == "__main__":

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
 from vidssl.errors import DataError
-from vidssl.evaluation.list_checks import own_rows
 
 AWKWARD = [
     "a#b.mp4",

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from sklearn.model_selection import StratifiedKFold
 from torch.nn import functional
 
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.list_checks import check_measurable, own_rows
+from vidssl.evaluation.list_checks import check_measurable
 from vidssl.evaluation.protocols import KNN, PROTOCOLS, LinearSVM, LowShot, Retrieval, Uniformity
 from vidssl.randomness import generator
 from vidssl.types import Features

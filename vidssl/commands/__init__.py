@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import vidssl
+from vidssl.command_line import running
 from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.arguments import parse
 from vidssl.commands.parsers import COMMANDS
@@ -44,7 +45,8 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
     module, parsed = parse_command(command, arguments, prog)
-    importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+    with running(command, arguments):
+        importlib.import_module(f"vidssl.commands.{module}").run(parsed)
 
 
 def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_json
+from vidssl.atomic import check_folder
 from vidssl.commands import parse_command
 from vidssl.commands.arguments import print_results
-from vidssl.commands.load import Subject, load_subject, network_options
+from vidssl.commands.load import Subject, class_hash, load_subject, network_options
+from vidssl.config import Tree
+from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.viz.result_pages import Section, write_report_page
@@ -120,18 +123,40 @@ def run(parsed: argparse.Namespace) -> None:
         if parsed.train_list is not None:
             more = None if count is None else _TRAIN * count
             train = distributed.on_main(lambda: draw_videos(parsed, parsed.train_list, more, "train"))
+        overlap = subject.check_overlap(videos, train)
         sections = [_section(part, parsed, videos, train) for part in PARTS]
         left_out = {section.name: section.reason for section in sections if section.reason}
-        results = {"num_videos": len(videos.records), "left_out": left_out, **subject.describe()}
+        results = _results(subject, videos, train, left_out, overlap)
         page = parsed.out / "index.html"
 
         def write() -> None:
-            write_json(parsed.out / "results.json", results)
+            write_results(parsed.out, results)
             details = _details(parsed, subject, videos, train)
             write_report_page(page, title=f"Analysis of {parsed.checkpoint}", details=details, sections=sections)
 
         distributed.on_main(write)
     print_results(parsed, results, *(f"{s.title}: {s.reason or 'measured'}" for s in sections), page)
+
+
+def _results(subject: Subject, videos: VideoList, train: VideoList | None, left_out: Tree, overlap: Tree) -> Results:
+    """What `results.json` beside the page states; each analysis has its own."""
+    content = {
+        "num_videos": len(videos.records),
+        "left_out": left_out,
+        "list": str(videos.path),
+        "train_list": None if train is None else str(train.path),
+        **subject.describe(),
+    }
+    of_lists = {"query": videos.fingerprint, "gallery": None if train is None else train.fingerprint}
+    request = subject.request(
+        command="analyze all",
+        list=videos.fingerprint,
+        classes=class_hash(videos),
+        data=distributed.on_main(lambda: identify(videos)),
+        train_list=of_lists["gallery"],
+        train_data=None if train is None else distributed.on_main(lambda: identify(train)),
+    )
+    return complete(content, request=request, overlap=overlap, **of_lists)
 
 
 def draw_videos(parsed: argparse.Namespace, path: Path, count: int | None, name: str) -> VideoList:

@@ -13,10 +13,10 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
-from vidssl.atomic import check_folder, file_hash, write_json, write_whole
+from vidssl.atomic import check_folder, file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.results import format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.dataset import ClipDataset
@@ -26,9 +26,11 @@ from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, extract
-from vidssl.evaluation.list_checks import check_classes, check_disjoint, check_measurable, check_names
+from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
 from vidssl.evaluation.metrics import vote
+from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.protocols import KNN, Accuracy
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Batch
@@ -89,7 +91,7 @@ def measure_background(
         files["train_data"] = distributed.on_main(lambda: identify(gallery))
         check_copies(gallery.path, files["train_data"], videos, files["data"])
     request = subject.request(
-        analysis="background",
+        command="analyze background",
         list=listed.fingerprint,
         train=gallery and gallery.fingerprint,
         classes=class_hash(listed),
@@ -102,6 +104,7 @@ def measure_background(
         existing = distributed.on_main(lambda: existing_results(out, request))
         if existing is not None:
             return existing
+        overlap = subject.check_overlap(listed, gallery)
         records = list(listed.records)
         swaps = Swaps(where, {r: [records[n] for n in rows] for r, rows in zip(records, drawn.tolist(), strict=True)})
         dataset = swaps.dataset(subject.test.dataset(listed), subject.test.clip, subject.test.clips)
@@ -111,7 +114,7 @@ def measure_background(
         numbers: dict[str, float] = {}
         for name, classes in predicted.items():
             numbers |= swap_numbers(name, classes, label, background)
-        results = {
+        results: Results = {
             **numbers,
             "chance": 1 / len(np.unique(listed.labels)),
             "num_videos": len(index),
@@ -121,13 +124,14 @@ def measure_background(
             "instances": {"masks" if masks else "boxes": str(instances.masks or instances.boxes)},
             "seed": instances.seed,
             **subject.describe(),
-            "request": request,
         }
+        of_lists = {"query": listed.fingerprint, "gallery": None if gallery is None else gallery.fingerprint}
+        results = complete(results, request=request, overlap=overlap, **of_lists)
         shown = next(iter(predicted.values()))
 
         def write() -> None:
             write_whole(out / "examples.png", examples(dataset, subject.test.crops, index, shown, drawn))
-            write_json(out / "results.json", results)
+            write_results(out, results)
 
         distributed.on_main(write)
     return results

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.analysis.class_distances import class_distances
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.results import format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
@@ -26,6 +26,7 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.class_curves import class_curves
@@ -71,7 +72,7 @@ def measure_classes(options: LoadOptions, videos: Path, out: Path) -> Results:
         raise ConfigError(f"--checkpoint {options.checkpoint} has no checkpoints/step-N.pt: name the folder of a run")
     each = [_measure(replace(options, checkpoint=str(file)), videos, out / file.stem) for file in files]
     results = {**each[-1], "curve": [_point(one) for one in each]}
-    distributed.on_main(lambda: write_json(out / "results.json", results))
+    distributed.on_main(lambda: write_results(out, results))
     return results
 
 
@@ -89,7 +90,7 @@ def _measure(options: LoadOptions, videos: Path, out: Path) -> Results:
     subject = load_subject(options)
     classifies, left_out = _classifies(subject, listed)
     request = subject.request(
-        analysis="classes",
+        command="analyze classes",
         list=listed.fingerprint,
         classes=class_hash(listed),
         data=distributed.on_main(lambda: identify(listed)),
@@ -98,10 +99,11 @@ def _measure(options: LoadOptions, videos: Path, out: Path) -> Results:
         existing = distributed.on_main(lambda: existing_results(out, request))
         if existing is not None:
             return existing
+        overlap = subject.check_overlap(listed)
         encoder, classify = subject.encoder, subject.classify if classifies else None
         features = extract(encoder, listed, subject.test, subject.device, options.checkpoint, classify=classify)
         names = [listed.class_name(n) for n in range(max(len(listed.classes), int(listed.labels.max()) + 1))]
-        results = {
+        results: Results = {
             **class_numbers(features.x[:, : encoder.dim], features.label, names),
             **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
             "left_out": left_out,
@@ -109,9 +111,9 @@ def _measure(options: LoadOptions, videos: Path, out: Path) -> Results:
             "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
             "list": str(listed.path),
             **subject.describe(),
-            "request": request,
         }
-        distributed.on_main(lambda: write_json(out / "results.json", results))
+        results = complete(results, request=request, overlap=overlap, query=listed.fingerprint)
+        distributed.on_main(lambda: write_results(out, results))
     return results
 
 

@@ -13,19 +13,21 @@ import torch
 from vidssl import distributed
 from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
-from vidssl.atomic import check_folder, write_json
+from vidssl.atomic import check_folder, file_hash
 from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, layer_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
-from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
-from vidssl.commands.results import Results, format_count, format_table
+from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
+from vidssl.commands.results import format_count, format_table
 from vidssl.commands.several_networks import each_network
-from vidssl.config import build
+from vidssl.config import Tree, build
+from vidssl.data.fingerprint import identify
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.list_checks import own_rows
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
 from vidssl.models.backbones import BACKBONES
 from vidssl.prepare.inputs import read_input
@@ -82,6 +84,9 @@ def _measure(
     layer = layer_of_maps(subject, cam.layer)
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
     gallery = listed if cam.gallery is None else read_input(cam.gallery, options.root, options.allow_external)
+    request = distributed.on_main(lambda: _request(subject, listed, gallery, cam, target, layer))
+    distributed.on_main(lambda: existing_results(out, request, reuse=False))
+    overlap = subject.check_overlap(listed, None if target == "class" else gallery)
     pairs = _nearest_videos(subject, listed, gallery, drawn) if target == "similarity" else None
 
     def measure() -> tuple[Results, dict[int, Explained]]:
@@ -108,10 +113,26 @@ def _measure(
             write_overlay(out / "overlays" / f"{row:05d}", one)
         if cam.randomize:
             results["randomized"] = _randomize(subject, listed, gallery, layer, found)
-        write_json(out / "results.json", results)
+        of_lists = {"query": listed.fingerprint, "gallery": gallery.fingerprint if pairs else None}
+        results = complete(results, request=request, overlap=overlap, **of_lists)
+        write_results(out, results)
         return results, kept
 
     return distributed.on_main(measure)
+
+
+def _request(subject: Subject, listed: VideoList, gallery: VideoList, cam: CamOptions, target: str, layer: str) -> Tree:
+    """What decides the maps."""
+    return subject.request(
+        command="analyze gradcam",
+        list=listed.fingerprint,
+        data=identify(listed),
+        classes=class_hash(listed),
+        gallery=gallery.fingerprint if target == "similarity" else None,
+        gallery_data=identify(gallery) if target == "similarity" else None,
+        boxes=None if cam.boxes is None else file_hash(cam.boxes),
+        maps={"target": target, "layer": layer, "seed": cam.seed, "videos": cam.videos, "randomize": cam.randomize},
+    )
 
 
 def _nearest_videos(subject: Subject, listed: VideoList, gallery: VideoList, drawn: list[int]) -> dict[int, int]:

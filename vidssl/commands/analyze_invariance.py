@@ -9,10 +9,10 @@ from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.score_transformations import Measure, score_features
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
-from vidssl.atomic import check_folder, file_hash, write_json, write_whole
+from vidssl.atomic import check_folder, file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.results import format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
@@ -20,6 +20,7 @@ from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
@@ -64,6 +65,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
     names, left_out = choose_transformations(measure.transformations, test.clip.frames, boxes is not None)
     settings = {"variant": measure.variant, "top_k": measure.top_k, "population": measure.population}
     request = subject.request(
+        command="analyze invariance",
         invariance={**settings, "transformations": {name: TRANSFORMATIONS[name].amounts for name in names}},
         list=listed.fingerprint,
         classes=class_hash(listed),
@@ -74,6 +76,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         existing = distributed.on_main(lambda: existing_results(out, request))
         if existing is not None:
             return existing
+        overlap = subject.check_overlap(listed)
         trajectories = Trajectories(test.clip, test.clips, test.size, names, test.short_side)
         dataset = trajectories.dataset(listed, test, boxes, test.allow_missing)
         encode, title = trajectories.encode, options.checkpoint
@@ -83,7 +86,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
         features = trajectories.features(*columns)
         scores = distributed.on_main(lambda: score_features(features, trajectories, listed, measure))
         numbers, details, without = scores
-        results = {
+        results: Results = {
             **numbers,
             "details": details,
             "left_out": {**left_out, **without},
@@ -95,9 +98,9 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
             "boxes": None if measure.boxes is None else str(measure.boxes),
             "measure": request["invariance"],
             **subject.describe(),
-            "request": request,
         }
-        distributed.on_main(lambda: write_json(out / "results.json", results))
+        results = complete(results, request=request, overlap=overlap, query=listed.fingerprint)
+        distributed.on_main(lambda: write_results(out, results))
     return results
 
 

@@ -13,20 +13,21 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.analysis.corrupted_clips import CLEAN, ROBUSTNESS, SEVERITIES, CorruptedClips, Version, choose_corruptions
 from vidssl.analysis.corruption_scores import by_group, by_severity, mean_performance, relative_performance
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, network_options
-from vidssl.commands.results import Results, existing_results, format_count, format_table
+from vidssl.commands.results import format_count, format_table
 from vidssl.commands.several_networks import each_network
-from vidssl.commands.test import describe_test, plan_test, protocol_choices
+from vidssl.commands.test import compared_with, describe_test, fingerprints, plan_test, protocol_choices
 from vidssl.config import Tree
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, encode_videos, extract
-from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.protocols import EvaluationProtocol
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.types import Batch, Features
 from vidssl.viz.example_sheet import example_sheet
 from vidssl.viz.figure import png
@@ -98,6 +99,7 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
     request = distributed.on_main(
         lambda: {
             **describe_test(subject, protocols, gallery, query),
+            "command": "analyze robustness",
             "robustness": json.loads(json.dumps(asked)),  # as it is read from a file
         }
     )
@@ -105,8 +107,9 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
         existing = distributed.on_main(lambda: existing_results(out, request))
         if existing is not None:
             return existing
+        overlap = subject.check_overlap(query, compared_with(protocols, gallery))
         found, count, missing = _measure(subject, protocols, gallery, query, clips, measure.seed)
-        results = {
+        results: Results = {
             **summarise(found, clips),
             "left_out": left_out,
             "protocols": request["protocols"],
@@ -117,10 +120,10 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
             "train_list": None if measure.train is None else str(measure.train),
             "measure": request["robustness"],
             **subject.describe(),
-            "request": request,
         }
+        results = complete(results, request=request, overlap=overlap, **fingerprints(query, gallery))
         distributed.on_main(lambda: _write_examples(out, clips, query, subject.test, measure.seed))
-        distributed.on_main(lambda: write_json(out / "results.json", results))
+        distributed.on_main(lambda: write_results(out, results))
     return results
 
 

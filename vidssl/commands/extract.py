@@ -13,7 +13,7 @@ from typing import Protocol
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
-from vidssl.commands.results import describe_changes, format_count
+from vidssl.commands.results import format_count
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.time_windows import TimeWindows, cut_into_windows
@@ -22,6 +22,7 @@ from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
 from vidssl.evaluation.features import TestClips, extract
+from vidssl.evaluation.result_files import describe_changes
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 from vidssl.worker_pool import Pool, ordered

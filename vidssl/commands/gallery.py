@@ -1,7 +1,7 @@
 """The gallery of a retrieval: features of a list, of its windows, or of an index, and the search in them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -27,6 +27,8 @@ class Gallery:
     videos: Callable[[Sequence[int]], VideoList]  # of some rows of the features
     windows: Tree | None = None  # window and stride in seconds, if the rows are windows of videos
     one_per_video: bool = False
+    list: str = ""  # fingerprint of the list
+    data: Tree = field(default_factory=dict)  # its files, as of `identify`
 
     def search(self, query: Tensor, k: int, exclude: Tensor, center: bool = False) -> Neighbours:
         """Find the nearest rows; in windows, the nearest moments."""
@@ -62,7 +64,11 @@ def load_gallery(
         features = extract(subject.encoder, rows_of, subject.test, subject.device, "gallery")
         order = features.index
         seconds = None if windows is None else asdict(windows)
-        return [Gallery(features, lambda rows: rows_of.rows(order[list(rows)].tolist()), seconds, one_per_video)]
+
+        def chosen(rows: Sequence[int]) -> VideoList:
+            return rows_of.rows(order[[*rows]].tolist())
+
+        return [Gallery(features, chosen, seconds, one_per_video, listed.fingerprint, data)]
     if listed is not None:
         extract_to(subject, listed, data, index, title="gallery", windows=windows)
     found: list[Gallery] = []
@@ -77,7 +83,8 @@ def load_gallery(
                 return folder.videos(rows, root if listed is None else listed.root)
             return listed.rows(order[list(rows)].tolist())
 
-        found.append(Gallery(folder.features, videos, seconds, one_per_video))
+        described = folder.request["list"], folder.request["data"]
+        found.append(Gallery(folder.features, videos, seconds, one_per_video, *described))
 
     distributed.on_main(load)
     return found

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from vidssl.atomic import write_whole
 from vidssl.commands.clip_maps import ClipMap
-from vidssl.commands.results import Results, format_count
+from vidssl.commands.results import format_count
 from vidssl.data.video_list import VideoList
+from vidssl.evaluation.result_files import Results
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png

@@ -3,21 +3,24 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
-import vidssl
+from vidssl import distributed
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
 from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
+from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips
+from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods import METHODS, Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.layer_features import check_grid
@@ -99,6 +102,8 @@ class Subject:
     logits: Classifier | None = None  # its class scores before the softmax, if its method has them
     classes: int = 0  # of the classifier
     class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
+    # Reads the list that it was trained on; None: untrained.
+    training: Callable[[], TrainingVideos] | None = None
 
     def __post_init__(self) -> None:
         if self.test.layer is not None:
@@ -115,14 +120,19 @@ class Subject:
         request: Tree = json.loads(json.dumps({"weights": self.weights, "protocol": protocol, **parts}))
         return request  # as it is read from a file: with lists for tuples
 
+    def check_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
+        """Count the tested videos that a gallery or the network's training list has too, and report them."""
+        overlap = measure_overlap(query, gallery, self.training)
+        distributed.on_main(lambda: report_overlap(overlap, query.path))
+        return overlap
+
     def describe(self) -> Tree:
-        """Protocol, checkpoint, config and versions, for results.json."""
+        """Protocol, checkpoint and config, for results.json."""
         fast = {"batch_size", "workers", "prefetch", "timeout"}
         return {
             "protocol": self.test.model_dump(mode="json", exclude=fast),
             "checkpoint": self.origin,
             "config": self.run.model_dump(mode="json"),
-            "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
         }
 
 
@@ -150,7 +160,8 @@ def load_subject(options: LoadOptions) -> Subject:
     origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too
     network = backbone.to(device).eval(), run, test, device, origin, weights
-    return Subject(*network, classify, logits, classes, class_names=tuple(content.get("classes", ())))
+    trained = partial(trained_on, run, {name: content.get(name) for name in ("fingerprint", "data")})
+    return Subject(*network, classify, logits, classes, tuple(content.get("classes", ())), trained)
 
 
 def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
@@ -173,6 +184,7 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
     backbone = build(BACKBONES, run.backbone)
     origin: Tree = {"path": path, "seed": run.seed}
     weights: Tree = {"seed": run.seed, "backbone": run.backbone.model_dump(mode="json")}
+    trained = None
     if path != "random":
         # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
         initial = run.init if run.init is not None and run.init.file == path else InitialWeights(file=path)
@@ -180,7 +192,10 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
         matched = str(load_initial(backbone, initial, options.trust_checkpoint))
         origin = {"path": path, "sha256": digest, "matched": matched}
         weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}
-    return Subject(backbone.to(device).eval(), run, chosen_clips(options, run), device, origin, weights)
+        reason = "weights of another project do not name it"
+        trained = partial(TrainingVideos, path, None, reason)
+    network = backbone.to(device).eval(), run, chosen_clips(options, run), device, origin, weights
+    return Subject(*network, training=trained)
 
 
 def chosen_clips(options: LoadOptions, run: Run) -> TestClips:

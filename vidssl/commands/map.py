@@ -8,17 +8,18 @@ import numpy as np
 
 from vidssl import distributed
 from vidssl.analysis.layout import UMAP_NEEDS, check_layout, has_umap, kept_neighbours, layout
-from vidssl.atomic import check_folder, write_json
+from vidssl.atomic import check_folder, file_hash
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, network_options
 from vidssl.commands.map_columns import read_columns
-from vidssl.commands.results import Results, format_count
+from vidssl.commands.results import format_count
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.progress import progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
 from vidssl.viz.result_pages import Preview, preview
@@ -100,8 +101,10 @@ def draw_map(
         "columns_matched": matched,
         "missing": [{"path": path, "reason": text} for path, text in folder.features.missing],
         "features": str(features),
-        "request": folder.request,
     }
+    drawn = {"layout": name, "seed": seed, "thumbnails": thumbnails, "columns": columns and file_hash(columns)}
+    request = {**folder.request, "command": "map", "map": drawn}
+    results = complete(results, request=request, overlap=None, query=folder.request["list"])
     labels = [videos.class_name(record.label) if record.label >= 0 else "" for record in records]
     by_class = [classes_column("class", labels, videos.classes)] if any(labels) else []
     write_lists(out, videos.root, {"videos": records}, videos.classes)
@@ -114,7 +117,8 @@ def draw_map(
         previews=previews,
         details=_details(results),
     )
-    write_json(out / "results.json", results)
+    existing_results(out, request, reuse=False)
+    write_results(out, results)
     return results
 
 

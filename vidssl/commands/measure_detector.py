@@ -2,20 +2,22 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, file_hash, write_json
+from vidssl.atomic import check_folder, file_hash
 from vidssl.commands.arguments import print_results
-from vidssl.commands.results import Results, format_table
+from vidssl.commands.results import format_table
 from vidssl.config import build
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.detection.measure import measure_detector
 from vidssl.engine.config_schema import Run, bind_run, choose_device
-from vidssl.engine.detection import build_detector, evaluation_data, read_evaluation_list
+from vidssl.engine.detection import build_detector, evaluation_data, read_evaluation_list, request_of_test
 from vidssl.engine.detection_schema import DetectionRun
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
+from vidssl.evaluation.overlap import measure_overlap, report_overlap
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import load_state, read_checkpoint
 
@@ -57,18 +59,20 @@ def _measure(parsed: argparse.Namespace) -> Results:
     dataset = evaluation_data(settings, boxes, short)
     device, size = choose_device(parsed.device), parsed.batch_size or settings.evaluate.batch_size
     with distributed.joined(device), StopRequest().listening() as request:
+        origin = {"path": str(parsed.checkpoint), "sha256": file_hash(Path(parsed.checkpoint)), "step": content["step"]}
+        described = request_of_test({"sha256": origin["sha256"]}, settings, boxes, short)
+        distributed.on_main(lambda: existing_results(parsed.out, described, reuse=False))
+        overlap = measure_overlap(boxes, None, lambda: trained_on(settings, content))
+        distributed.on_main(lambda: report_overlap(overlap, parsed.input))
         numbers = measure_detector(detector.to(device), dataset, size, device, request.check)
-        results: dict[str, Any] = {
+        results: Results = {
             "numbers": numbers,
             "list": str(parsed.input),
             "fingerprint": boxes.fingerprint,
             **boxes.counts(),
             "short_side": short,
-            "checkpoint": {
-                "path": str(parsed.checkpoint),
-                "sha256": file_hash(Path(parsed.checkpoint)),
-                "step": content["step"],
-            },
+            "checkpoint": origin,
         }
-        distributed.on_main(lambda: write_json(parsed.out / "results.json", results))
+        results = complete(results, request=described, overlap=overlap, query=boxes.fingerprint)
+        distributed.on_main(lambda: write_results(parsed.out, results))
     return results

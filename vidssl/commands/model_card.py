@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 import vidssl
-from vidssl.commands.results import Results, format_clips
+from vidssl.commands.results import format_clips
 from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
+from vidssl.evaluation.result_files import Results, weights_of
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
@@ -68,17 +69,18 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
     for path in paths:
         try:
             results = json.loads(path.read_text(encoding="utf-8"))
-            same = results["checkpoint"]["sha256"] == sha256
+            tested = weights_of(results)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None
-        except (ValueError, LookupError, TypeError):
-            same = False
-        if same:
+        except ValueError:
+            results, tested = {}, None
+        if tested == sha256 and not {"list", "query"}.isdisjoint(results):
             found.append((path.relative_to(folder).as_posix() if in_run and not given else path.name, results))
         elif given:
             raise ConfigError(f"{path} holds no results of this checkpoint (sha256 {sha256[:12]}…): leave it out")
         else:
-            _log.info("%s holds results of another checkpoint: not in the model card", path)
+            reason = "another checkpoint" if tested not in (None, sha256) else "no test of this checkpoint"
+            _log.info("%s holds results of %s: not in the model card", path, reason)
     return found
 
 

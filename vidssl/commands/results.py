@@ -1,43 +1,12 @@
-"""`results.json`: results of the same request are not computed again; tables and CSV files."""
+"""Results as text: tables, counts and CSV files."""
 
 import csv
 import io
-import json
-import logging
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from vidssl.atomic import write_whole
-from vidssl.config import Tree, differences
-
-_log = logging.getLogger(__name__)
-
-Results = dict[str, Any]
-
-
-def existing_results(out: Path, request: Tree) -> Results | None:
-    """Return existing results of the same request. Others are replaced: the log states what differs."""
-    path = out / "results.json"
-    with suppress(OSError, ValueError):
-        results: Results = json.loads(path.read_text(encoding="utf-8"))
-        stored = results.get("request") if isinstance(results, dict) else None
-        if stored == request:
-            _log.info("%s holds the results of this test; delete it to measure again", path)
-            return results
-        earlier = "results of an earlier version, or of several splits"
-        changed = describe_changes(stored, request) if isinstance(stored, dict) else earlier
-        _log.info("%s holds results of another test (%s): replacing it", path, changed)
-    return None
-
-
-def describe_changes(stored: Tree, requested: Tree) -> str:
-    """List what differs between two requests."""
-    return "; ".join(
-        f"{name} {'nothing' if a is None else a} stored, {'nothing' if b is None else b} requested"
-        for name, a, b in differences(stored, requested)
-    )
+from vidssl.config import Tree
 
 
 def format_count(found: int, missing: Sequence[object]) -> str:

@@ -1,9 +1,7 @@
 """The command `retrieval`: search a gallery with a list of queries or with one video; write numbers and a page."""
 
 import argparse
-import functools
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,23 +13,29 @@ from vidssl.atomic import check_folder
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import parse_windows
 from vidssl.commands.gallery import Gallery, load_gallery
-from vidssl.commands.load import LoadOptions, load_subject, network_options
-from vidssl.commands.results import Results, format_clips, format_count, format_table
+from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
+from vidssl.commands.results import format_clips, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
+from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.overlap import compare, copied_rows, own_rows
+from vidssl.data.path_rules import RealPath
 from vidssl.data.time_windows import TimeWindows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.features import extract
-from vidssl.evaluation.list_checks import check_classes, own_rows
+from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
+from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)
 RANKS = (1, 5, 10, 20, 50)
+_REMEDY = "--drop-duplicates ignores copies"
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -93,14 +97,17 @@ def retrieve(
         data = distributed.on_main(lambda: identify(queries))
         found = load_gallery(subject, listed, index, options.root, (query, data), windows, one_per_video)
         q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
+        # Without labels nothing is measured that the training could have seen.
+        labelled = not one_video and bool((queries.labels >= 0).all())
+        training = subject.check_overlap(queries)["training"] if labelled else None
 
         def search() -> Results:
             g, own = found[0], queries.rows(q.index.tolist())
             if one_video:
-                videos, neighbours, numbers = _search_one(g, q, own, k, drop_duplicates)
+                videos, neighbours, numbers, overlap = _search_one(g, q, own, k, drop_duplicates)
             else:
-                videos, neighbours, numbers = _search_all(g, q, own, k, drop_duplicates, center)
-            results = {
+                videos, neighbours, numbers, overlap = _search_all(g, q, own, k, drop_duplicates, center)
+            results: Results = {
                 **numbers,
                 "num_gallery": len(g.features.x),
                 "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
@@ -113,6 +120,21 @@ def retrieve(
                 "copies": data["copies"],
                 **subject.describe(),
             }
+            request = subject.request(
+                command="retrieval",
+                list=queries.fingerprint,
+                classes=class_hash(queries),
+                data=data,
+                gallery=g.list,
+                gallery_data=g.data,
+                windows=g.windows,
+                options={"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video},
+            )
+            existing_results(out, request, reuse=False)
+            overlap["training"] = training
+            of_lists = {"query": queries.fingerprint, "gallery": g.list}
+            results = complete(results, request=request, overlap=overlap, **of_lists)
+            write_results(out, results)
             count = 1 if one_video else min(page_queries, len(q.x))
             shown = [n * len(q.x) // count for n in range(count)]
             hits = k if one_video else page_hits
@@ -137,17 +159,22 @@ def _check_decodes(video: VideoList) -> None:
 
 def _search_all(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
-) -> tuple[VideoList, Neighbours, Results]:
-    """Search plain and centred; return the gallery, the neighbours of the features reported first, and all numbers."""
+) -> tuple[VideoList, Neighbours, Results, Tree]:
+    """Search plain and centred.
+
+    Returns the gallery, the neighbours of the features reported first, all numbers, and the overlap of the lists.
+    """
     g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
     check_classes(videos, query_videos)
-    exclude, duplicates = own_rows(videos, query_videos), _duplicates(query.x, g.x, videos, query_videos)
+    labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
+    exclude = own_rows(videos, query_videos)
+    duplicates, overlap = _compare(query.x, g.x, query_videos, videos, labelled)
     if drop_duplicates:
         exclude = torch.cat([exclude, duplicates])
     most = max(RANKS[-1], k)
     plain, centred = (gallery.search(query.x, most, exclude, center=how) for how in (False, True))
     numbers: Results = {}
-    if (videos.labels >= 0).all() and (query_videos.labels >= 0).all():
+    if labelled:
         recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
         numbers = {
             **recalls[center],
@@ -156,32 +183,36 @@ def _search_all(
             "uncentered" if center else "centered_features": recalls[not center],
         }
     numbers |= {"duplicates": len(duplicates), "num_queries": len(query.x), "centered": center, "knn_k": k}
-    return videos, centred if center else plain, numbers
+    return videos, centred if center else plain, numbers, overlap
 
 
-def _duplicates(query: Tensor, gallery: Tensor, gallery_videos: VideoList, query_videos: VideoList) -> Tensor:
-    """Return pairs (P, 2) of a query row and a gallery row of another file with bit-identical features."""
-    file = functools.cache(os.path.realpath)
-    pairs = [
-        (q, g)
-        for q, g in equal_rows(query, gallery).tolist()
-        if file(query_videos.records[q].path) != file(gallery_videos.records[g].path)
+def _compare(
+    query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool
+) -> tuple[Tensor, Tree]:
+    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the overlap of both lists.
+
+    A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
+    without its videos, and a copy can be in another container.
+    """
+    real_path = RealPath()
+    found = compare(query_videos, videos)
+    equal = [
+        (n, row)
+        for n, row in equal_rows(query, gallery).tolist()
+        if real_path(query_videos.records[n].path) != real_path(videos.records[row].path)
     ]
-    if pairs:
-        _log.warning(
-            "%d pairs of a query and a gallery video of another path have bit-identical features (duplicate files?), "
-            "the first: %s = %s; --drop-duplicates ignores them",
-            len(pairs),
-            query_videos.names[pairs[0][0]],
-            gallery_videos.names[pairs[0][1]],
-        )
-    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
+    pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
+    counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
+    overlap = {"gallery": counts, "training": None}
+    report_overlap(overlap, query_videos.path, measured=measured, remedy=_REMEDY)
+    report_equal_features(overlap, query_videos.path, _REMEDY)
+    return torch.unique(torch.cat([found.copies, pairs]), dim=0), overlap
 
 
 def _search_one(
     gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
-) -> tuple[VideoList, Neighbours, Results]:
-    """Return the videos that are nearest to one video, their similarities, and both as plain data."""
+) -> tuple[VideoList, Neighbours, Results, Tree]:
+    """Return the videos that are nearest to one video, their similarities, both as plain data, and their overlap."""
     exclude = torch.empty(0, 2, dtype=torch.int64)
     if drop_duplicates:
         exclude = equal_rows(query.x, gallery.features.x)
@@ -191,13 +222,16 @@ def _search_one(
         rows = found.index[0][torch.isfinite(found.similarity[0])]
         videos = gallery.videos(rows.tolist())
         own = own_rows(videos, query_videos)
+        if drop_duplicates:
+            own = torch.cat([own, copied_rows(videos, query_videos)])
         if not len(own):
             break
         exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
         most *= 2
     rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
     similarity = found.similarity[:, : len(rows)]
-    duplicates = set(equal_rows(query.x, gallery.features.x[rows])[:, 1].tolist())
+    copies, overlap = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
+    duplicates = {*copies[:, 1].tolist()}
     hits = [
         {
             "rank": n + 1,
@@ -212,7 +246,7 @@ def _search_one(
         for n, record in enumerate(videos.records)
     ]
     results = {"neighbours": hits, "duplicates": len(duplicates)}
-    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results
+    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, overlap
 
 
 def table(results: Results) -> str:

@@ -1,4 +1,4 @@
-"""Output of a retrieval: `results.json`, a page with playing videos, and a still image."""
+"""Output of a retrieval: a page with playing videos, and a still image."""
 
 import logging
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from vidssl.atomic import write_json
 from vidssl.commands.clip_maps import layer_of_maps, one_clip, pair_maps
 from vidssl.commands.load import Subject
-from vidssl.commands.results import Results, format_clips
+from vidssl.commands.results import format_clips
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
@@ -63,11 +63,10 @@ def write_page(
     hits: int,
     gradcam: str | None = None,
 ) -> None:
-    """Write `results.json`, and `index.html` and `retrieval.png` with the queries `shown` and their nearest videos.
+    """Write `index.html` and `retrieval.png` with the queries `shown` and their nearest videos.
 
     With `gradcam`, a layer or "" for the last one, the page has the maps of queries and videos for their similarity.
     """
-    write_json(out / "results.json", results)
     images = _Images(subject.test.fps)
     queries = [images.row(gallery, query, neighbours, n, hits) for n in shown]
     wanted = dict.fromkeys(key for row in queries for key in (row.video, *(hit.video for hit in row.hits)))

@@ -6,10 +6,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from vidssl import distributed
-from vidssl.atomic import write_json
-from vidssl.commands.results import Results
 from vidssl.engine.config_schema import choose_device, fill_split
 from vidssl.errors import ConfigError
+from vidssl.evaluation.result_files import Results, complete_splits, write_results
 
 # What each split has its own of, beside numbers.
 _PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
@@ -59,7 +58,8 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
         "splits": own,
         "mean": {name: mean(column) for name, column in columns.items()},
         "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
-        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT, "request"}},
+        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT}},
     }
-    distributed.on_main(lambda: write_json(out / "results.json", results))
+    results = complete_splits(results, {str(split): of_split for split, of_split in found.items()})
+    distributed.on_main(lambda: write_results(out, results))
     return results

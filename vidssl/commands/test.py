@@ -10,10 +10,10 @@ from pydantic import Field, create_model
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_json, write_whole
+from vidssl.atomic import check_folder, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import Results, existing_results, format_clips, format_count, write_csv
+from vidssl.commands.results import format_clips, format_count, write_csv
 from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
@@ -24,7 +24,9 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
+from vidssl.evaluation.overlap import report_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
@@ -100,9 +102,13 @@ def measure_network(
             existing = distributed.on_main(lambda: existing_results(out, request))
             if existing is not None:
                 return existing
+            overlap = subject.check_overlap(query, compared_with(chosen, gallery))
             network = subject.backbone, chosen, gallery, query, subject.test, subject.device, subject.classify
             found = measure(*network, subject.classes, check)
-            results = {
+            if overlap["gallery"]:
+                overlap["gallery"]["equal_features"] = found.equal_features
+                distributed.on_main(lambda: report_equal_features(overlap, videos))
+            results: Results = {
                 **found.numbers,
                 "protocols": request["protocols"],
                 "details": {name: measured.details for name, measured in found.found.items() if measured.details},
@@ -113,8 +119,8 @@ def measure_network(
                 "list": str(videos),
                 "train_list": None if train is None else str(train),
                 **subject.describe(),
-                "request": request,
             }
+            results = complete(results, request=request, overlap=overlap, **fingerprints(query, gallery))
             distributed.on_main(lambda: _write(out, results, found))
     return results
 
@@ -155,7 +161,17 @@ def describe_test(
         check_copies(gallery.path, train_data, query.path, data)
     settings = [{"name": name, **p.config.model_dump(mode="json", exclude={"name"})} for name, p in protocols.items()]
     lists = {"list": query.fingerprint, "classes": class_hash(query), "train_list": train_list}
-    return subject.request(protocols=settings, data=data, train_data=train_data, **lists)
+    return subject.request(command="test", protocols=settings, data=data, train_data=train_data, **lists)
+
+
+def compared_with(protocols: Mapping[str, EvaluationProtocol], gallery: VideoList | None) -> VideoList | None:
+    """Return the gallery if a protocol uses it."""
+    return gallery if any(protocol.gallery for protocol in protocols.values()) else None
+
+
+def fingerprints(query: VideoList, gallery: VideoList | None) -> dict[str, str | None]:
+    """Return the fingerprints of the lists of a test."""
+    return {"query": query.fingerprint, "gallery": None if gallery is None else gallery.fingerprint}
 
 
 def _write(out: Path, results: Results, found: Measurement) -> None:
@@ -166,7 +182,7 @@ def _write(out: Path, results: Results, found: Measurement) -> None:
     for name, measured in found.found.items():
         if measured.predicted is not None:
             _write_predictions(out, name, found.query, measured.predicted)
-    write_json(out / "results.json", results)  # last: if it exists, the rest is complete
+    write_results(out, results)  # last: if it exists, the rest is complete
 
 
 def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:

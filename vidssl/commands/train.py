@@ -8,7 +8,6 @@ from pathlib import Path
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions
-from vidssl.commands.results import Results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.config import Tree, read
@@ -20,7 +19,8 @@ from vidssl.engine.config_schema import Run, choose_device, load_run, require_vi
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.errors import ConfigError
-from vidssl.evaluation.list_checks import check_disjoint
+from vidssl.evaluation.overlap import check_disjoint
+from vidssl.evaluation.result_files import Results
 from vidssl.methods import METHODS
 from vidssl.prepare.inputs import read_input
 
@@ -79,7 +79,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)
-            query = Monitor(run, videos).query
+            query = Monitor(run, videos).query  # warns of an overlap
             if METHODS[run.method.name].classifies:
                 check_disjoint(videos, query, "the classifier")
 

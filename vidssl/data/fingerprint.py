@@ -37,7 +37,7 @@ def identify(videos: VideoList) -> Tree:
                 continue
             seen.add(path)
             try:
-                measured = _measure(path)
+                measured = state_of_file(path)
             except OSError:
                 sizes.append(_MISSING)
                 missing += 1
@@ -59,7 +59,7 @@ def identify(videos: VideoList) -> Tree:
     }
 
 
-def _measure(path: str) -> tuple[int, ...]:
+def state_of_file(path: str) -> tuple[int, ...]:
     """Size of a file; for a folder `_FOLDER`, the number of files, and the sizes of the first and the last by name."""
     try:
         status = os.stat(path)

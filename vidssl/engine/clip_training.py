@@ -10,17 +10,18 @@ from vidssl import distributed
 from vidssl.config import build
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
+from vidssl.data.overlap import own_rows
 from vidssl.data.samplers import SAMPLERS
-from vidssl.data.subset import choose
 from vidssl.data.synthetic.moving_digits import ensure
-from vidssl.data.video_list import VideoList, join_lists, read_list
+from vidssl.data.video_list import VideoList
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.config_schema import Run
 from vidssl.engine.periodic_evaluation import Monitor, encode_list
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.setup import Training
+from vidssl.engine.trained_lists import join, read_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.list_checks import check_classes, own_rows
+from vidssl.evaluation.list_checks import check_classes
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
 from vidssl.transforms import RECIPES
@@ -94,14 +95,12 @@ def training_list(run: Run) -> VideoList:
     digits = run.data.moving_digits
     if digits is not None:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
-    lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
-    if run.data.subset is not None:
-        lists = [choose(videos, run.data.subset) for videos in lists]
+    lists = read_lists(run)
     kind = METHODS[run.method.name]
     needs_labels = kind.needs_labels or kind.classifies
     if len(lists) > 1:
         _check_several(lists, needs_labels)
-    videos = join_lists(lists, [each.weight for each in run.data.lists])
+    videos = join(run, lists)
     unlabelled = int((videos.labels < 0).sum())
     if unlabelled and needs_labels:
         raise ConfigError(

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Generator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 from vidssl import distributed
-from vidssl.atomic import write_json
+from vidssl.config import Tree
 from vidssl.data.box_list import BoxList, KeyFrameList, read_boxes
+from vidssl.data.fingerprint import identify
 from vidssl.detection.action_detector import ActionDetector
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.detection.detector import Detector
@@ -19,6 +21,8 @@ from vidssl.engine.detection_schema import ActionRun, AnyDetectionRun
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.setup import Training
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.evaluation.result_files import complete, write_results
 from vidssl.methods.base import Method
 from vidssl.models.backbones import Backbone
 from vidssl.transforms.recipes import TrainCrop
@@ -40,6 +44,10 @@ class DetectionTraining(Training[AnyDetectionRun]):
         self.tested = None if evaluate.list is None else read_evaluation_list(self.run, evaluate.list, data.root)
         if self.tested is not None and self.tested.classes != boxes.classes:
             raise DataError(f"{self.tested.path} has other classes than {boxes.path}: prepare both lists from one set")
+        if self.tested is not None:
+            trained = TrainingVideos(str(boxes.path), boxes, fingerprint=boxes.fingerprint)
+            self.overlap = measure_overlap(self.tested, None, lambda: trained)
+            distributed.on_main(partial(report_overlap, self.overlap, self.tested.path))
         return boxes
 
     def build_method(self, backbone: Backbone) -> Method:
@@ -70,7 +78,10 @@ class DetectionTraining(Training[AnyDetectionRun]):
             **tested.counts(),
             "config": run.model_dump(mode="json"),
         }
-        distributed.on_main(lambda: write_json(Path(run.output) / "results.json", content))
+        weights = {"step": self.state.step, "config": content["config"]}  # the checkpoint of the step comes later
+        request = request_of_test(weights, run, tested, run.evaluate.short_side)
+        results = complete(content, request=request, overlap=self.overlap, query=tested.fingerprint)
+        distributed.on_main(lambda: write_results(Path(run.output), results))
         return numbers
 
     def describe(self) -> str:
@@ -114,6 +125,19 @@ def read_evaluation_list(run: AnyDetectionRun, path: str | Path, root: str | Pat
             path,
         )
     return boxes
+
+
+def request_of_test(weights: Tree, run: AnyDetectionRun, boxes: BoxList, short_side: int) -> Tree:
+    """Return what decides the average precisions of a detector on a list; called on all processes."""
+    data = distributed.on_main(lambda: identify(boxes))
+    decoding = run.data.model_dump(mode="json", include={"backend", "fps"})
+    return {
+        "weights": weights,
+        "command": "test",
+        "protocol": {"short_side": short_side, **decoding},
+        "list": boxes.fingerprint,
+        "data": data,
+    }
 
 
 def build_detector(run: AnyDetectionRun, backbone: Backbone, classes: int) -> AnyDetector:

@@ -13,6 +13,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure
+from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
 from vidssl.video.reader import DecodeSettings
@@ -39,10 +40,16 @@ class Monitor:
         check_measurable(self.protocols, gallery, query, self.classes, test.cells)
         if any(protocol.probabilities for protocol in self.protocols.values()):
             check_names(query, videos.classes, f"in {videos.path}")
+        used = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
+        self.overlap = measure_overlap(query, used, lambda: TrainingVideos(str(videos.path), videos))
+        distributed.on_main(lambda: report_overlap(self.overlap, query.path))
 
     def measure(self, run: Run, method: Method, device: torch.device, request: StopRequest) -> dict[str, float]:
-        """Compute the metrics of a network; the random state of the training is not touched."""
-        return measure(
+        """Compute the metrics of a network; the random state of the training is not touched.
+
+        With them are the numbers of tested videos that the gallery or the training list has too, where there are any.
+        """
+        numbers = measure(
             method.backbone,
             self.protocols,
             self.gallery,
@@ -53,6 +60,8 @@ class Monitor:
             self.classes,
             request.check,
         ).numbers
+        shared = {f"overlap_{name}": (counts or {}).get("videos", 0) for name, counts in self.overlap.items()}
+        return {**numbers, **{name: count for name, count in shared.items() if count}}
 
 
 _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}

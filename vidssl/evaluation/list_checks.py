@@ -1,24 +1,13 @@
-"""Checks that lists fit protocols and each other, and which of their rows show the same video."""
+"""Checks that lists fit protocols and each other."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
-from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.protocols import EvaluationProtocol
-from vidssl.types import VideoRecord
-
-
-class HasRecords(Protocol):
-    """A `VideoList`, or `Features` with the records of their rows."""
-
-    @property
-    def records(self) -> Sequence[VideoRecord]:
-        """The rows."""
 
 
 def check_measurable(
@@ -97,38 +86,3 @@ def check_names(videos: VideoList, names: Sequence[str], where: str) -> None:
     for n, (name, other) in enumerate(zip(videos.classes, names, strict=False)):
         if name != other:
             raise DataError(f"label {n} is {name!r} in {videos.path} and was {other!r} {where}: test on the same data")
-
-
-def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
-    """Raise a DataError if a tested video, or a span that overlaps it, is in the training list of the `learner`."""
-    own = own_rows(train, query)
-    if len(own):
-        raise DataError(
-            f"{len(set(own[:, 0].tolist()))} videos of {query.path} are in {train.path} too, the first "
-            f"{query.names[int(own[0, 0])]!r}: {learner} would be tested on training videos; use disjoint lists"
-        )
-
-
-def own_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
-    """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
-
-    Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as
-    different videos.
-    """
-    real_path = RealPath()
-    rows: dict[str | None, list[int]] = {}
-    for n, record in enumerate(gallery.records):
-        rows.setdefault(real_path(record.path), []).append(n)
-    pairs = [
-        (n, row)
-        for n, record in enumerate(query.records)
-        for row in rows.get(real_path(record.path), ())
-        if overlap(record, gallery.records[row])
-    ]
-    return torch.tensor(pairs, dtype=torch.int64).reshape(-1, 2)
-
-
-def overlap(one: VideoRecord, other: VideoRecord) -> bool:
-    """Whether the spans of two records of one file overlap."""
-    start = max(one.start or 0.0, other.start or 0.0)
-    return all(record.end is None or start < record.end for record in (one, other))

@@ -8,10 +8,12 @@ import torch
 
 from vidssl import distributed
 from vidssl.config import build
+from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips, extract
-from vidssl.evaluation.list_checks import check_measurable, own_rows
+from vidssl.evaluation.list_checks import check_measurable
+from vidssl.evaluation.overlap import count_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
 from vidssl.models.backbones import Backbone
 from vidssl.progress import progress
@@ -26,6 +28,7 @@ class Measurement:
     query: VideoList  # the tested videos that could be read
     missing_gallery: tuple[tuple[str, str], ...]  # path and reason of those that could not
     missing_query: tuple[tuple[str, str], ...]
+    equal_features: int  # tested videos with the features of a training video of another path, bit by bit
 
     @property
     def numbers(self) -> dict[str, float]:
@@ -87,11 +90,15 @@ def measure(
     q, probabilities = (replace(both, x=x) for x in (both.x[:, : encoder.dim], both.x[:, encoder.dim :]))
     queries = query.rows(q.index.tolist())
 
-    def compute() -> dict[str, Measured]:
+    def compute() -> tuple[dict[str, Measured], int]:
         own = own_rows(galleries or queries, queries)
-        return {
+        found = {
             name: protocol(q if g is None else g, probabilities if protocol.probabilities else q, own)
             for name, protocol in progress(protocols.items(), title="measure", unit="protocol", leave=False)
         }
+        if g is None or galleries is None:
+            return found, 0
+        return found, count_equal_features(q.x, g.x, queries.records, galleries.records)
 
-    return Measurement(distributed.on_main(compute), galleries, queries, g.missing if g else (), q.missing)
+    found, equal = distributed.on_main(compute)
+    return Measurement(found, galleries, queries, g.missing if g else (), q.missing, equal)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from vidssl.data.overlap import spans_overlap
 from vidssl.data.path_rules import RealPath
-from vidssl.evaluation.list_checks import overlap
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.types import VideoRecord
 
@@ -36,7 +36,7 @@ def nearest_moments(
         for place, row in enumerate(rows):
             record = known[row]
             nearer = kept.setdefault(record.path, [])
-            if not (nearer and (one_per_video or any(overlap(record, other) for other in nearer))):
+            if not (nearer and (one_per_video or any(spans_overlap(record, other) for other in nearer))):
                 nearer.append(record)
                 places.append(place)
                 if len(places) == k:

@@ -1,0 +1,175 @@
+"""Which rows of two lists show the same video: by path, by content, and by the recording that they were cut from."""
+
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from vidssl.data.fingerprint import state_of_file
+from vidssl.data.path_rules import RealPath
+from vidssl.types import VideoRecord
+from vidssl.video.content import content_hash
+
+# UCF101's names, `v_Archery_g08_c03.avi`: clips of one group were cut from one recording. Of the file or its folder.
+_GROUP = re.compile(r"(?:^|[/#])(v_[^/#]+?_g\d+)_[^/#]*(?:/[^/]*)?$")
+
+Key = TypeVar("Key", bound=Hashable)
+Rows = dict[Key, list[int]]
+
+
+class HasRecords(Protocol):
+    """A `VideoList`, or `Features` with the records of their rows."""
+
+    @property
+    def records(self) -> Sequence[VideoRecord]:
+        """The rows."""
+
+
+class HasNames(HasRecords, Protocol):
+    """A `VideoList`."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The paths as written in the list."""
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The rows of a list that another list has too; spans of one video that do not overlap are different videos."""
+
+    same: Tensor  # (P, 2) int64, rows of the list and of the other one: the same file, links followed
+    copies: Tensor  # (P, 2) likewise: files of other paths with the same content, or see `compare`
+    groups: Mapping[int, str]  # rows of the list, and their recording, of which the other one has another video
+    missing: int  # files of the other list that are not there: they are compared by path and recording only
+    one_list: bool  # each file of either list is in the other one, and each row finds itself
+
+
+def own_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
+    """Return pairs (P, 2) of a query row and a gallery row that show the same video, which a query must not find.
+
+    Those are spans of the same file, after following links, that overlap; spans of a file that do not overlap count as
+    different videos.
+    """
+    q, g = _rows_of_files(query, gallery)
+    return _pairs(query, gallery, _common(q, g))
+
+
+def copied_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
+    """Return pairs (P, 2) of a query row and a gallery row whose files have other paths and the same content."""
+    q, g = _rows_of_files(query, gallery)
+    return _pairs(query, gallery, _copied(q, g, _states([*q, *g])))
+
+
+def compare(query: HasNames, other: HasNames, by_name: bool = False) -> Overlap:
+    """Compare a list with another one.
+
+    With `by_name` files of the same name in both lists count as copies too: shrunk copies have the names of the
+    originals and other content.
+    """
+    q, o = _rows_of_files(query, other)
+    states = _states([*q, *o])
+    same = _pairs(query, other, _common(q, o))
+    copies = _pairs(query, other, _copied(q, o, states))
+    if by_name:
+        named = _pairs(query, other, _common(_rows_by(query.names), _rows_by(other.names)))
+        copies = torch.unique(torch.cat([copies, named]), dim=0)
+    one_list = q.keys() == o.keys() and len(torch.unique(same[:, 0])) == len(query.records)
+    groups = _shared_groups(query, other, torch.cat([same, copies]))
+    return Overlap(same, copies, groups, sum(path not in states for path in o), one_list)
+
+
+def recording_group(path: str) -> str | None:
+    """Return the recording that a path names, `v_Archery_g08` of `v_Archery_g08_c03.avi`; None for other names."""
+    match = _GROUP.search(path)
+    return match and match[1]
+
+
+def spans_overlap(one: VideoRecord, other: VideoRecord) -> bool:
+    """Whether the spans of two records of one file overlap."""
+    start = max(one.start or 0.0, other.start or 0.0)
+    return all(record.end is None or start < record.end for record in (one, other))
+
+
+def _rows_by(keys: Iterable[Key]) -> Rows[Key]:
+    rows: Rows[Key] = {}
+    for n, key in enumerate(keys):
+        rows.setdefault(key, []).append(n)
+    return rows
+
+
+def _rows_of_files(query: HasRecords, other: HasRecords) -> tuple[Rows[str], Rows[str]]:
+    """The rows of both lists by the real paths of their files."""
+    real_path = RealPath()
+    q, o = (_rows_by(real_path(record.path) for record in each.records) for each in (query, other))
+    return q, o
+
+
+def _states(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """The state of each file that is there: its size, of folders of images as `state_of_file` returns it."""
+    states = {}
+    for path in dict.fromkeys(paths):
+        with suppress(OSError):
+            states[path] = state_of_file(path)
+    return states
+
+
+Rowwise = Iterable[tuple[list[int], list[int]]]  # rows of both lists that show the same video, if their spans overlap
+
+
+def _common(q: Rows[Key], o: Rows[Key]) -> Rowwise:
+    return ((rows, o[key]) for key, rows in q.items() if key in o)
+
+
+def _copied(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]]) -> Rowwise:
+    for copies in _equal_files(q, o, states):
+        mine, others = ([path for path in copies if path in rows] for rows in (q, o))
+        yield from ((q[one], o[other]) for one in mine for other in others if one != other)
+
+
+def _equal_files(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]]) -> list[list[str]]:
+    """Group files by content that are in both lists. Few are read: those of equal size, whole those with equal ends."""
+    groups = [[*states]]
+    for key in (states.__getitem__, partial(content_hash, ends=True), content_hash):
+        found: dict[tuple[int, Hashable], list[str]] = {}
+        for number, group in enumerate(groups):
+            for path in group:
+                value: Hashable = key(path)
+                if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
+                    found.setdefault((number, value), []).append(path)
+        groups = [
+            part
+            for part in found.values()
+            if len(part) > 1 and not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))
+        ]
+    return groups
+
+
+def _pairs(query: HasRecords, other: HasRecords, candidates: Rowwise) -> Tensor:
+    """List the pairs (P, 2) of candidate rows whose spans overlap, by row of the query, then of the other list."""
+    pairs = []
+    for mine, others in candidates:
+        records = [(row, other.records[row]) for row in others]
+        for n in mine:
+            record = query.records[n]
+            pairs += [(n, row) for row, each in records if spans_overlap(record, each)]
+    return torch.tensor(sorted(pairs), dtype=torch.int64).reshape(-1, 2)
+
+
+def _shared_groups(query: HasRecords, other: HasRecords, paired: Tensor) -> dict[int, str]:
+    """The rows of the query, and their recording, of which the other list has a row that is not `paired` with them."""
+    rows: dict[str, set[int]] = {}
+    for n, record in enumerate(other.records):
+        if group := recording_group(record.path):
+            rows.setdefault(group, set()).add(n)
+    if not rows:
+        return {}
+    own: dict[int, set[int]] = {}
+    for n, row in paired.tolist():
+        own.setdefault(n, set()).add(row)
+    groups = {n: recording_group(record.path) for n, record in enumerate(query.records)}
+    return {n: group for n, group in groups.items() if group in rows and not rows[group] <= own.get(n, set())}

@@ -1,0 +1,170 @@
+"""Whether tested videos are in the gallery or in the list that the network was trained on: errors, warnings, counts."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vidssl import distributed
+from vidssl.command_line import log_once
+from vidssl.config import Tree
+from vidssl.data.fingerprint import identify
+from vidssl.data.overlap import Overlap, compare
+from vidssl.data.path_rules import RealPath
+from vidssl.data.video_list import VideoList
+from vidssl.errors import DataError
+from vidssl.types import VideoRecord
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrainingVideos:
+    """The list that a network was trained on, as far as it is known."""
+
+    name: str  # its file, or several
+    videos: VideoList | None = None
+    reason: str = ""  # why there are no `videos`
+    fingerprint: str | None = None  # of the list when the network was trained; None: not known
+    data: Tree | None = None  # of its files then, as of `identify`
+
+    @property
+    def changed(self) -> bool:
+        """Whether the list has other rows now."""
+        return self.videos is not None and self.fingerprint not in (None, self.videos.fingerprint)
+
+
+def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
+    """Raise a DataError if a tested video, or a span that overlaps it, is in the training list of the `learner`.
+
+    Files are compared by path and by content. All processes call this together: the main one reads the files.
+    """
+
+    def check() -> None:
+        found = compare(query, train)
+        pairs = torch.cat([found.same, found.copies])
+        if len(pairs):
+            n, row = pairs[0].tolist()
+            named = "" if len(found.same) else f" (there {train.names[row]!r}, a copy)"
+            raise DataError(
+                f"{len(torch.unique(pairs[:, 0]))} videos of {query.path} are in {train.path} too, the first "
+                f"{query.names[n]!r}{named}: {learner} would be tested on training videos; use disjoint lists"
+            )
+
+    distributed.on_main(check)
+
+
+def measure_overlap(query: VideoList, gallery: VideoList | None, training: Callable[[], TrainingVideos] | None) -> Tree:
+    """Count the tested videos that are in the gallery, and those that are in the list of the training.
+
+    This is `overlap` in `results.json`; docs/evaluation.md describes it. `training` reads the list that the network was
+    trained on; None: it is untrained. All processes call this together.
+    """
+
+    def count() -> Tree:
+        return {
+            "gallery": None if gallery is None else describe(query, gallery, compare(query, gallery)),
+            "training": None if training is None else _describe_training(query, training()),
+        }
+
+    return distributed.on_main(count)
+
+
+def describe(query: VideoList, gallery: VideoList, found: Overlap) -> Tree:
+    """Describe the overlap of a tested list with a gallery, as plain data.
+
+    In a search within one list a video does not count for itself, only for its copies.
+    """
+    pairs = found.copies if found.one_list else torch.cat([found.same, found.copies])
+    return {"list": str(gallery.path), "one_list": found.one_list, **_counts(query, gallery, found, pairs)}
+
+
+def _describe_training(query: VideoList, training: TrainingVideos) -> Tree:
+    known = {"list": training.name, "fingerprint": training.fingerprint}
+    if training.videos is None:
+        return {**known, "not_checked": training.reason}
+    other_kind = training.data is not None and training.data["copies"] != identify(query)["copies"]
+    found = compare(query, training.videos, by_name=other_kind)
+    counts = _counts(query, training.videos, found, torch.cat([found.same, found.copies]))
+    return {**known, "changed": training.changed, **counts}
+
+
+def _counts(query: VideoList, other: VideoList, found: Overlap, pairs: Tensor) -> Tree:
+    shared, same = {*pairs[:, 0].tolist()}, {*found.same[:, 0].tolist()}
+    groups = {n: group for n, group in found.groups.items() if n not in shared}
+    return {
+        "tested": len(query.records),
+        "videos": len(shared),
+        "copies": len({*found.copies[:, 0].tolist()} - (set() if found.one_list else same)),
+        "groups": len({*groups.values()}),
+        "group_videos": len(groups),
+        "missing": found.missing,
+        "first": [query.names[int(pairs[0, 0])], other.names[int(pairs[0, 1])]] if len(pairs) else None,
+    }
+
+
+def count_equal_features(
+    query: Tensor, gallery: Tensor, query_records: Sequence[VideoRecord], gallery_records: Sequence[VideoRecord]
+) -> int:
+    """Count the queries (Q, D) whose features are bit by bit those of a gallery row (N, D) of another file.
+
+    They may be copies in another container, whose bytes differ, or the network returns the same for all videos.
+    """
+    real_path = RealPath()
+    files: dict[bytes, list[str]] = {}  # two different files of each feature are enough
+    for row, record in zip(gallery.numpy(), gallery_records, strict=True):
+        known = files.setdefault(row.tobytes(), [])
+        if len(known) < 2 and (file := real_path(record.path)) not in known:
+            known.append(file)
+    return sum(
+        any(file != real_path(record.path) for file in files.get(row.tobytes(), ()))
+        for row, record in zip(query.numpy(), query_records, strict=True)
+    )
+
+
+def report_overlap(overlap: Tree, query: object, *, measured: bool = True, remedy: str = "use disjoint lists") -> None:
+    """Log what `measure_overlap` has counted for the list `query`; called on the main process.
+
+    Videos that are shared are warnings. So are shared recordings, unless the search is within one list or nothing is
+    `measured`: then they are information, as is a list that could not be compared.
+    """
+    gallery, training = overlap["gallery"], overlap["training"]
+    both = gallery and training and gallery["list"] == training["list"] and not gallery["one_list"]
+    if gallery and not both:
+        where = "this list" if gallery["one_list"] else f"the gallery {gallery['list']}"
+        _report(gallery, query, where, measured, remedy)
+    if training and "not_checked" in training:
+        text = f"{query} was not compared with the list that the network was trained on, {training['list']}"
+        log_once(_log, logging.INFO, f"{text}: {training['not_checked']}")
+    elif training:
+        where = f"{'the gallery and ' if both else ''}the list that the network was trained on, {training['list']}"
+        _report(training, query, where + ", which has changed since" * training["changed"], measured, "")
+
+
+def _report(counts: Tree, query: object, where: str, measured: bool, remedy: str) -> None:
+    one_list, ending = counts.get("one_list", False), f"; {remedy}" if remedy else ""
+    if counts["videos"]:
+        text = f"{counts['videos']} of {counts['tested']} videos of {query} are in {where}"
+        text += " under another name" if one_list else f" too ({counts['copies']} under another name)"
+        log_once(_log, logging.WARNING, f"{text}, the first: {' = '.join(counts['first'])}{ending}")
+    if counts["group_videos"]:
+        level = logging.WARNING if measured and not one_list else logging.INFO
+        text = f"{counts['group_videos']} of {counts['tested']} videos of {query} are of {counts['groups']} recordings"
+        what = "has more than one video" if one_list else "has other videos"
+        advice = "" if level == logging.INFO else "; split lists by recording"
+        log_once(_log, level, f"{text} (v_…_gNN_… in their names) of which {where} {what}{advice}")
+
+
+def report_equal_features(overlap: Tree, query: object, remedy: str = "") -> None:
+    """Log how many tested videos have the features of a gallery video of another path, if these are not the copies."""
+    counts = overlap["gallery"]
+    if counts and (equal := counts.get("equal_features", 0)) > counts["copies"]:
+        text = (
+            f"{equal} of {counts['tested']} videos of {query} have bit by bit the features of a video of another path"
+        )
+        ending = (
+            f" in {counts['list']}, {counts['copies']} of them as copies of its file{'; ' if remedy else ''}{remedy}"
+        )
+        log_once(_log, logging.WARNING, text + ending)

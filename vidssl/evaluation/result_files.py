@@ -1,0 +1,117 @@
+"""`results.json`: what every command that measures states beside its numbers, and when existing results are reused."""
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import vidssl
+from vidssl.atomic import write_json
+from vidssl.command_line import command_line
+from vidssl.config import Tree, differences
+from vidssl.evaluation.overlap import report_equal_features, report_overlap
+
+_log = logging.getLogger(__name__)
+
+Results = dict[str, Any]
+NAME = "results.json"
+# The number of lines "Numbers change" in CHANGELOG.md, as tests/evaluation/test_result_files.py checks: results of
+# another one are measured again.
+FORMAT = 15
+
+
+def complete(
+    content: Results, *, request: Tree, overlap: Tree | None, query: str | None, gallery: str | None = None
+) -> Results:
+    """Add to the results of a measurement what every `results.json` has.
+
+    `request` is what decides the numbers, plain data with `weights`. `overlap` is that of `measure_overlap`; None:
+    nothing is tested. `query` and `gallery` are the fingerprints of the lists.
+    """
+    training = ((overlap or {}).get("training") or {}).get("fingerprint")
+    fingerprints = {"query": query, "gallery": gallery, "training": training}
+    return {**content, "overlap": overlap, "fingerprints": fingerprints, "request": request, **_origin()}
+
+
+def complete_splits(content: Results, splits: Mapping[str, Results]) -> Results:
+    """Likewise for the results over several splits, of those of each: `overlap` and the like are of each, by split."""
+    of_splits = {name: {n: one[name] for n, one in splits.items()} for name in ("overlap", "fingerprints", "request")}
+    return {**content, **of_splits, "request": {"splits": of_splits["request"]}, **_origin()}
+
+
+def _origin() -> Tree:
+    return {
+        "command": command_line(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "versions": {"vidssl": vidssl.__version__, "torch": str(torch.__version__)},
+        "format": FORMAT,
+    }
+
+
+def write_results(out: Path, results: Results) -> None:
+    """Write `results.json`; they come from `complete`."""
+    if missing := {"overlap", "fingerprints", "request", "command", "date", "versions", "format"} - results.keys():
+        raise KeyError(f"{NAME} without {', '.join(sorted(missing))}")
+    write_json(out / NAME, results)
+
+
+def existing_results(out: Path, request: Tree, *, reuse: bool = True) -> Results | None:
+    """Return existing results of the same request, format and version of vidssl.
+
+    Others, and with `reuse` False all, are going to be replaced: the log states why.
+    """
+    path = out / NAME
+    with suppress(FileNotFoundError, NotADirectoryError):
+        try:
+            results = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            _log.info("%s cannot be read (%s): replacing it", path, error)
+            return None
+        reason = _why_not(results, request)
+        if reason is None and reuse:
+            _log.info("%s holds the results of this test; delete it to measure again", path)
+            if results["overlap"]:
+                report_overlap(results["overlap"], results["list"])
+                report_equal_features(results["overlap"], results["list"])
+            return dict(results)
+        if reason is not None:
+            _log.info("%s holds %s: replacing it", path, reason)
+    return None
+
+
+def _why_not(results: Any, request: Tree) -> str | None:
+    """Why results are not those of a request; None if they are."""
+    stored = results.get("request") if isinstance(results, dict) else None
+    if not isinstance(stored, dict):
+        return "results of another test (results of an earlier version)"
+    if stored != request:
+        return f"results of another test ({describe_changes(stored, request)})"
+    if results.get("format") != FORMAT or not {"overlap", "list"} <= results.keys():
+        return f"results of format {results.get('format')}, and those of this vidssl have format {FORMAT}"
+    versions = results.get("versions")
+    version = versions.get("vidssl") if isinstance(versions, dict) else None
+    return None if version == vidssl.__version__ else f"results of vidssl {version}, and this is {vidssl.__version__}"
+
+
+def weights_of(results: Any) -> str | None:
+    """Return the sha256 of the checkpoint that results are of; None if it is not stated, or they are of several."""
+    for path in (("request", "weights"), ("checkpoint",)):  # results of before version 0.1 may lack the request
+        content = results
+        for key in (*path, "sha256"):
+            content = content.get(key) if isinstance(content, dict) else None
+        if isinstance(content, str):
+            return content
+    return None
+
+
+def describe_changes(stored: Tree, requested: Tree) -> str:
+    """List what differs between two requests."""
+    return "; ".join(
+        f"{name} {'nothing' if a is None else a} stored, {'nothing' if b is None else b} requested"
+        for name, a, b in differences(stored, requested)
+    )

@@ -42,7 +42,7 @@ def _add_folder(commands: Any) -> None:
     parser = _add(commands, "folder", summary, root="folder of the videos")
     _add_shared(parser, max_missing=None)
     option = parser.add_argument
-    text = "fraction of the groups for the test list (default 0.33; 0, no test list, if there are no classes)"
+    text = "fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes)"
     option("--test", type=float, help=text)
     option("--group", metavar="REGEX", help="group of a path: first capture group, or match")
     option("--labels", type=Path, metavar="CSV", help="file with the columns path,label")

@@ -62,7 +62,7 @@ def prepare_folder(
         videos = _group_by_pattern(videos, group)
     names = sorted({video.label for video in videos if video.label is not None})
     fraction = test if test is not None else 0.33 if names else 0.0
-    grouped, copies = group is not None or group_column is not None, []
+    grouped, copies = group is not None or group_column is not None, list[str]()
     if images and fraction and not splits and not grouped:
         check_not_frames(videos)
     if fraction and not splits and not grouped:

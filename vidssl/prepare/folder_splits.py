@@ -1,4 +1,4 @@
-"""Split the videos of a folder into lists: by the folders train, val, test and so on, or at random by class and group."""
+"""Split the videos of a folder into lists: by the folders train, val and so on, or at random by class and group."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -65,7 +65,7 @@ def warn_of_classes(lists: Lists) -> list[str]:
 
 
 def warn_of_recordings(lists: Lists, remedy: bool) -> list[str]:
-    """Count the names that look like recordings of several clips and are in several lists; with the pattern for them."""
+    """Count the names that look like recordings of several clips and are in several lists; name the pattern of them."""
     videos = [video for each in lists.values() for video in each]
     classes = max(1, len({video.label for video in videos}))
     for pattern in _RECORDINGS:

@@ -781,9 +781,7 @@ def test_paths_that_hold_separators(tmp_path, form, separator, end):
         text = FORMS[form].replace(" ", separator)
         lines = [text.format(path=name, label=n) for n, name in enumerate(names)]
     videos = tmp_path / "list.txt"
-    videos.write_bytes(
-        ("\ufeff" + "".join(f"{line}{end or chr(10)}" for line in lines)[: None if end else -1]).encode()
-    )
+    videos.write_bytes(("\ufeff" + (end or "\n").join(lines) + end).encode())
     prepare_list(videos, "slowfast" if form == "bare" else form, root, tmp_path / "lists", separator=separator)
     found = read_list(tmp_path / "lists/train.csv")
     labels = [-1] * len(names) if form in ("bare", "videomae") else [*range(len(names))]

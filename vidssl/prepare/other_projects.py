@@ -1,4 +1,4 @@
-"""Lists of SlowFast, pytorchvideo, mmaction2 and VideoMAE: a path and numbers on a line, by a separator that paths may hold."""
+"""Lists of SlowFast, pytorchvideo, mmaction2 and VideoMAE: lines of a path, which may hold the separator, and numbers."""
 
 import posixpath
 import re

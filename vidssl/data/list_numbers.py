@@ -7,6 +7,8 @@ _WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")  # pandas writes 0.0 in a column 
 
 def whole_number(text: str) -> int:
     """Read `12`, `-1` or `12.0`; anything else is a ValueError."""
+    if text.isdecimal() and text.isascii():  # most numbers, in a quarter of the time
+        return int(text)
     match = _WHOLE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a whole number")

@@ -1,4 +1,4 @@
-"""Lists of SlowFast, pytorchvideo, mmaction2 and VideoMAE: lines of a path, which may hold the separator, and numbers."""
+"""Lists of SlowFast, pytorchvideo, mmaction2 and VideoMAE: lines of a path, which may hold separators, and numbers."""
 
 import posixpath
 import re

@@ -514,6 +514,21 @@ def test_kinetics_untrimmed(kinetics, tmp_path):
     assert "both match the file 'train/abseiling/-_abc_12345.mkv'" in message
 
 
+@pytest.mark.parametrize("untrimmed", [False, True])
+def test_kinetics_rows_that_begin_before_the_video(tmp_path, untrimmed):
+    """Such rows exist; the file of a clip is found by its name or id, and a whole video begins at 0."""
+    lines = ["run,aaaaaaaaaaa,-2,8,train", "run,bbbbbbbbbbb,-2.0,8.0,train", "run,ccccccccccc,1,11,train"]
+    train = write(tmp_path / "train.csv", "\n".join([HEADER, *lines, "run,ddddddddddd,-9,-3,train"]))
+    names = ["run/aaaaaaaaaaa.mp4", "run/bbbbbbbbbbb_-00002_000008.mp4", "ccccccccccc.mp4", "ddddddddddd.mp4"]
+    names[1:2] = ["run/bbbbbbbbbbb.mp4"] if untrimmed else names[1:2]
+    root = touch(tmp_path / "root", *names)
+    report = prepare_kinetics(root, tmp_path / "lists", train, untrimmed=untrimmed)
+    found = read_list(tmp_path / "lists/train.csv")
+    assert found.names == tuple(names[:3] if untrimmed else names)
+    assert [r.start for r in found.records] == ([0.0, 0.0, 1.0] if untrimmed else [None] * 4)
+    assert "train: 3 rows begin before the video" in report and "'aaaaaaaaaaa', -2 to 8 s, 'bbb" in report
+
+
 def test_kinetics_in_several_folders(kinetics, tmp_path):
     root, train, test = kinetics
     touch(root, "train/stealing water/--QUuC4vJs_000084_000094.mp4")

@@ -106,19 +106,31 @@ def test_start_and_end(write):
         ("path,label\n,0\n", 2, "the path is empty"),
         ("path,label\na.mp4,0\n   ,0\n", 3, "the path is empty"),
         ("path,label\n\n ,\n", 3, "the path is empty"),
-        ("path,label\na.mp4,\n", 2, "'': labels are whole numbers"),
-        ("path,label\na.mp4,one\n", 2, "'one': labels are whole numbers"),
-        ("path,label\na.mp4,1.0\n", 2, "'1.0': labels are whole numbers"),
+        ("path,label\na.mp4,\n", 2, "'' is not a whole number: labels are whole numbers"),
+        ("path,label\na.mp4,one\n", 2, "'one' is not a whole number: labels are whole numbers"),
+        ("path,label\na.mp4,1.5\n", 2, "'1.5' is not a whole number: labels are whole numbers"),
+        ("path,label\na.mp4,1_0\n", 2, "'1_0' is not a whole number"),
+        ("path,label\na.mp4,٣\n", 2, "'٣' is not a whole number"),
+        ("path,labels\na.mp4,1_0\n", 2, "'1_0' is not a whole number"),
+        ("path,labels\na.mp4,٣?\n", 2, "'٣' is not a whole number"),
+        ("path,start\na.mp4,1_0\n", 2, "'1_0' is not a number"),
+        ("path,fps\na.mp4,２５\n", 2, "'２５' is not a number"),
+        ("path,label\na.mp4,riding a bike\n", 2, "vidssl prepare folder --labels writes lists of class names"),
+        ("path,labels\na.mp4,run walk\n", 2, "vidssl prepare folder --labels writes lists of class names"),
+        ("path,label\n.,0\n", 2, "'.' is the root itself"),
+        ("path,label\nx/..,0\n", 2, "'x/..' is the root itself"),
+        ("path,label\na.mp4,0\nx/../a.mp4,0\n", 3, "'x/../a.mp4', label 0, is also in line 2"),
         ("path,label\na.mp4,1\nb.mp4,2\n", 3, "label 2 is out of range: classes are 0 to 1, -1 is unknown"),
         ("path,label\na.mp4,-2\n", 2, "label -2 is out of range"),
         ("path,label\na.mp4,0\nb.mp4,1\na.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),
         ("path,label\na.mp4,0\nb.mp4,1\n./a.mp4,0\n", 4, "a.mp4', label 0, is also in line 2, label 0: delete one"),
         ("path,label\na.mp4,0\na.mp4,1\n", 3, "'a.mp4', label 1, is also in line 2, label 0: delete one"),
         ("path,label,start,end\na.mp4,0,0,1\nx//a.mp4,0,,\nx/a.mp4,1,0,\n", 4, "label 1, is also in line 3, label 0"),
-        ('path,label\na.mp4,0\n"b\nc.mp4",x\n', 4, "'x': labels are whole"),
+        ('path,label\na.mp4,0\n"b\nc.mp4",x\n', 4, "'x' is not a whole number: labels are whole"),
         ("path,label\na.mp4,99999999999999999999\n", 2, "is out of range"),
+        ("path,label\na.mp4,1000000000000000\n", 2, "is out of range"),
         ("path,start,end\na.mp4,2,1\n", 2, "end 1.0 is not after start 2.0"),
-        ("path,start,end\na.mp4,soon,1\n", 2, "'soon': labels are whole numbers, start, end, fps, x and y are numbers"),
+        ("path,start,end\na.mp4,soon,1\n", 2, "'soon' is not a number: start, end, fps, x and y are numbers"),
         ("path,start,end\na.mp4,-1,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,nan,1\n", 2, "must be finite and 0 or more"),
         ("path,start,end\na.mp4,0,inf\n", 2, "must be finite and 0 or more"),
@@ -157,7 +169,7 @@ def test_14_invalid_roots_and_classes(write, tmp_path):
     path = write("path\na.mp4\n")
     (tmp_path / "root.txt").write_bytes("\ufeff/data\r\n\n".encode())
     assert str(read_list(path).root) == "/data"
-    for content, reason in ((b"", "is empty"), (b"/d\xe9j\xe0\n", "not UTF-8")):
+    for content, reason in ((b"", "is empty"), (b"  \t\n", "is empty"), (b"/d\xe9j\xe0\n", "not UTF-8")):
         (tmp_path / "root.txt").write_bytes(content)
         assert reason in refusal(path) and "root.txt" in refusal(path)
     (tmp_path / "root.txt").unlink()
@@ -166,6 +178,40 @@ def test_14_invalid_roots_and_classes(write, tmp_path):
         assert refusal(path).startswith(f"{tmp_path / 'classes.txt'} is empty: ")
     (tmp_path / "classes.txt").write_text("a\u2028b\nc\n")
     assert read_list(path).classes == ("a\u2028b", "c")
+    for content, reason in (("a\nb\na\n", "classes 0 and 2 are both 'a'"), ("a\n\nb\n", "class 1 has no name")):
+        (tmp_path / "classes.txt").write_text(content)
+        assert refusal(path).startswith(f"{tmp_path / 'classes.txt'}: {reason}")
+
+
+@pytest.mark.parametrize("label", ["1.0", "1.000", "+1", " 1 ", "01"])
+def test_labels_as_pandas_writes_them(write, label):
+    """A column that has missing values is one of floats."""
+    found = read_list(write(f"path,label\na.mp4,{label}\nb.mp4,-1.0\n"))
+    assert found.labels.tolist() == [1, -1]
+    assert found.fingerprint == read_list(write("path,label\na.mp4,1\nb.mp4,-1\n")).fingerprint
+
+
+@pytest.mark.parametrize("through", [False, True])
+@pytest.mark.parametrize("name", ["x/../a.mp4", "x/./..//a.mp4", "x/y/../../a.mp4", "link/../x/../a.mp4"])
+def test_a_file_by_another_way_is_a_duplicate(write, tmp_path, name, through):
+    """`..` after a link leads to the folder above its target."""
+    root = tmp_path / "root"
+    (root / "x" / "y").mkdir(parents=True)
+    (root / "link").symlink_to("x/y")
+    (tmp_path / "other").symlink_to("root")
+    base = tmp_path / "other" if through else root
+    if name.startswith("link"):
+        assert read_list(write("path\na.mp4\nlink/../a.mp4\n", root=str(base))).names == ("a.mp4", "link/../a.mp4")
+        name = "link/../../a.mp4"
+    assert "is also in line 2" in refusal(write(f"path\na.mp4\n{name}\n", root=str(base)))
+
+
+def test_blanks_around_a_path(write, tmp_path):
+    """They belong to a name, unless only the name without them exists."""
+    (tmp_path / "a.mp4").touch()
+    (tmp_path / " b.mp4").touch()
+    assert ":2: ' a.mp4 ' has blanks around it, and the file is 'a.mp4'" in refusal(write("path\n a.mp4 \n"))
+    assert read_list(write("path\n b.mp4\n c.mp4 \n")).names == (" b.mp4", " c.mp4 ")
 
 
 URLS = [
@@ -266,10 +312,15 @@ def test_12_each_path_is_checked_as_if_it_were_resolved_alone(write, tmp_path):
             path = write(f'path\nother.mp4\n"{name}"\n', root=f"{base}\n")
             if leaves:
                 assert f"{path}:3: " in refusal(path) and "leaves the root" in refusal(path), name
+            elif (base / name).resolve() == root.resolve():
+                assert f"{path}:3: {name!r} is the root itself" in refusal(path), name
             else:
                 assert read_list(path).names == ("other.mp4", name)
                 assert read_list(path).records[1].path == str(base / name)
-        sound = [name for name in parts if not verdicts[name] and name not in ("./a/./b//v.mp4", str(base / "v.mp4"))]
+        known = ("./a/./b//v.mp4", str(base / "v.mp4"))  # the same file as another one
+        sound = [name for name in parts if not verdicts[name] and name not in known and ".." not in name.split("/")]
+        sound = [name for name in sound if (base / name).resolve() != root.resolve()]
+        assert len(sound) > 6
         assert read_list(write("path\n" + "\n".join(sound), root=f"{base}\n")).names == tuple(sound)
 
 

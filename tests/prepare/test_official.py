@@ -514,6 +514,21 @@ def test_kinetics_untrimmed(kinetics, tmp_path):
     assert "both match the file 'train/abseiling/-_abc_12345.mkv'" in message
 
 
+@pytest.mark.parametrize("untrimmed", [False, True])
+def test_kinetics_rows_that_begin_before_the_video(tmp_path, untrimmed):
+    """Such rows exist; the file of a clip is found by its name or id, and a whole video begins at 0."""
+    lines = ["run,aaaaaaaaaaa,-2,8,train", "run,bbbbbbbbbbb,-2.0,8.0,train", "run,ccccccccccc,1,11,train"]
+    train = write(tmp_path / "train.csv", "\n".join([HEADER, *lines, "run,ddddddddddd,-9,-3,train"]))
+    names = ["run/aaaaaaaaaaa.mp4", "run/bbbbbbbbbbb_-00002_000008.mp4", "ccccccccccc.mp4", "ddddddddddd.mp4"]
+    names[1:2] = ["run/bbbbbbbbbbb.mp4"] if untrimmed else names[1:2]
+    root = touch(tmp_path / "root", *names)
+    report = prepare_kinetics(root, tmp_path / "lists", train, untrimmed=untrimmed)
+    found = read_list(tmp_path / "lists/train.csv")
+    assert found.names == tuple(names[:3] if untrimmed else names)
+    assert [r.start for r in found.records] == ([0.0, 0.0, 1.0] if untrimmed else [None] * 4)
+    assert "train: 3 rows begin before the video" in report and "'aaaaaaaaaaa', -2 to 8 s, 'bbb" in report
+
+
 def test_kinetics_in_several_folders(kinetics, tmp_path):
     root, train, test = kinetics
     touch(root, "train/stealing water/--QUuC4vJs_000084_000094.mp4")
@@ -756,18 +771,82 @@ def test_lists_of_other_projects(root, tmp_path, form, text, separator, expected
     assert not (tmp_path / "lists/classes.txt").exists()
 
 
+FORMS = {"slowfast": "{path} {label}", "mmaction2": "{path} {label}", "videomae": "{path} 0 -1", "bare": "{path}"}
+
+
+@pytest.mark.parametrize("separator", [" ", ",", "\t", "::", ";", " , ", ":"])
+@pytest.mark.parametrize("form", [*FORMS, "mmaction2_rawframes"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "  \n", ""])
+def test_paths_that_hold_separators(tmp_path, form, separator, end):
+    """The last fields are numbers, all before them is the path: in quotes or not, in a file that is there or not."""
+    names = [
+        "train/riding a bike/-_abc 000084 000094.mp4",
+        "train/massaging person's head/=X.mp4",
+        "tai  chi/a,b;c::d.mp4",
+        "mélange, 日本　語/x 1.mp4",
+        "plain/y.mp4",
+        "deep/more/z 3 4.MP4",
+    ]
+    if form == "mmaction2_rawframes":
+        names = [name.rpartition(".")[0] for name in names]
+        root = touch(tmp_path / "root", *(f"{name}/{n}.jpg" for name in names for n in range(2)))
+        lines = [separator.join([name, "2", str(n)]) for n, name in enumerate(names)]
+    else:
+        root = touch(tmp_path / "root", *names)
+        text = FORMS[form].replace(" ", separator)
+        lines = [text.format(path=name, label=n) for n, name in enumerate(names)]
+    videos = tmp_path / "list.txt"
+    videos.write_bytes(("\ufeff" + (end or "\n").join(lines) + end).encode())
+    prepare_list(videos, "slowfast" if form == "bare" else form, root, tmp_path / "lists", separator=separator)
+    found = read_list(tmp_path / "lists/train.csv")
+    labels = [-1] * len(names) if form in ("bare", "videomae") else [*range(len(names))]
+    assert dict(zip(found.names, found.labels.tolist(), strict=True)) == dict(zip(names, labels, strict=True))
+
+
+@pytest.mark.parametrize("separator", [" ", ",", "::"])
+@pytest.mark.parametrize("form", ["slowfast", "mmaction2", "videomae"])
+def test_missing_files_with_separators_are_counted(tmp_path, form, separator):
+    names = [f"ride a,b::ike/{n} x.mp4" for n in range(10)]
+    root = touch(tmp_path / "root", *names[:7])
+    text = FORMS[form].replace(" ", separator)
+    videos = write(tmp_path / "list.txt", "\n".join(text.format(path=name, label=3) for name in names))
+    report = prepare_list(videos, form, root, tmp_path / "lists", separator=separator, max_missing=0.3)
+    assert "train: 10 listed, 7 found, 3 missing" in report
+
+
+@pytest.mark.parametrize(
+    ("form", "line", "expected"),
+    [
+        ("slowfast", '"my clips/three four.mp4"\t7', ("my clips/three four.mp4", 7)),
+        ("slowfast", "a/one.mp4\t 3 \t", ("a/one.mp4", 3)),
+        ("slowfast", "my clips\\three four.mp4 7", ("my clips/three four.mp4", 7)),
+        ("slowfast", "a/one.mp4 3.0", ("a/one.mp4", 3)),
+        ("slowfast", "my clips/three four.mp4 120 7", ("my clips/three four.mp4", 7)),
+        ("videomae", "a/one.mp4 0 -1", ("a/one.mp4", -1)),
+        ("videomae", "a/one.mp4 5", ("a/one.mp4", 5)),
+        ("videomae", "y/f 1 2", ("y/f", -1)),
+        ("videomae", "my clips/three four.mp4 0 -1", ("my clips/three four.mp4", -1)),
+    ],
+)
+def test_lines_of_other_projects(root, tmp_path, form, line, expected):
+    prepare_list(write(tmp_path / "list.txt", line), form, root, tmp_path / "lists", fps=25)
+    found = read_list(tmp_path / "lists/train.csv")
+    assert [(found.names[0], found.labels[0])] == [expected]
+
+
 @pytest.mark.parametrize(
     ("form", "line", "reason"),
     [
-        (
-            "slowfast",
-            "my clips/three four.mp4 7",
-            "is not 'path' or 'path label' or 'path frames label'; put paths that contain",
-        ),
-        ("slowfast", "my clips/three.mp4 7", "is not 'path' or"),
+        ("slowfast", "my clips/three 7 x", "is not 'path' or"),
         ("slowfast", "my clips/three", "is not 'path' or"),
         ("slowfast", "a/one.mp4 -1", "is not 'path' or"),
-        ("slowfast", "a/one.mp4 1.0", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 1.5", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 1_0", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 ٣", "is not 'path' or"),
+        ("slowfast", "a/one.mp4 0 -1", "is not 'path' or 'path label' or 'path frames label'; --form videomae has it"),
+        ("videomae", "a/one.mp4", "is not 'path label' or 'path start frames'"),
+        ("videomae", "a/one.mp4 0 -2", "is not 'path label' or"),
+        ("videomae", "y/f 40 2", "begins at frame 40: only whole folders are listed"),
         ("slowfast", "a/one.mp4 ²", "is not 'path' or"),
         ("slowfast", "x/f 12", "'x/f 12' is ambiguous: the path may also be 'x/f 12'"),
         ("slowfast", "x/f 12 5", "'x/f 12 5' is ambiguous: the path may also be 'x/f 12'"),
@@ -824,9 +903,10 @@ def test_one_file_with_two_labels(root, tmp_path):
     ("options", "reason"),
     [
         ({"form": "csv"}, "unknown form 'csv'; there are: slowfast, mmaction2"),
-        ({"separator": ", "}, "separator ', ' is not one character"),
-        ({"separator": ""}, "is not one character"),
-        ({"separator": '"'}, "is not one character"),
+        ({"separator": ""}, "separator '' is empty or has"),
+        ({"separator": '"'}, "has a quote or a line break"),
+        ({"separator": ":\n"}, "has a quote or a line break"),
+        ({"separator": "7"}, "has a digit"),
     ],
 )
 def test_options_of_other_projects_lists(root, tmp_path, options, reason):

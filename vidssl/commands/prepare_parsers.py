@@ -42,7 +42,7 @@ def _add_folder(commands: Any) -> None:
     parser = _add(commands, "folder", summary, root="folder of the videos")
     _add_shared(parser, max_missing=None)
     option = parser.add_argument
-    text = "fraction of the groups for the test list (default 0.33; 0, no test list, if there are no classes)"
+    text = "fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes)"
     option("--test", type=float, help=text)
     option("--group", metavar="REGEX", help="group of a path: first capture group, or match")
     option("--labels", type=Path, metavar="CSV", help="file with the columns path,label")
@@ -95,12 +95,12 @@ def _add_official(commands: Any) -> None:
     option("--fps", type=above_zero, default=30.0, help="frame rate for folders of images (default 30)")
     text = "fraction of the movies of a list that may be missing (default 0.05)"
     option("--max-missing", type=float, default=0.05, help=text)
-    parser = _add(commands, "list", "a list of SlowFast, pytorchvideo or mmaction2: NAME.csv")
+    parser = _add(commands, "list", "a list of SlowFast, pytorchvideo, mmaction2 or VideoMAE: NAME.csv")
     parser.add_argument("videos", type=Path, metavar="list", help="list of another project")
-    parser.add_argument("--form", required=True, help="slowfast, mmaction2 or mmaction2_rawframes")
+    parser.add_argument("--form", required=True, help="slowfast, mmaction2, mmaction2_rawframes, videomae")
     parser.add_argument("--root", type=Path, required=True, help="folder that the paths are relative to")
     parser.add_argument("--name", default="train", help="name of the written list (default train)")
-    parser.add_argument("--separator", default=" ", help="character between fields (default space)")
+    parser.add_argument("--separator", default=" ", help="text between fields (default space)")
     parser.add_argument("--classes", type=Path, metavar="FILE", help="names of the classes, one a line")
     _add_shared(parser)
 

@@ -45,15 +45,20 @@ class PathRule:
         self._root = root
         self._real_path = None if allow_external else RealPath()
         self._inside = f"{os.path.realpath(root).rstrip('/')}/"
+        self._itself = full_path(root, ".")
 
     def check(self, name: str, column: str) -> None:
         """Raise ValueError if a name breaks the rule."""
-        if not name.strip() or "\0" in name:
+        bare = name.strip()
+        if not bare or "\0" in name:
             raise ValueError(f"the {column} is empty or has a NUL byte")
         if "://" in name or _PROTOCOL.match(name):
             raise ValueError(f"{name!r} is a URL: only local files are supported")
-        if self._real_path is None:
-            return
-        real = self._real_path(full_path(self._root, name))
-        if not f"{real}/".startswith(self._inside):
+        path = full_path(self._root, name)
+        if bare != name and not os.path.lexists(path) and os.path.lexists(full_path(self._root, bare)):
+            raise ValueError(f"{name!r} has blanks around it, and the file is {bare!r}: remove them")
+        inside = path if self._real_path is None else f"{self._real_path(path)}/"
+        if inside in (self._inside, self._itself):
+            raise ValueError(f"{name!r} is the root itself: name a file or folder in it")
+        if self._real_path is not None and not inside.startswith(self._inside):
             raise ValueError(f"{name!r} leaves the root {self._root}; move the file or allow external paths")

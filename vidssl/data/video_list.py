@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.column_store import Records
+from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.data.path_rules import PathRule, full_path
 from vidssl.errors import DataError
 from vidssl.types import VideoRecord
@@ -32,6 +33,8 @@ COLUMNS = {
     "x": "x",
     "y": "y",
 }
+_NUMBERS = ("start", "end", "fps", "x", "y")
+_MAX_CLASSES = 10_000_000  # without classes.txt: a larger label is an id, and results have a number for each class
 _HEADER = "path[,label or labels][,start][,end][,fps][,mask][,x,y]"
 
 
@@ -128,7 +131,7 @@ def parse_labels(text: str) -> dict[int, int]:
     """Parse `3 7 12?`: classes 3 and 7 are present (1), 12 is not counted (-1). Anything else is a ValueError."""
     found = {}
     for word in text.split():
-        number = int(word.removesuffix("?"))
+        number = whole_number(word.removesuffix("?"))
         if number < 0 or number in found:
             raise ValueError(f"labels {text!r}: {number} is negative or given twice")
         found[number] = -1 if word.endswith("?") else 1
@@ -146,6 +149,7 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
         root = next(iter(_lines_beside(path, "root.txt")), path.parent)
     root = Path(root)
     classes = _lines_beside(path, "classes.txt")
+    _check_names(path.parent / "classes.txt", classes)
     rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
     columns = [column.strip() for column in header]
@@ -198,9 +202,18 @@ def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
     if not file.exists():
         return ()
     text = read_text(file, "delete it").rstrip("\r\n")
-    if not text:
+    if not text.strip():
         raise DataError(f"{file} is empty: write it again, or delete it")
     return tuple(text.split("\n"))
+
+
+def _check_names(path: Path, classes: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for number, name in enumerate(classes):
+        if not name.strip():
+            raise DataError(f"{path}: class {number} has no name: line n names class n, from 0")
+        if first.setdefault(name, number) != number:
+            raise DataError(f"{path}: classes {first[name]} and {number} are both {name!r}: rename one of them")
 
 
 def read_rows(path: Path, remedy: str) -> Iterator[tuple[int, list[str]]]:
@@ -241,12 +254,16 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
     if "mask" in fields:  # a list has masks in all rows or in none
         rule.check(fields["mask"], "mask")
     try:
-        label = int(fields.get("label", -1))
+        label = whole_number(fields.get("label", "-1"))
         several = parse_labels(fields["labels"]) if "labels" in fields else {}
-        numbers = [float(fields[name]) if fields.get(name) else None for name in ("start", "end", "fps", "x", "y")]
     except ValueError as error:
-        raise ValueError(f"{error}: labels are whole numbers, start, end, fps, x and y are numbers") from None
-    limit = num_classes or 2**63  # int64, as in tensors
+        remedy = "vidssl prepare folder --labels writes lists of class names"
+        raise ValueError(f"{error}: labels are whole numbers, -1 is unknown; {remedy}") from None
+    try:
+        numbers = [decimal_number(fields[name]) if fields.get(name) else None for name in _NUMBERS]
+    except ValueError as error:
+        raise ValueError(f"{error}: start, end, fps, x and y are numbers") from None
+    limit = num_classes or _MAX_CLASSES
     for number in (label, *several):
         if not -1 <= number < limit:
             raise ValueError(f"label {number} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
@@ -259,7 +276,11 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
 def row_key(root: Path, record: VideoRecord) -> tuple[Any, ...]:
     """Key that is unique in a list: the normalised path, the span, the frame rate and the mask."""
     mask = None if record.mask is None else full_path(root, record.mask)
-    return full_path(root, record.path), record.start or 0.0, record.end, record.fps, mask
+    path = full_path(root, record.path)
+    if ".." in record.path and ".." in record.path.split("/"):  # above the target of a link, not beside the link
+        folder, name = os.path.split(path)
+        path = full_path(root, os.path.relpath(f"{os.path.realpath(folder)}/{name}", os.path.realpath(root)))
+    return path, record.start or 0.0, record.end, record.fps, mask
 
 
 def _check_duplicates(path: Path, lines: Sequence[int], keys: NDArray[np.int64], records: Records) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from vidssl.data.write_lists import write_lists
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
 from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files, quoted
 from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
+from vidssl.prepare.split_checks import keep_copies_together, warn_of_classes, warn_of_copies, warn_of_recordings
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 
@@ -61,13 +62,19 @@ def prepare_folder(
         videos = _group_by_pattern(videos, group)
     names = sorted({video.label for video in videos if video.label is not None})
     fraction = test if test is not None else 0.33 if names else 0.0
-    if images and fraction and not splits and group is None and group_column is None:
+    grouped, copies = group is not None or group_column is not None, list[str]()
+    if images and fraction and not splits and not grouped:
         check_not_frames(videos)
+    if fraction and not splits and not grouped:
+        videos, copies = keep_copies_together(root, videos)
     lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"--fps is for folders of images, but {root} has none that are listed: remove it")
     _write(index, out, lists, names, fps)
     report = _report(index, lists, names, splits, images, fps)
+    if len(lists) > 1:
+        report += warn_of_classes(lists) + (warn_of_copies(root, lists) if splits or grouped else copies)
+        report += [] if grouped else warn_of_recordings(lists, remedy=not splits)
     return "\n".join([*report, *index.notes, *(_hints(names) if labels is None else ())])
 
 
@@ -95,13 +102,15 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
             "folder is a class and each image an example; use --unlabeled, or --labels with a class for each folder, "
             "if each folder is a video"
         )
-    tops = {video.path.split("/")[0] if splits else "" for video in labelled if video.label is not None}
-    for path in loose:
-        top = path.split("/")[0] if splits else ""
-        if top in tops:
+    for top in {path.split("/")[0] if splits else "" for path in loose}:
+        inside = [video for video in labelled if not splits or video.path.startswith(f"{top}/")]
+        classes = {video.label for video in inside if video.label is not None}
+        names = [video.path for video in inside if video.label is None]
+        if classes:
             raise DataError(
-                f"{index.root / top} holds class folders and also loose videos ({path!r}): move those into a class "
-                "folder, or list all videos without labels (--unlabeled)"
+                f"{index.root / top} holds {len(classes)} class folders and also {len(names)} loose videos "
+                f"({first_few(map(repr, names), 5)}): move those into a class folder, or list all videos without "
+                "labels (--unlabeled)"
             )
     return labelled
 

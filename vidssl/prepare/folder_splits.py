@@ -1,5 +1,6 @@
-"""Split the videos of a folder into lists: by the folders train, val, test and so on, or at random by group."""
+"""Split the videos of a folder into lists: by the folders train, val and so on, or at random by class and group."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +12,8 @@ from vidssl.randomness import generator
 # Names of folders that are splits if one of them is for training, in any case.
 _TRAIN = ("train", "training")
 SPLITS = (*_TRAIN, "val", "valid", "validation", "dev", "test", "testing", "eval")
+_DRAWS = 20  # orders of groups, of which the one is used whose test list has the fraction of each class most nearly
+_TIE = 1e-9  # numerical tolerance
 
 
 class FolderVideo(NamedTuple):
@@ -66,14 +69,59 @@ def lists_of_splits(
 
 
 def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) -> dict[str, list[FolderVideo]]:
-    """Draw the groups of the test list at random."""
+    """Draw whole groups for the test list, such that it has the fraction of each class as nearly as they allow.
+
+    Where there are enough test videos for all classes, each class of two groups or more has one at least; the last
+    group of a class is for training, unless every group has all videos of a class.
+    """
     if fraction == 0:
         return {"train": [*videos]}
-    groups = sorted({video.group for video in videos})
+    groups: dict[str, Counter[str | None]] = {}
+    for video in videos:
+        groups.setdefault(video.group, Counter())[video.label] += 1
     if len(groups) < 2:
-        raise DataError(f"all {len(videos)} videos are one group, {groups[0]!r}: use --test 0 or other groups")
-    count = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)
-    tested = {groups[k] for k in generator(seed).permutation(len(groups))[:count]}
+        raise DataError(f"all {len(videos)} videos are one group, {videos[0].group!r}: use --test 0 or other groups")
+    names, random = sorted(groups), generator(seed)
+    # Without groups of several videos every order gives the same number of each class.
+    draws = 1 if len(groups) == len(videos) else _DRAWS
+    drawn = [_draw([names[k] for k in random.permutation(len(names))], groups, fraction) for _ in range(draws)]
+    _, tested = min(drawn, key=lambda each: each[0])  # the first of equal ones
     return {
         name: [video for video in videos if (video.group in tested) == (name == "test")] for name in ("train", "test")
     }
+
+
+def _draw(
+    order: Sequence[str], groups: Mapping[str, Counter[str | None]], fraction: float
+) -> tuple[tuple[int, float], set[str]]:
+    """Choose groups for the test list, in this order; also how far the list is from the fraction of each class.
+
+    The distance is the number of classes without a test video, then the sum of (tested - wanted)^2 / videos.
+    """
+    sizes = sum(groups.values(), Counter[str | None]())
+    training = Counter(label for labels in groups.values() for label in labels)  # groups of each class
+    number = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)  # of groups to test, if all were equal
+    every_class = fraction * sizes.total() + 0.5 >= len(sizes)
+    wanted = {label: max(fraction * count, float(every_class)) for label, count in sizes.items()}
+    tested, chosen = Counter[str | None](), set[str]()
+
+    def choose(name: str) -> None:
+        chosen.add(name)
+        tested.update(groups[name])
+        training.subtract(groups[name].keys())
+
+    for name in order:
+        gain = sum((2 * (wanted[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())
+        if min(training[label] for label in groups[name]) > 1 and (
+            gain > _TIE or (gain > -_TIE and len(chosen) < number)
+        ):
+            choose(name)
+    for name in order:  # classes whose groups are too large, or of which the fraction is less than half a video
+        new = any(not tested[label] for label in groups[name])
+        room = every_class or len(chosen) < number
+        if new and room and name not in chosen and min(training[label] for label in groups[name]) > 1:
+            choose(name)
+    for name in order[: 0 if chosen else number]:
+        choose(name)
+    missing = sum(not tested[label] for label in sizes)
+    return (missing, sum((tested[c] - fraction * n) ** 2 / n for c, n in sizes.items())), chosen

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
-from vidssl.errors import DataError
+from vidssl.data.list_numbers import decimal_number
+from vidssl.errors import DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.file_index import FileIndex, FileMatch, quoted
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
@@ -31,7 +32,7 @@ def prepare_kinetics(
     `max_missing` is 0.2 by default.
 
     With `classes`, a file with one name a line, only these classes are listed. With `untrimmed` the files are whole
-    videos `<id>.mp4`, and start and end are written too.
+    videos `<id>.mp4`, and start and end are written too. Rows that begin before second 0 are named in the report.
     """
     sides = {side: _read(path) for side, path in (("train", train), ("test", test)) if path is not None}
     known = {label for _, label, *_ in sides["train"]}
@@ -43,17 +44,26 @@ def prepare_kinetics(
     lists: dict[str, list[ListedVideo]] = {}
     notes = []
     for side, rows in sides.items():
-        lists[side] = []
+        lists[side], early = [], []
         for place, label, video, start, end in rows:
             if label not in known:
                 raise DataError(f"{place}: class {label!r} is not among the {len(known)} of {train}")
             if label not in kept:
                 continue
             name = video if untrimmed else f"{video}_{int(start):06d}_{int(end):06d}"
-            span = (start, end) if untrimmed else (None, None)
-            lists[side].append(ListedVideo(place, f"{name}.mp4", labels[label], *span))
+            if start < 0:  # the file of a clip has these times in its name, that of a whole video begins at 0
+                early.append(f"{video!r}, {start:g} to {end:g} s")
+            span = (max(start, 0.0), end) if untrimmed else (None, None)
+            if not untrimmed or end > 0:
+                lists[side].append(ListedVideo(place, f"{name}.mp4", labels[label], *span))
+        if early:
+            rule = (
+                ": listed from 0, those that end before it left out" if untrimmed else ", which the files do not need"
+            )
+            notes.append(f"{side}: {len(early)} rows begin before the video{rule}: {first_few(early)}")
         if classes is not None:
-            notes.append(f"{side}: skipped {len(rows) - len(lists[side])} rows of other classes")
+            others = sum(label not in kept for _, label, *_ in rows)
+            notes.append(f"{side}: skipped {others} rows of other classes")
 
     def find(index: FileIndex, video: ListedVideo) -> FileMatch:
         folders = (names[video.label], names[video.label].replace(" ", "_"))
@@ -72,10 +82,10 @@ def _read(path: Path) -> list[tuple[str, str, str, float, float]]:
     for place, row in read_csv(path, _COLUMNS, _REMEDY):
         label, video, *times = (row[column].strip() for column in _COLUMNS)
         try:
-            start, end = map(float, times)
+            start, end = map(decimal_number, times)
         except ValueError:
             start = end = 0.0
-        if not 0 <= start < end < float("inf"):
+        if not -float("inf") < start < end < float("inf"):
             raise DataError(f"{place}: {times[0]!r} to {times[1]!r} is not a span: seconds, start before end")
         rows.append((place, label, video, start, end))
     return rows

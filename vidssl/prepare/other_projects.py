@@ -1,14 +1,17 @@
-"""Lists of SlowFast, pytorchvideo and mmaction2: path and label on a line, with a separator that paths may hold too."""
+"""Lists of SlowFast, pytorchvideo, mmaction2 and VideoMAE: lines of a path, which may hold separators, and numbers."""
 
-import csv
 import posixpath
+import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from typing_extensions import Unpack
 
+from vidssl.data.list_numbers import whole_number
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.annotation_files import read_classes, read_lines
-from vidssl.prepare.file_index import FileIndex, index_files
+from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 # The fields of a line, by their number.
@@ -16,7 +19,9 @@ FORMS: dict[str, dict[int, tuple[str, ...]]] = {
     "slowfast": {1: ("path",), 2: ("path", "label"), 3: ("path", "frames", "label")},
     "mmaction2": {2: ("path", "label")},
     "mmaction2_rawframes": {3: ("path", "frames", "label")},
+    "videomae": {2: ("path", "label"), 3: ("path", "start", "frames")},
 }
+_COUNTED = ("mmaction2_rawframes", "videomae")  # the number of images is compared
 
 
 def prepare_list(
@@ -32,14 +37,17 @@ def prepare_list(
 ) -> str:
     """Write `NAME.csv`, `root.txt` and, if there are classes, `classes.txt` for a list of another project.
 
-    `videos` is the list, in the form "slowfast" (pytorchvideo's too), "mmaction2" or "mmaction2_rawframes". Its paths
-    are relative to `root`, or absolute and inside it; a path in double quotes is one field. `classes` is a file of
-    class names, one a line.
+    `videos` is the list, in the form "slowfast" (pytorchvideo's too), "mmaction2", "mmaction2_rawframes" or "videomae".
+    Its paths are relative to `root`, or absolute and inside it. The last fields of a line are numbers, and all before
+    them is the path, which may hold the separator; a path in double quotes is one field. `classes` is a file of class
+    names, one a line.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; there are: {', '.join(FORMS)}")
-    if len(separator) != 1 or separator in '"\r\n':
-        raise ConfigError(f"separator {separator!r} is not one character")
+    if not separator or not {*separator}.isdisjoint('"\r\n'):
+        raise ConfigError(f"separator {separator!r} is empty or has a quote or a line break: choose another one")
+    if any(letter.isdigit() for letter in separator):
+        raise ConfigError(f"separator {separator!r} has a digit, as the numbers of the list: choose another one")
     names = read_classes(classes) if classes is not None else []
     index = index_files(root, follow_links=options.get("follow_links", False))
     listed = []
@@ -51,27 +59,78 @@ def prepare_list(
     return write_matched_lists(root, out, {name: listed}, names, index=index, **options)
 
 
+class _Reading(NamedTuple):
+    """A line as a path and the numbers behind it."""
+
+    path: str
+    numbers: dict[str, int]
+    is_plain: bool  # the path is in quotes or without separators, so that other projects read it so too
+
+
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
     remedy = f"put paths that contain {separator!r} in double quotes, or choose another --separator"
-    try:
-        fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
-        values = dict(zip(FORMS[form][len(fields)], map(str.strip, fields), strict=True))
-        numbers = {column: int(values[column]) for column in ("frames", "label") if column in values}
-        if not values["path"] or min(numbers.values(), default=0) < 0:
-            raise ValueError
-    except (csv.Error, KeyError, ValueError):
+    readings = _readings(line, form, separator)
+    plain = [reading for reading in readings if reading.is_plain]
+    present = [reading for reading in readings if _exists(place, reading.path, index)]
+    chosen = next(iter([*plain, *present, *_missing(readings, form, separator)]), None)
+    if chosen is None:
         expected = " or ".join(repr(separator.join(fields)) for fields in FORMS[form].values())
-        raise DataError(f"{place}: {line!r} is not {expected}; {remedy}") from None
-    for count in range(len(numbers)):  # a number may belong to the path: "x/f 12" is a path, or a path and a label
-        longer = line.rsplit(separator, count)[0].strip()
-        if '"' not in line and index.find(_relative(place, longer, index.root), any_case=False).paths:
-            raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {longer!r}, which exists; {remedy}")
-    path = _relative(place, values["path"], index.root)
-    num_frames = numbers["frames"] if form == "mmaction2_rawframes" else None
-    return ListedVideo(place, path, numbers.get("label", -1), num_frames=num_frames)
+        others = [name for name in FORMS if any(reading.is_plain for reading in _readings(line, name, separator))]
+        remedy = f"--form {others[0]} has it" if others else remedy
+        raise DataError(f"{place}: {line!r} is not {expected}; {remedy}")
+    for count in range(0 if line.startswith('"') else max(FORMS[form])):
+        other = _split(line, separator, count)[0]  # a number may belong to the path: "x/f 12" is a path, or has a label
+        if other != chosen.path and _exists(place, other, index):
+            raise DataError(f"{place}: {line!r} is ambiguous: the path may also be {other!r}, which exists; {remedy}")
+    numbers = chosen.numbers
+    if numbers.get("start", 0) > 1:
+        raise DataError(f"{place}: {line!r} begins at frame {numbers['start']}: only whole folders are listed")
+    frames = numbers.get("frames", -1) if form in _COUNTED else -1
+    path = _relative(place, chosen.path, index.root)
+    return ListedVideo(place, path, numbers.get("label", -1), num_frames=None if frames < 0 else frames)
+
+
+def _readings(line: str, form: str, separator: str) -> list[_Reading]:
+    """All that a line may mean: for each number of fields of the form, the last ones are numbers."""
+    least = {"frames": -1 if form == "videomae" else 0}  # -1: a video
+    found = []
+    for fields in FORMS[form].values():
+        path, *texts = _split(line, separator, len(fields) - 1)
+        quoted = re.fullmatch(r'"((?:[^"]|"")+)"', path)
+        try:
+            numbers = dict(zip(fields[1:], map(whole_number, texts), strict=True))
+        except ValueError:
+            continue
+        if not path or (path[0] == '"' and not quoted) or any(n < least.get(name, 0) for name, n in numbers.items()):
+            continue
+        is_plain = quoted is not None or len(_split(path, separator, 1)) == 1
+        found.append(_Reading(quoted[1].replace('""', '"') if quoted else path, numbers, is_plain))
+    return found
+
+
+def _split(line: str, separator: str, count: int) -> list[str]:
+    """Split off the last `count` fields, fewer if there are no more; blanks and tabs around fields are dropped."""
+    return [part.strip() for part in line.rsplit(separator if separator.strip() else None, count)]
+
+
+def _exists(place: str, path: str, index: FileIndex) -> bool:
+    return bool(index.find(_relative(place, path, index.root), any_case=False).paths)
+
+
+def _missing(readings: Sequence[_Reading], form: str, separator: str) -> list[_Reading]:
+    """The reading of a line whose file is not there, if it is clear: the path ends as a video's, or names a folder."""
+    likely = [
+        reading
+        for reading in readings
+        if Path(reading.path).suffix.lower() in VIDEO_SUFFIXES
+        or (form == "mmaction2_rawframes" and not _split(reading.path, separator, 1)[-1].isdigit())
+    ]
+    return likely if len(likely) == 1 else []
 
 
 def _relative(place: str, path: str, root: Path) -> str:
+    if "/" not in path:
+        path = path.replace("\\", "/")  # a list from Windows
     path = posixpath.normpath(path)
     for folder in (root.absolute(), root.resolve()):
         path = path.removeprefix(f"{folder}/")

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 LAYERS = (
     {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages"},
-    {"config", "worker_pool"},
+    {"config", "output_folder", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},

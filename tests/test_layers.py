@@ -18,7 +18,7 @@ LAYERS = (
         "worker_messages",
         "command_line",
     },
-    {"config", "worker_pool"},
+    {"config", "output_folder", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},
     {"methods", "prepare", "evaluation", "tracking", "analysis", "viz"},

@@ -19,7 +19,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing that replaces `path` when the block ends without an error, synced to disk."""
     temporary = temporary_for(path)
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=no_link) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -30,7 +30,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 def temporary_for(path: Path) -> Path:
     """Return the path that is written before it is renamed to `path`: hidden, beside it, one per process."""
-    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    name = path.name
+    if len(os.fsencode(name)) > 200:  # with what is added, the longest names would be too long
+        name = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return path.with_name(f".{name}.{os.getpid()}.tmp")
+
+
+def no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a link: the `opener` of files to be written."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def sync(path: Path) -> None:
@@ -58,12 +66,6 @@ def write_whole(path: Path, content: bytes) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write plain data as JSON, as `write_whole` does."""
     write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def check_folder(path: Path) -> None:
-    """Raise a DataError if results cannot go into a folder because it is a file, before hours of work."""
-    if path.exists() and not path.is_dir():
-        raise DataError(f"cannot write to {path}: it is a file; name a folder")
 
 
 def file_hash(path: Path) -> str:

@@ -25,7 +25,7 @@ from part_segmentation import PartSegmentation, counted_pixels
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_whole
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import add_input, add_network_options, parse, print_results
 from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject, network_options
 from vidssl.data.fingerprint import identify
@@ -33,10 +33,10 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import choose_device
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything
+from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.progress import progress
 
 NUM_DRAWN = 10  # crops in parts.png
@@ -67,7 +67,9 @@ def segment_parts(options: LoadOptions, videos: Path, out: Path) -> Results:
         ConfigError: The checkpoint has no decoder of parts, or the list has no masks.
         DataError: The list, a crop or a mask cannot be read.
     """
-    check_folder(out)
+    names = ("results.json", "per_class.csv", "parts.png")
+    before = json_with("results.json", "per_class", "mean_iou")
+    claim(out, "parts", names, inputs={"list": videos}, read=[Path(options.checkpoint)], before=before)
     if options.clips not in (None, 1) or options.crops not in (None, 1):
         raise ConfigError("parts are measured on one clip and its center crop: omit --clips and --crops")
     with distributed.joined(choose_device(options.device)):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.atomic import check_folder
 from vidssl.commands import parse_command
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import Subject, class_hash, load_subject, network_options
+from vidssl.commands.results import claim_results
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
@@ -115,7 +115,8 @@ PARTS = (
 
 def run(parsed: argparse.Namespace) -> None:
     """Run all analyses, write the page, and print what was measured."""
-    check_folder(parsed.out)
+    lists = {"list": parsed.input, "train_list": parsed.train_list}
+    claim_results(parsed.out, "analysis", lists, [parsed.checkpoint, parsed.cfg, parsed.boxes])
     with distributed.joined(choose_device(parsed.device)):
         subject = load_subject(network_options(parsed))  # an unusable checkpoint ends the command at once
         train, count = None, parsed.videos

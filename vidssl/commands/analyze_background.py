@@ -13,17 +13,16 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
-from vidssl.atomic import check_folder, file_hash, write_whole
+from vidssl.atomic import file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, extract
 from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
@@ -32,6 +31,7 @@ from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
+from vidssl.output_folder import only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Batch
 from vidssl.viz.bars import grouped_bars
@@ -60,7 +60,12 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     """Measure networks as the arguments describe: results of each, by its name, and the chart `background.png`."""
-    check_folder(parsed.out)
+    claim_results(
+        parsed.out,
+        "background",
+        {"list": parsed.input, "train_list": parsed.train_list},
+        [*parsed.checkpoint, parsed.cfg, parsed.boxes],
+    )
     instances, found = Instances(parsed.masks, parsed.boxes, parsed.seed), {}
 
     def measure(one: argparse.Namespace) -> Results:
@@ -80,6 +85,8 @@ def measure_background(
 
     `train` is the list of training videos for kNN and R@1; without one, the network needs a classifier.
     """
+    lists = {"list": videos, "train_list": train}
+    claim_results(out, "background", lists, [options.checkpoint, options.cfg, instances.boxes])
     listed = read_input(videos, options.root, options.allow_external)
     gallery = None if train is None else read_input(train, options.root, options.allow_external)
     subject = load_subject(options)

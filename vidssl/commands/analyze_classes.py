@@ -11,22 +11,22 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.analysis.class_distances import class_distances
-from vidssl.atomic import check_folder, write_whole
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved
 from vidssl.engine.config_schema import choose_device
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.output_folder import only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.class_curves import class_curves
@@ -50,7 +50,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     """Measure networks as the arguments describe: `results.json` of each, by its name, and the chart `classes.png`."""
-    check_folder(parsed.out)
+    claim_results(parsed.out, "classes", {"list": parsed.input}, [*parsed.checkpoint, parsed.cfg])
     found = {}
     with distributed.joined(choose_device(parsed.device)):
         for name, one in each_network(parsed):
@@ -64,6 +64,7 @@ def measure_classes(options: LoadOptions, videos: Path, out: Path) -> Results:
 
     The results hold the numbers of the last checkpoint, and those of all of them by step in `curve`.
     """
+    claim_results(out, "classes", {"list": videos}, [options.checkpoint, options.cfg])
     if not Path(options.checkpoint).is_dir():
         results = _measure(options, videos, out)
         return {**results, "curve": [_point(results)]}
@@ -84,6 +85,7 @@ def _point(results: Results) -> Results:
 
 def _measure(options: LoadOptions, videos: Path, out: Path) -> Results:
     """Measure one checkpoint, unless its results exist."""
+    claim_results(out, "classes", {"list": videos}, [options.checkpoint, options.cfg])
     listed = read_input(videos, options.root, options.allow_external)
     if (listed.labels < 0).any() or len({*listed.labels.tolist()}) < 2:
         raise DataError(f"distances of classes need labels of two classes or more, and {videos} lacks them")

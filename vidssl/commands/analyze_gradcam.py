@@ -13,12 +13,12 @@ import torch
 from vidssl import distributed
 from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
-from vidssl.atomic import check_folder, file_hash
+from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, layer_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.config import Tree, build
 from vidssl.data.fingerprint import identify
@@ -59,7 +59,12 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
 
     All networks see the same videos.
     """
-    check_folder(parsed.out)
+    claim_results(
+        parsed.out,
+        "gradcam",
+        {"list": parsed.input, "gallery": parsed.gallery},
+        [*parsed.checkpoint, parsed.cfg, parsed.boxes],
+    )
     cam = CamOptions(**{field.name: getattr(parsed, field.name) for field in fields(CamOptions)})
     found: dict[str, Results] = {}
     shown: dict[str, dict[int, Explained]] = {}
@@ -77,6 +82,7 @@ def _measure(
     options: LoadOptions, listed: VideoList, drawn: list[int], out: Path, cam: CamOptions
 ) -> tuple[Results, dict[int, Explained]]:
     """Measure one network; return its results, and by row the videos whose overlays were drawn."""
+    claim_results(out, "gradcam", {"list": listed.path, "gallery": cam.gallery}, [options.checkpoint, cam.boxes])
     subject = one_clip(load_subject(options))
     target = cam.target or ("similarity" if subject.logits is None else "class")
     if target == "class" and cam.gallery is not None:

@@ -9,18 +9,18 @@ from vidssl import distributed
 from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.score_transformations import Measure, score_features
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
-from vidssl.atomic import check_folder, file_hash, write_whole
+from vidssl.atomic import file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
-from vidssl.commands.results import format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
 from vidssl.engine.config_schema import choose_device
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.output_folder import only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
@@ -39,7 +39,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
 
     Several networks have folders of their own, and share the config: those that have one ignore it.
     """
-    check_folder(parsed.out)
+    claim_results(parsed.out, "invariance", {"list": parsed.input}, [*parsed.checkpoint, parsed.cfg, parsed.boxes])
     if parsed.crops not in (None, 1):
         raise ConfigError(f"--crops {parsed.crops}: only the central square is measured; leave --crops out")
     measure = Measure(**{field.name: getattr(parsed, field.name) for field in fields(Measure)})
@@ -53,6 +53,7 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
 
 def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) -> Results:
     """Measure one network, unless its results exist."""
+    claim_results(out, "invariance", {"list": videos}, [options.checkpoint, options.cfg, measure.boxes])
     listed = read_input(videos, options.root, options.allow_external)
     labels = {record.label for record in listed.records}
     if measure.variant == "class" and (-1 in labels or len(labels) < 2):

@@ -13,21 +13,21 @@ from torch import Tensor
 from vidssl import distributed
 from vidssl.analysis.corrupted_clips import CLEAN, ROBUSTNESS, SEVERITIES, CorruptedClips, Version, choose_corruptions
 from vidssl.analysis.corruption_scores import by_group, by_severity, mean_performance, relative_performance
-from vidssl.atomic import check_folder, write_whole
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, network_options
-from vidssl.commands.results import format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.test import compared_with, describe_test, fingerprints, plan_test, protocol_choices
 from vidssl.config import Tree
 from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, encode_videos, extract
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.output_folder import only_run_in
 from vidssl.types import Batch, Features
 from vidssl.viz.example_sheet import example_sheet
 from vidssl.viz.figure import png
@@ -58,7 +58,12 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     """Measure networks as the arguments describe: results of each, by its name, and the chart `robustness.png`."""
-    check_folder(parsed.out)
+    claim_results(
+        parsed.out,
+        "robustness",
+        {"list": parsed.input, "train_list": parsed.train_list},
+        [*parsed.checkpoint, parsed.cfg],
+    )
     if parsed.crops not in (None, 1):
         raise ConfigError(f"--crops {parsed.crops}: only the central square is corrupted; leave --crops out")
     protocols, overrides = (None, []) if parsed.protocol is None else protocol_choices(parsed.protocol)
@@ -88,6 +93,8 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
 
     One clip of each video is measured, or `options.clips` of them. Numbers are fractions.
     """
+    lists = {"list": videos, "train_list": measure.train}
+    claim_results(out, "robustness", lists, [options.checkpoint, options.cfg])
     options = replace(options, clips=options.clips or 1, crops=1)
     subject, protocols, gallery, query = plan_test(options, videos, measure.train, measure.protocols)
     protocols = _measurable(protocols, given=measure.protocols is not None)

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import format_table
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
+from vidssl.output_folder import claim, page_with
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
 from vidssl.viz.result_pages import preview, write_compare_page
 
+_TITLE = "vidssl: what was learned from unlabelled videos"
 _SUMMARY = (
     "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
     "similar features. They are compared here with those of the network before training. R@k is the fraction of test "
@@ -41,6 +44,8 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     The baseline is the first of `runs`. The curves are those of `metrics`, the metrics.jsonl of the training. The page
     plays the first video of each class in the list `videos`.
     """
+    names, before = ("index.html", "curves.png"), page_with("index.html", f"<title>{_TITLE}</title>")
+    claim(folder, "comparison", names, inputs={"videos": videos, "metrics": metrics}, before=before)
     found = _read(folder, runs)
     try:
         lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -49,10 +54,10 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # the first video of each class
     curves = png(training_curves(lines))
-    (folder / "curves.png").write_bytes(curves)
+    write_whole(folder / "curves.png", curves)
     write_compare_page(
         folder / "index.html",
-        title="vidssl: what was learned from unlabelled videos",
+        title=_TITLE,
         summary=_SUMMARY,
         runs={
             run: {

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,10 @@ from typing import ClassVar, NamedTuple
 import av
 
 from vidssl.errors import DataError, DecodeError
+from vidssl.output_folder import check_names
+from vidssl.video.copy_signature import sign, signature_of
 from vidssl.video.encode_key_frames import encode_key_frames
+from vidssl.video.frame_shards import INDEX
 from vidssl.video.reader import open_video, state_of_video
 from vidssl.video.shard_writer import EncodedVideo, ShardWriter, encode_frames
 
@@ -57,15 +60,26 @@ class FrameSettings:
     qualities: ClassVar[tuple[int, int]] = (1, 100)
 
 
+def original_state(size: int, changed: int) -> int:
+    """A number (63 bits) that is another one if the size or the modification time of an original is."""
+    digest = hashlib.sha256(f"{size} {changed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
 class KeyFrameVideos:
     """Copies that are H.264 in MP4 with key frames only and without sound, whatever their suffix.
 
     FFmpeg detects the format by content. An image folder becomes a video file of the folder's name. A copy gets its
-    name and its original's modification time when it is complete.
+    name, its signature and its original's modification time when it is complete.
     """
+
+    files = ()  # of the folder, beside the copies
 
     def __init__(self, root: Path, out: Path, settings: ShrinkSettings, max_pixels: int) -> None:
         self._root, self._out, self._settings, self._max_pixels = root, out, settings, max_pixels
+
+    def open(self) -> None:
+        """Do nothing: the copies are their own index."""
 
     def __enter__(self) -> "KeyFrameVideos":
         return self
@@ -78,12 +92,12 @@ class KeyFrameVideos:
         source, target = self._root / name, self._out / name
         part = _partial(target)
         try:
-            if target.exists() and source.exists() and target.samefile(source):
-                raise DataError(f"{target} is a link to the original: choose another folder for the copies")
             size, changed = state_of_video(str(source))
-            if changed >= 0 and target.exists() and int(target.stat().st_mtime) == changed // 10**9:
+            if changed >= 0 and target.exists() and self._is_copy_of(target, size, changed):
                 return Copied(False, size, target.stat().st_size)
             target.parent.mkdir(parents=True, exist_ok=True)
+            if part.is_symlink():  # nothing is written through it
+                part.unlink()
             with open_video(source, max_pixels=self._max_pixels, fps=fps) as video:
                 short_side, quality = self._settings.short_side, self._settings.quality
                 encode_key_frames(video, part, short_side, quality, self._max_pixels, alive)
@@ -91,8 +105,7 @@ class KeyFrameVideos:
                 count, wanted = copy.meta.num_frames, video.meta.num_frames
             if count != wanted:
                 raise DecodeError(f"its copy has {count} of {wanted} frames")
-            with open(part, "rb+") as file:
-                os.fsync(file.fileno())
+            sign(part, size, changed)
             os.utime(part, ns=(changed, changed))
             os.replace(part, target)
             return Copied(True, size, target.stat().st_size)
@@ -100,6 +113,49 @@ class KeyFrameVideos:
             return str(error).removeprefix(f"{source}: ")
         except (OSError, av.FFmpegError) as error:
             raise DataError(f"cannot write {target}: {error.strerror or error}") from None
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
+        check_names(self._out, names)
+        for name in names:
+            source, target = self._root / name, self._out / name
+            try:
+                if not os.path.lexists(target):
+                    continue
+                if source.exists() and target.samefile(source):
+                    raise DataError(f"{target} is the original: choose another folder for the copies")
+                if not target.is_file() or (signature_of(target) is None and not self._is_older_copy(source, target)):
+                    raise DataError(
+                        f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
+                        "another folder for the copies, or move it away"
+                    )
+            except OSError as error:
+                raise DataError(f"cannot read {target}: {error.strerror}; choose another folder") from None
+
+    def _is_copy_of(self, target: Path, size: int, changed: int) -> bool:
+        """Whether a copy is one of the original as it is now."""
+        signature = signature_of(target)
+        if signature is None:  # of a version without signatures; `check` has looked at it
+            return target.stat().st_mtime_ns == changed
+        return (signature.size, signature.changed) == (size, changed)
+
+    def _is_older_copy(self, source: Path, target: Path) -> bool:
+        """Whether a file without a signature is a copy of a version that wrote none: H.264, key frames only, small."""
+        if state_of_video(str(source))[1] != target.stat().st_mtime_ns:
+            return False
+        try:
+            with av.open(f"file:{target}") as container:
+                codec = container.streams.video[0].codec_context
+                side = min(codec.width, codec.height)
+                return (
+                    len(container.streams) == 1
+                    and container.format.name.startswith("mov")
+                    and codec.name == "h264"
+                    and side <= self._settings.short_side + 1
+                    and all(packet.is_keyframe for packet in container.demux() if packet.size)
+                )
+        except (av.FFmpegError, IndexError):
+            return False
 
     def clean(self, name: str) -> None:
         """Delete what an attempt to copy has left."""
@@ -124,9 +180,15 @@ class PackedFrames:
     the index no longer refers to them.
     """
 
+    files = (INDEX, "shard-*.tar", ".shard-*.index", ".shard.part")  # of the folder
+
     def __init__(self, root: Path, out: Path, settings: FrameSettings, max_pixels: int, shard_size: int) -> None:
         self._root, self._settings, self._max_pixels = root, settings, max_pixels
-        self._writer = ShardWriter(out, settings.format, shard_size * 10**6)
+        self._open = lambda: ShardWriter(out, settings.format, shard_size * 10**6)
+
+    def open(self) -> None:
+        """Read the index of what is packed already, with the folder locked."""
+        self._writer = self._open()
 
     def __enter__(self) -> "PackedFrames":
         self._writer.__enter__()
@@ -140,7 +202,8 @@ class PackedFrames:
         source = self._root / name
         size, changed = state_of_video(str(source))
         row = self._writer.index.find(name)
-        if row is not None and self._writer.index.state(row)[1] == changed:
+        # An index of a version that did not look at the size has the modification time alone.
+        if row is not None and self._writer.index.state(row)[1] in (original_state(size, changed), changed):
             return Copied(False, size, self._writer.index.state(row)[0])
         try:
             with open_video(source, max_pixels=self._max_pixels, fps=fps) as video:
@@ -150,6 +213,9 @@ class PackedFrames:
             return str(error).removeprefix(f"{source}: ")
         return Encoded(size, changed, encoded)
 
+    def check(self, names: Iterable[str]) -> None:
+        """Do nothing: `claim` has checked the files of the folder."""
+
     def clean(self, name: str) -> None:
         """Do nothing: workers write no files."""
 
@@ -157,5 +223,5 @@ class PackedFrames:
         """Write an encoded video to a shard, and return the sizes."""
         if isinstance(copied, Copied):
             return copied
-        self._writer.add(name, copied.changed, copied.video)
+        self._writer.add(name, original_state(copied.before, copied.changed), copied.video)
         return Copied(True, copied.before, len(copied.video.content))

@@ -1,6 +1,7 @@
 """The command `export`: write a trained backbone for other programs."""
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.export import save_detectron2
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
+from vidssl.output_folder import check_file, writing_file
 
 _SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 
@@ -41,10 +43,13 @@ def run(parsed: argparse.Namespace) -> None:
 
 def export_detectron2(checkpoint: str, out: Path, trust: bool = False) -> tuple[str, dict[str, Any]]:
     """Write a 2D ResNet for detectron2; return the backbone's name and the settings that belong to the file."""
+    inputs = [weights_file(checkpoint)]
+    check_file(out, inputs)
     content = read_checkpoint(checkpoint, trust)
     run = bind_run(content["config"], f"config of {checkpoint}")
     backbone = _backbone(run, content, checkpoint)
-    return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
+    with writing_file(out, inputs):
+        return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
 
 
 def export_network(
@@ -61,9 +66,11 @@ def export_network(
     """
     if to != "folder" and out.suffix != _SUFFIXES[to]:
         raise ConfigError(f"cannot write {out}: --to {to} writes a file named *{_SUFFIXES[to]}")
-    if to == "folder" and out.exists():
-        raise ConfigError(f"{out} exists already: delete it, or choose another --out")
+    if to == "folder" and os.path.lexists(out):
+        raise ConfigError(f"{out} exists already: choose another --out")
     path = weights_file(checkpoint)
+    if to != "folder":
+        check_file(out, [path])
     content = read_checkpoint(path, trust)
     run = require_videos(bind_run(content["config"], f"config of {checkpoint}"), checkpoint)
     backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
@@ -80,10 +87,12 @@ def export_network(
             write_whole(folder / "README.md", model_card(out.name, description, found).encode())
         return description, None
     if to == "safetensors":
-        save_backbone(path, out, trust=trust, network=description)
+        with writing_file(out, [path]):
+            save_backbone(path, out, trust=trust, network=description)
         return description, None
     save = save_onnx if to == "onnx" else save_pt2
-    return description, save(network.eval(), out, test.clip.frames, test.size, description)
+    with writing_file(out, [path]):
+        return description, save(network.eval(), out, test.clip.frames, test.size, description)
 
 
 def _backbone(run: Any, content: Tree, source: str) -> Backbone:

@@ -4,7 +4,6 @@ import argparse
 import logging
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,15 +19,22 @@ from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.feature_folder import DamagedFolderError, FeatureFolder, read_folder, write_folder
+from vidssl.evaluation.feature_folder import (
+    DamagedFolderError,
+    FeatureFolder,
+    claim_features,
+    read_folder,
+    write_folder,
+)
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.result_files import describe_changes
+from vidssl.output_folder import only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 from vidssl.worker_pool import Pool, ordered
 
 _log = logging.getLogger(__name__)
-_REMEDY = "delete it, or choose another --out"
+_REMEDY = "choose another --out"
 PARTS = ".parts"  # folder below the output, for the parts until all are there
 
 
@@ -91,6 +97,7 @@ def extract_features(
     """
     part = None if shard is None else shard_of(shard)
     path = out if part is None else _part(out, *part)
+    claim_features(path, [videos])
     listed = read_input(videos, options.root, options.allow_external)
     with distributed.joined(choose_device(options.device)):
         subject = load_subject(options)
@@ -119,17 +126,19 @@ def extract_to(
         raise ConfigError("processes of one run have different arguments: start each --shard as a separate command")
     done = distributed.on_main(lambda: _find(path, request, videos.classes))
     if done is None:
-        if windows is not None:
-            videos = windows_of(videos, windows, subject.test, ordered if elsewhere is None else elsewhere.pool)
-        if elsewhere is None:
-            features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
-            parts = [_folder(features, videos, path, request)]
-        else:
-            parts = [*elsewhere.extract(subject, videos, path, request)]
-            for _, reason in sorted(gap for part in parts for gap in part.features.missing):
-                _log.warning("skipped: %s", reason)
-            _check_rows(parts)
-        done = distributed.on_main(lambda: _write(path, request, parts))
+        claim_features(path, [videos.path])
+        with only_run_in(path):
+            if windows is not None:
+                videos = windows_of(videos, windows, subject.test, ordered if elsewhere is None else elsewhere.pool)
+            if elsewhere is None:
+                features = extract(subject.encoder, videos, subject.test, subject.device, title, part)
+                parts = [_folder(features, videos, path, request)]
+            else:
+                parts = [*elsewhere.extract(subject, videos, path, request)]
+                for _, reason in sorted(gap for part in parts for gap in part.features.missing):
+                    _log.warning("skipped: %s", reason)
+                _check_rows(parts)
+            done = distributed.on_main(lambda: _write(path, request, parts))
     if elsewhere is not None:
         shutil.rmtree(path / PARTS, ignore_errors=True)
     return done
@@ -189,10 +198,12 @@ def merge(out: Path) -> Extracted:
     """Write the features of a list from its parts, which `extract_features` wrote beside `out` and which are kept."""
     parts = _read_parts(out)
     request = {**parts[0].request, "shard": [0, 1]}
-    done = _find(out, request, parts[0].classes)
-    if done is None:
-        _check_rows(parts)
-    return done or _write(out, request, parts)
+    if done := _find(out, request, parts[0].classes):
+        return done
+    _check_rows(parts)
+    claim_features(out)
+    with only_run_in(out):
+        return _write(out, request, parts)
 
 
 def _check_rows(parts: Sequence[FeatureFolder]) -> None:
@@ -224,9 +235,9 @@ def _summary(folder: FeatureFolder, existed: bool) -> Extracted:
 
 
 def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | None:
-    """Find features of the same request; without them check that the folder can be written, before the long work."""
+    """Find features of the same request; those of another request are an error."""
     try:
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and any(not file.name.startswith(".") for file in path.iterdir()):
             stored = read_folder(path, _REMEDY)
             _check_request(stored, request, _REMEDY)
             if stored.classes != classes:
@@ -236,12 +247,6 @@ def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | No
         _log.warning("%s; extracting it again", error)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; choose another --out") from None
-    place = path if path.is_dir() else path.parent
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=place).close()
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror}") from None
     return None
 
 
@@ -256,7 +261,7 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     counts = {int(name[1]) for path in out.parent.glob("*") if (name := pattern.fullmatch(path.name))}
     if len(counts) != 1:
         found = " and ".join(map(str, sorted(counts))) or "none"
-        raise DataError(f"{out} needs parts of one --shard i/n, found n = {found}: extract all, delete others")
+        raise DataError(f"{out} needs parts of one --shard i/n, found n = {found}: extract all, move others away")
     (count,) = counts
     missing = [f"{n}/{count}" for n in range(count) if not _part(out, n, count).exists()]
     if missing:
@@ -265,8 +270,8 @@ def _read_parts(out: Path) -> list[FeatureFolder]:
     parts: list[FeatureFolder] = []
     for n in range(count):
         remedy = f"extract with --shard {n}/{count}"
-        parts.append(_open(_part(out, n, count), f"delete it, and {remedy}", remedy))
-        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"delete it, and {remedy}")
+        parts.append(_open(_part(out, n, count), f"move it away, and {remedy}", remedy))
+        _check_request(parts[n], {**parts[0].request, "shard": [n, count]}, f"move it away, and {remedy}")
     return parts
 
 

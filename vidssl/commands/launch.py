@@ -14,7 +14,9 @@ from vidssl.commands import INTERRUPTED, start_log
 from vidssl.config import Tree, read
 from vidssl.engine import train as engine
 from vidssl.engine.config_schema import bind_run
+from vidssl.engine.setup import claim_output
 from vidssl.errors import ConfigError, Interrupted
+from vidssl.output_folder import claim
 
 _NOTICE = 120  # seconds between the signal and the end of the job's time: enough for a step and a checkpoint
 
@@ -76,6 +78,9 @@ def run(parsed: argparse.Namespace) -> None:
     """Submit a training."""
     tree = read(parsed.cfg, parsed.overrides)
     training = bind_run(tree, str(parsed.cfg))  # reports mistakes now, not after hours in the queue
+    claim_output(training)
+    folder = parsed.folder or Path(training.output) / "jobs"
+    claim(folder, "logs of jobs", ())  # submitit's files have the number of the job in their names
     try:
         import submitit
     except ImportError:
@@ -90,10 +95,7 @@ def run(parsed: argparse.Namespace) -> None:
     extra = {name: value if equals else True for name, equals, value in options}  # without a value it is a flag
     try:
         executor = submitit.AutoExecutor(
-            parsed.folder or Path(training.output) / "jobs",
-            cluster=parsed.cluster,
-            slurm_max_num_timeout=parsed.restarts,
-            local_max_num_timeout=parsed.restarts,
+            folder, cluster=parsed.cluster, slurm_max_num_timeout=parsed.restarts, local_max_num_timeout=parsed.restarts
         )
         executor.update_parameters(
             name=parsed.name,

@@ -8,15 +8,15 @@ import numpy as np
 
 from vidssl import distributed
 from vidssl.analysis.layout import UMAP_NEEDS, check_layout, has_umap, kept_neighbours, layout
-from vidssl.atomic import check_folder, file_hash
+from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, network_options
 from vidssl.commands.map_columns import read_columns
-from vidssl.commands.results import format_count
+from vidssl.commands.results import claim_results, format_count
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.data.video_list import VideoList
-from vidssl.data.write_lists import check_beside, write_lists
+from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
@@ -43,8 +43,8 @@ def _features(parsed: argparse.Namespace) -> Path:
     if parsed.features is None:
         if parsed.input is None or parsed.checkpoint is None:
             raise ConfigError("--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint")
-        check_folder(parsed.out)
         folder: Path = parsed.out / "features"
+        claim_results(parsed.out, "map", {"features": folder}, [parsed.input, parsed.checkpoint, parsed.columns])
         extract_features(network_options(parsed), parsed.input, folder)
         return folder
     plain = LoadOptions(parsed.checkpoint, overrides=parsed.overrides, root=parsed.root)
@@ -70,7 +70,7 @@ def draw_map(
     the list, play. `root` replaces the stored folder of the videos. Beside the page are `videos.csv`, the list of all
     points, with `root.txt` and `classes.txt`: the lists that the page writes belong there.
     """
-    check_folder(out)
+    claim_results(out, "map", {"features": features}, [columns])
     try:
         folder = read_folder(features, "give a folder that vidssl extract has written")
     except OSError as error:
@@ -81,8 +81,8 @@ def draw_map(
     name, reason = _choose(layout, count)
     check_layout(name, count)
     videos = folder.videos(range(count), root)
-    check_beside(out, videos.root, videos.classes)
     records = [videos.records.row(n) for n in range(count)]
+    write_lists(out, videos.root, {"videos": records}, videos.classes, [features])
     added, matched = ([], 0) if columns is None else read_columns(columns, records)
     _log.info("layout of %d features: %s%s", count, _NAMES[name], f", {reason}" if reason else "")
     x = folder.features.x.numpy()
@@ -107,7 +107,6 @@ def draw_map(
     results = complete(results, request=request, overlap=None, query=folder.request["list"])
     labels = [videos.class_name(record.label) if record.label >= 0 else "" for record in records]
     by_class = [classes_column("class", labels, videos.classes)] if any(labels) else []
-    write_lists(out, videos.root, {"videos": records}, videos.classes)
     write_map_page(
         out / "index.html",
         title=f"Map of {features.name}",

@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, file_hash
+from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
-from vidssl.commands.results import format_table
+from vidssl.commands.results import claim_results, format_table
 from vidssl.config import build
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.detection.measure import measure_detector
@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> None:
     given = [name for name in _REFUSED if getattr(parsed, name)]
     if given:
         raise ConfigError(f"--{given[0].replace('_', '-')} does not fit a list of boxes: leave it out")
-    check_folder(parsed.out)
+    claim_results(parsed.out, "test of a detector", {"list": parsed.input}, [parsed.checkpoint])
     results = _measure(parsed)
     rows = [(name, f"{100 * value:.1f}") for name, value in results["numbers"].items()]
     print_results(parsed, results, *format_table(rows, "<>"), parsed.out / "results.json")

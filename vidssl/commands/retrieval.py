@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import parse_windows
 from vidssl.commands.gallery import Gallery, load_gallery
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
-from vidssl.commands.results import format_clips, format_count, format_table
+from vidssl.commands.results import claim_results, format_clips, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
@@ -24,6 +23,7 @@ from vidssl.data.time_windows import TimeWindows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_classes
 from vidssl.evaluation.metrics import accuracy, chance, recall, vote
@@ -75,7 +75,10 @@ def retrieve(
     With `windows`, or an `index` of windows, the gallery consists of the windows of its videos, and a neighbour is not
     counted if it overlaps a nearer one. `one_per_video` counts only the nearest row of each file.
     """
-    check_folder(out)
+    lists = {"gallery": index if gallery is None else gallery, "query": query}
+    if index is not None and gallery is not None:
+        claim_features(index, [gallery])
+    claim_results(out, "retrieval", lists, [options.checkpoint, options.cfg])
     if gallery is None and index is None:
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
     if gallery is None and windows is not None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vidssl.atomic import write_whole
 from vidssl.commands.clip_maps import layer_of_maps, one_clip, pair_maps
 from vidssl.commands.load import Subject
 from vidssl.commands.results import format_clips
@@ -93,7 +94,7 @@ def write_page(
     }
     try:
         if queries:
-            (out / "retrieval.png").write_bytes(_sheet(queries, gallery, images))
+            write_whole(out / "retrieval.png", _sheet(queries, gallery, images))
         write_retrieval_page(
             out / "index.html",
             title=f"Retrieval{'' if query.path == gallery.path else f': {_title(query)}'} in {_title(gallery)}",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vidssl.atomic import check_folder
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.train import with_input
 from vidssl.config import to_yaml
@@ -25,6 +25,7 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.setup import initial_backbone
 from vidssl.errors import DataError
+from vidssl.output_folder import claim, page_with
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoMeta
 from vidssl.viz.figure import COLORS, png
@@ -152,8 +153,9 @@ def show(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "conf
 
     `name` is that of the config.
     """
-    check_folder(out)
     listed = training_list(run)
+    names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
+    claim(out, "views", names, inputs={"list": listed.path}, before=before)
     cards: list[VideoCard] = []
     still: list[tuple[str, Draw, list[Frames]]] = []
     total = min(videos, len(listed.records))
@@ -182,7 +184,7 @@ def show(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "conf
             videos=cards,
         )
         if still:
-            (out / "views.png").write_bytes(png(views_sheet(still)))
+            write_whole(out / "views.png", png(views_sheet(still)))
     except OSError as error:
         raise DataError(f"cannot write to {out}: {error.strerror}") from None
     return out / "index.html"

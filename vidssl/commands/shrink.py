@@ -16,8 +16,8 @@ from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.video.frame_folder import is_image
@@ -95,17 +95,22 @@ def shrink_list(
     listed = read_input(videos, root)
     if out.resolve() == listed.root.resolve():
         raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
-    result = Shrunk(place_of_copy(listed, out, out))
+    _check_settings(out, settings)
     rates = _frame_rates(listed, settings)
-    names = list(rates)
+    names, pixels = list(rates), max_pixels or MAX_PIXELS
+    copies: KeyFrameVideos | PackedFrames
+    if isinstance(settings, FrameSettings):
+        copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
+    else:
+        copies = KeyFrameVideos(listed.root, out, settings, pixels)
+    copies.check(names)
+    result = Shrunk(place_of_copy(listed, out, out))
+    before = json_with(COPIES, "short_side", "quality")  # of a version without marks
+    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[videos], before=before)
     with only_run_in(out):  # two runs would write to the same files
-        _check_settings(out, settings)
-        pixels = max_pixels or MAX_PIXELS
-        copies: KeyFrameVideos | PackedFrames
-        if isinstance(settings, FrameSettings):
-            copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
-        else:
-            copies = KeyFrameVideos(listed.root, out, settings, pixels)
+        copies.open()
+        if not (out / COPIES).exists():
+            write_json(out / COPIES, asdict(settings))
 
         def copy(number: int, guard: ItemGuard) -> Any:
             name = names[number]
@@ -162,10 +167,10 @@ def _normal(name: str) -> str:
 
 
 def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None:
-    """Write `shrink.json`, or compare the one that is there with the settings."""
+    """Compare the `shrink.json` that is there with the settings."""
     file, wanted = out / COPIES, asdict(settings)
     if not file.exists():
-        write_json(file, wanted)
+        return
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:

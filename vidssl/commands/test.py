@@ -1,7 +1,9 @@
 """The command `test`: measure a network on a list with the evaluation protocols, for one split or several."""
 
 import argparse
+import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +12,15 @@ from pydantic import Field, create_model
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.atomic import check_folder, write_whole
+from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import format_clips, format_count, write_csv
+from vidssl.commands.results import claim_results, format_clips, format_count, write_csv
 from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, choose_device, import_modules
-from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
@@ -27,6 +28,7 @@ from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.overlap import report_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.output_folder import only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
@@ -45,6 +47,8 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> Results:
     """Measure a network as the arguments describe, for one split or several."""
+    lists = {"list": parsed.input, "train_list": parsed.train_list}
+    claim_results(parsed.out, "test", lists, [parsed.checkpoint, parsed.cfg])
     import_modules(parsed.imports, "--imports")
     protocols, overrides = (None, []) if parsed.protocol is None else protocol_choices(parsed.protocol)
     parsed.overrides += overrides
@@ -94,7 +98,7 @@ def measure_network(
     `train`. `protocols` is plain data, `{"name": "knn", "k": 20}`; None: the defaults of `chosen_protocols`. `check` is
     that of `extract`.
     """
-    check_folder(out)
+    claim_results(out, "test", {"list": videos, "train_list": train}, [options.checkpoint, options.cfg])
     with distributed.joined(choose_device(options.device)):
         subject, chosen, gallery, query = plan = plan_test(options, videos, train, protocols)
         request = distributed.on_main(lambda: describe_test(*plan))
@@ -175,14 +179,23 @@ def fingerprints(query: VideoList, gallery: VideoList | None) -> dict[str, str |
 
 
 def _write(out: Path, results: Results, found: Measurement) -> None:
+    names = _measured_before(out)
     (out / "results.json").unlink(missing_ok=True)
-    for kind in ("predictions_*.csv", "per_class_*.csv", "confusion_*.png"):  # also of other protocols
-        for path in out.glob(kind):
-            path.unlink()
+    for name in names:  # also of other protocols
+        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
+            (out / file).unlink(missing_ok=True)
     for name, measured in found.found.items():
         if measured.predicted is not None:
             _write_predictions(out, name, found.query, measured.predicted)
     write_results(out, results)  # last: if it exists, the rest is complete
+
+
+def _measured_before(out: Path) -> list[str]:
+    """Names of the protocols whose results are in a folder."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        return [str(protocol["name"]) for protocol in earlier["protocols"]]
+    return []
 
 
 def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:

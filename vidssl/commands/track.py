@@ -3,11 +3,11 @@
 import argparse
 import sys
 from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
-from vidssl.atomic import check_folder
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import shard_of
 from vidssl.commands.load import LoadOptions, load_subject, network_options
@@ -15,6 +15,8 @@ from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
 from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
+from vidssl.errors import DataError
+from vidssl.output_folder import check_names, claim, only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
@@ -54,23 +56,41 @@ def track_videos(
     With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are tracked. The tracks of the first `overlays`
     videos are drawn, `out/overlays/<name>.mp4`. `timeout` is in seconds per frame. `track` does the work.
     """
-    check_folder(out)
     part = (0, 1) if shard is None else shard_of(shard)
     listed = read_input(videos, options.root, options.allow_external)
+    _claim(out, listed)
     subject = load_subject(options)
     test = subject.test
-    done = track(
-        Tracker(subject.backbone, config, subject.device, test.mean, test.std),
-        listed,
-        test,
-        out,
-        {"weights": subject.weights},
-        workers=usable_cpus() if options.workers is None else options.workers,
-        timeout=timeout,
-        shard=part,
-    )
-    _draw_overlays(listed, out, test, part, overlays, done.left_out)
+    with only_run_in(out, shared=shard is not None):  # shards write other files
+        done = track(
+            Tracker(subject.backbone, config, subject.device, test.mean, test.std),
+            listed,
+            test,
+            out,
+            {"weights": subject.weights},
+            workers=usable_cpus() if options.workers is None else options.workers,
+            timeout=timeout,
+            shard=part,
+        )
+        _draw_overlays(listed, out, test, part, overlays, done.left_out)
     return done
+
+
+def _claim(out: Path, listed: VideoList) -> None:
+    """Decide that tracks of a list may be written to a folder."""
+    names = ("tracks", "proposals", "overlays")
+    claim(out, "tracks", names, inputs={"root": listed.root}, read=[listed.path], before=_has_tracks)
+    files = [tracks_name(name, record) for name, record in zip(listed.names, listed.records, strict=True)]
+    for folder in names:
+        check_names(out / folder, [f"{file}.npz" for file in files])
+
+
+def _has_tracks(out: Path) -> bool:
+    """Whether a folder holds tracks of a version that wrote no mark."""
+    first = next((out / "tracks").rglob("*.npz"), None)
+    with suppress(DataError):
+        return first is not None and bool(read_tracks(first))
+    return False
 
 
 def tracker_settings(texts: Sequence[str]) -> TrackerSettings:

@@ -8,6 +8,7 @@ from pathlib import Path
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions
+from vidssl.commands.results import claim_results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.config import Tree, read
@@ -59,7 +60,7 @@ def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None 
     if isinstance(videos, VideoList):
         folder = folder or Path(str(tree.get("output"))) / "videos"
         rows = map(videos.records.row, range(len(videos.records)))
-        write_lists(folder, videos.root, {"train": rows}, videos.classes)
+        write_lists(folder, videos.root, {"train": rows}, videos.classes, [videos.path])
         videos = folder / "train.csv"
     data = tree.get("data") or {}
     others = {f"data.{key}": None for key in ("moving_digits", "root") if data.get(key) is not None}
@@ -76,6 +77,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     if first.evaluate.query is None:
         raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")
     out = Path(first.output).parent
+    claim_results(out, "splits", {"list": Path(first.evaluate.query)}, [cfg])
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import Self
 
-from vidssl.atomic import check_folder, write_whole
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
 from vidssl.data.path_rules import PathRule
 from vidssl.data.video_list import VideoList, read_text
 from vidssl.errors import DataError
+from vidssl.output_folder import check_files, write_files
 from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
@@ -251,19 +251,33 @@ def _object(item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> 
     }
 
 
-def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree]) -> None:
+def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree], inputs: Sequence[Path] = ()) -> None:
     """Write `NAME.json` for each list, a tree in the format of COCO, and `root.txt`.
 
     Raises:
-        DataError: `root.txt` of the folder has another root, or a file cannot be written.
+        DataError: As of `check_boxes`, or a file cannot be written.
     """
-    check_folder(out)
-    beside, text = out / "root.txt", f"{root.resolve()}\n"
-    if beside.exists() and read_text(beside, "delete it") != text:
+    check_boxes(out, root, lists, inputs)
+    texts = {f"{name}.json": json.dumps(content) + "\n" for name, content in lists.items()}
+    texts["root.txt"] = f"{root.resolve()}\n"
+    try:
+        write_files(out, {name: text.encode() for name, text in texts.items()}, inputs, ["root.txt"])
+    except OSError as error:
+        raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
+
+
+def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Path] = ()) -> None:
+    """Decide that `write_boxes` may write lists of these names; call it before long work.
+
+    `inputs` are the files that are read, first the one that the lists are made from.
+
+    Raises:
+        DataError: `root.txt` of the folder has another root, or the reasons of `vidssl.output_folder.check_files`.
+    """
+    check_files(out, [*(f"{name}.json" for name in names), "root.txt"], inputs, ["root.txt"])
+    beside = out / "root.txt"
+    if beside.exists() and read_text(beside, "choose another folder to write to") != f"{root.resolve()}\n":
         raise DataError(f"{beside} belongs to other lists: choose another folder to write to")
-    for name, content in lists.items():
-        write_whole(out / f"{name}.json", (json.dumps(content) + "\n").encode())
-    write_whole(beside, text.encode())
 
 
 def check_images(root: Path, names: Sequence[str], title: str) -> None:

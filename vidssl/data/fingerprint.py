@@ -86,7 +86,7 @@ def _settings_of_copies(folder: str, known: dict[str, str]) -> str:
         except (OSError, ValueError, TypeError) as error:
             raise DataError(
                 f"cannot read the settings of shrunk copies in {file} ({error}): shrink the videos again into another "
-                "folder, or delete the file if they are originals"
+                "folder, or move the file away if they are originals"
             ) from None
     return known[folder]
 

@@ -4,35 +4,39 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vidssl.atomic import replacing
 from vidssl.data.video_list import COLUMNS, VideoList, read_text
 from vidssl.errors import DataError
+from vidssl.output_folder import adopt_files, check_files, write_files
 from vidssl.types import VideoRecord
+
+_ELSEWHERE = "choose another folder to write to"
+_BESIDE = ("classes.txt", "root.txt")  # belong to all lists of a folder
 
 
 def write_lists(
-    out: Path, root: Path, lists: Mapping[str, Iterable[VideoRecord | tuple[Any, ...]]], classes: Sequence[str]
+    out: Path,
+    root: Path,
+    lists: Mapping[str, Iterable[VideoRecord | tuple[Any, ...]]],
+    classes: Sequence[str],
+    inputs: Sequence[Path] = (),
 ) -> None:
     """Write `NAME.csv` for each list, `classes.txt` if there are classes, and `root.txt`: all of them or none.
 
     `lists` has records or tuples of their fields, with paths relative to `root`; columns without a value are left out.
+    `inputs` are the files that were read, first the one that the lists are made from.
+
+    Raises:
+        DataError: They cannot be written, or would replace an input, a file that vidssl did not write, or lists of
+            another root, of other classes or made from another file (`vidssl.output_folder`).
     """
     texts = {f"{name}.csv": _csv(rows) for name, rows in lists.items()} | _beside(root, classes)
-    folders = [name for name in texts if (out / name).is_dir()]
-    if folders:
-        raise DataError(f"cannot write list {out / folders[0]}: it is a folder; choose another folder for the lists")
+    check_beside(out, root, classes, lists, inputs)
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with ExitStack() as written:  # the files are renamed when all of them are on disk
-            for name, text in texts.items():
-                file = written.enter_context(replacing(out / name))
-                file.write(text.encode("utf-8"))
-                file.flush()
+        write_files(out, {name: text.encode("utf-8") for name, text in texts.items()}, inputs, _BESIDE)
     except OSError as error:
         raise DataError(f"cannot write lists to {out}: {error.strerror}") from None
 
@@ -64,7 +68,8 @@ def copy_list(videos: VideoList, out: Path, root: Path, names: Sequence[str | No
     """Write a list again under new names, relative to `root`; None leaves a row out. Returns the path of the list."""
     path = place_of_copy(videos, out, root)
     rows = zip(map(videos.records.row, range(len(videos.records))), names, strict=True)
-    write_lists(out, root, {path.stem: [replace(row, path=name) for row, name in rows if name]}, videos.classes)
+    lists = {path.stem: [replace(row, path=name) for row, name in rows if name]}
+    write_lists(out, root, lists, videos.classes, [videos.path])
     return path
 
 
@@ -73,20 +78,39 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     if root.resolve() != videos.root.resolve() and any(record.mask for record in videos.records):
         raise DataError(f"masks are not copied: {videos.path} has some, use a list without masks")
     path = out / f"{videos.path.stem}.csv"
-    if path.exists() and path.samefile(videos.path):
-        raise DataError(f"{path} is the list that is read: choose another folder to write to")
-    check_beside(out, root, videos.classes)
+    for name in videos.names:
+        _check_name(name)
+    unknown = check_beside(out, root, videos.classes, [path.stem], [videos.path])
+    if path in unknown:  # perhaps of a version that kept no record: nothing is lost if all its rows are in this list
+        rows = _csv(map(videos.records.row, range(len(videos.records)))).splitlines()
+        if not {*read_text(path, _ELSEWHERE).splitlines()} <= {*rows}:
+            raise DataError(f"{path} has rows that {videos.path} has not, and vidssl has no record of it: {_ELSEWHERE}")
+        adopt_files(out, [path.name], [videos.path])
     return path
 
 
-def check_beside(out: Path, root: Path, classes: Sequence[str]) -> None:
-    """Raise DataError if `classes.txt` or `root.txt` of a folder belong to other lists than one to be written there."""
-    for name, text in _beside(root, classes).items():
+def check_beside(
+    out: Path, root: Path, classes: Sequence[str] | None, names: Iterable[str] = (), inputs: Sequence[Path] = ()
+) -> list[Path]:
+    """Raise DataError if lists cannot be written to a folder; call it before long work.
+
+    The reasons: `classes.txt` or `root.txt` there belong to other lists than `names`, or those of `check_files`, whose
+    result it returns. `classes` is None if they are not known yet.
+    """
+    files, beside = [f"{name}.csv" for name in names], _beside(root, classes or ())
+    unknown = check_files(out, [*files, *beside], inputs, _BESIDE)
+    changed = []
+    for name, text in beside.items():
         there = out / name
-        if there.exists() and read_text(there, "delete it or choose another folder") != text:
-            raise DataError(f"{there} belongs to other lists: choose another folder to write to")
-    if not classes and (out / "classes.txt").exists():
+        if there.exists() and read_text(there, _ELSEWHERE) != text:
+            changed.append(there)
+    if classes is not None and not classes and (out / "classes.txt").exists():
         raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
+    others = {path.name for path in out.glob("*.csv")} - {*files} if changed else ()
+    for path in changed:  # the classes may change if all lists of the folder are written again
+        if path.name == "root.txt" or others or path in unknown or not files:
+            raise DataError(f"{path} belongs to other lists: choose another folder to write to")
+    return unknown
 
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ def save(folder: Path, step: int, content: dict[str, Any], keep: int) -> Path:
             folder.mkdir(parents=True, exist_ok=True)
             sync(folder.parent)
         # Files of a killed process: the lock on the output folder excludes any other writer. They take disk space.
-        for left_over in folder.glob(".*.tmp"):
+        for left_over in (*folder.glob(".step-*.tmp"), *folder.glob(".last.pt.*.tmp")):
             left_over.unlink(missing_ok=True)
         with replacing(path) as file:
             outer = sys.exc_info()[1]  # such as the signal for which the run is saved

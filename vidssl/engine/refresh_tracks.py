@@ -1,6 +1,7 @@
 """Tracks for patch pairs: from a folder, or made again and again by the network in training."""
 
 import logging
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -86,7 +87,8 @@ class RunTracks:
             # Delete tracks that no checkpoint needs any more; the names of their folders sort by step.
             oldest = min(map(step_of, saved_checkpoints(Path(run.output) / "checkpoints")), default=0)
             for path in folder.parent.glob("step-*"):
-                if path.name < f"step-{oldest // every * every:08d}":
+                known = re.fullmatch(r"step-\d{8}", path.name)
+                if known and path.name < f"step-{oldest // every * every:08d}":
                     shutil.rmtree(path, ignore_errors=True)
 
         distributed.on_main(complete)

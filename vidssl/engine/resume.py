@@ -1,11 +1,8 @@
-"""Saving and resuming runs, and the lock on their output folder."""
+"""Saving and resuming runs."""
 
-import fcntl
 import json
 import logging
 import platform
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -163,23 +160,3 @@ def _changes(before: Tree, run: AnyRun) -> list[str]:
         for name, a, b in differences(before, run.model_dump(mode="json"))
         if not any(f"{name}.".startswith(f"{free}.") for free in _FREE)
     ]
-
-
-@contextmanager
-def only_run_in(output: Path) -> Iterator[None]:
-    """Lock an output folder; a ConfigError if another run has locked it, or it cannot be written."""
-    with ExitStack() as stack:
-        distributed.on_main(lambda: _lock(output, stack))
-        yield
-
-
-def _lock(output: Path, stack: ExitStack) -> None:
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        file = stack.enter_context(open(output / ".lock", "w"))
-        # The kernel releases the lock when the process ends, even if it is killed.
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise ConfigError(f"another run is writing to {output}; choose another output") from None
-    except OSError as error:
-        raise ConfigError(f"cannot write to output {output}: {error.strerror}; choose another output") from None

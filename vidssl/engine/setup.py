@@ -23,11 +23,12 @@ from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.log import RunLog
 from vidssl.engine.optim import build_optimizer
 from vidssl.engine.parallel import compile_backbones, over_processes, set_batch_norm
-from vidssl.engine.resume import only_run_in, resume, save, seed_process
+from vidssl.engine.resume import resume, save, seed_process
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.weights import load_initial
+from vidssl.output_folder import claim, only_run_in
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Training(Generic[RunType]):
         self.device = device = choose_device(run.device)
         stack.enter_context(distributed.joined(device))
         self.request = stack.enter_context(StopRequest().listening())
+        claim_output(run)
         stack.enter_context(only_run_in(output))
         if run.deterministic:
             # Without it torch refuses matrix products on GPUs.
@@ -170,6 +172,20 @@ class Training(Generic[RunType]):
             f"{self.samples} x {self.views} views; {where}, {run.precision}, batch norm {self.norm}; output "
             f"{run.output}"
         )
+
+
+def claim_output(run: AnyRun) -> None:
+    """Decide that a run may write to its output folder: it is new, or holds a run."""
+    names = ["config.yaml", "metrics.jsonl", "checkpoints", "broken-videos.csv", "not-finite-step-*.json"]
+    names += ["tracks/step-*"] if isinstance(run, Run) else ["results.json"]
+    init = None if run.init is None else Path(run.init)
+    claim(Path(run.output), "a run", names, read=[init], before=_is_run)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder holds a run of a version that wrote no mark."""
+    started = (folder / "metrics.jsonl").exists() or saved_checkpoints(folder / "checkpoints")
+    return (folder / "config.yaml").exists() and bool(started)
 
 
 def warn_of_conv3d(device: torch.device, half: bool) -> None:

@@ -23,6 +23,7 @@ from vidssl.config import Tree
 from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.output_folder import claim, json_with
 from vidssl.types import Features, VideoRecord
 
 _FORMAT = 1
@@ -32,6 +33,16 @@ _BLOCK_ROWS = 8192  # rows of the array that are written at a time
 
 class DamagedFolderError(DataError):
     """A folder of features is incomplete, or its files changed after they were written."""
+
+
+def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
+    """Decide that features may be written to a folder, which is empty or has features; see `vidssl.output_folder`.
+
+    A complete folder of features is not written to, so it may be read-only: their request decides.
+    """
+    complete = json_with(_META, "format", "sha256", "request")
+    if not complete(path):
+        claim(path, "features", ["*"], read=read)
 
 
 @dataclass(frozen=True)
@@ -62,8 +73,10 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
     missing = sorted(chain.from_iterable(part.features.missing for part in parts))
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for left in (path / _META, *path.glob(".*.tmp")):  # of writers that were killed
-            left.unlink(missing_ok=True)
+        (path / _META).unlink(missing_ok=True)
+        for name in (_ARRAY, _ROWS, _META):  # of writers that were killed: the lock excludes others
+            for left in path.glob(f".{name}.*.tmp"):
+                left.unlink(missing_ok=True)
         with replacing(path / _ARRAY) as file:
             shape = len(index), parts[0].features.x.shape[1]
             np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})

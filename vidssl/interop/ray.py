@@ -100,7 +100,7 @@ class Actors:
                 yield extract.write_part(encode, videos, folders[n], request)
 
         list(progress(self.run(work, len(rows)), title="extract", unit="part", total=len(rows)))
-        return [read_folder(folder, "delete it", verify=False) for folder in folders]
+        return [read_folder(folder, "choose another --out", verify=False) for folder in folders]
 
     def track(
         self, tracker: Tracker, videos: VideoList, *rest: Any, shard: tuple[int, int] = (0, 1), **options: Any

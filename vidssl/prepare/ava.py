@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vidssl.config import Tree
-from vidssl.data.box_list import write_boxes
+from vidssl.data.box_list import check_boxes, write_boxes
 from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import FileIndex, index_files, quoted
@@ -69,6 +69,8 @@ def prepare_ava(
             f"--max-missing is {max_missing}, --min-score {min_score}, --start {start}: the first two must be in "
             "[0, 1], start 0 or more"
         )
+    inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
+    check_boxes(out, root, ("train", "val"), inputs)
     classes = _read_classes(annotations / f"ava_action_list_v{version}.pbtxt")
     official = sorted(annotations.glob(f"ava_action_list_v{version}_for_activitynet_*.pbtxt"))
     if len(official) != 1:
@@ -101,7 +103,7 @@ def prepare_ava(
         _check_start(root, kept[0], paths, rates, start)
         lists[side] = _list(kept[0], kept[1] if more else None, paths, rates, classes, known, start)
         report += [*lines, _describe(lists[side])]
-    write_boxes(out, root, lists)
+    write_boxes(out, root, lists, inputs)
     return "\n".join([*report, *index.notes, f"{len(classes)} actions, {len(counted)} are counted in tests"])
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from vidssl.config import Tree
-from vidssl.data.box_list import check_images, write_boxes
+from vidssl.data.box_list import check_boxes, check_images, write_boxes
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_json
 
@@ -22,6 +22,7 @@ def prepare_coco(root: Path, out: Path) -> str:
     files = sorted((root / "annotations").glob("instances_*.json"))
     if not files:
         raise DataError(f"{root} has no annotations/instances_*.json: pass the folder with COCO's annotations")
+    check_boxes(out, root, [file.stem.removeprefix("instances_") for file in files])
     lists: dict[str, Tree] = {}
     for file in files:
         name = file.stem.removeprefix("instances_")

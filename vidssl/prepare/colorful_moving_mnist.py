@@ -60,7 +60,7 @@ def prepare_colorful_moving_mnist(
     scikit-learn), `backgrounds` has train.csv and test.csv of images (None: textures).
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise DataError(f"{out} exists: choose another folder, or delete it")
+        raise DataError(f"{out} exists: choose another folder")
     if not share or not {*share} <= {*FACTORS}:
         raise ConfigError(f"share is {' '.join(share) or 'empty'}: name at least one of {', '.join(FACTORS)}")
     if min(train, test, second_views, reference) < 1:

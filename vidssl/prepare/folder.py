@@ -70,7 +70,7 @@ def prepare_folder(
     lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
         raise ConfigError(f"--fps is for folders of images, but {root} has none that are listed: remove it")
-    _write(index, out, lists, names, fps)
+    _write(index, out, lists, names, fps, [path for path in (labels, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
         report += warn_of_classes(lists) + (warn_of_copies(root, lists) if splits or grouped else copies)
@@ -152,20 +152,25 @@ def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[Folde
 
 
 def _write(
-    index: FileIndex, out: Path, lists: Mapping[str, Sequence[FolderVideo]], classes: Sequence[str], fps: float | None
+    index: FileIndex,
+    out: Path,
+    lists: Mapping[str, Sequence[FolderVideo]],
+    classes: Sequence[str],
+    fps: float | None,
+    inputs: Sequence[Path],
 ) -> None:
     """Write the lists, but not beside stale ones, which would belong to another root or other classes."""
     others = [f"{name}.csv" for name in SPLITS if name not in lists] + ([] if classes else ["classes.txt"])
     stale = [name for name in others if (out / name).exists()]
     if stale:
-        raise DataError(f"{out} holds {' and '.join(stale)} of other lists: remove them or choose another --out")
+        raise DataError(f"{out} holds {' and '.join(stale)} of other lists: choose another --out")
     numbers: dict[str | None, int] = {None: -1, **{name: n for n, name in enumerate(classes)}}
     rates = dict.fromkeys(index.image_folders, fps)
     rows = {
         name: [VideoRecord(path, numbers[label], fps=rates.get(path)) for path, label, _ in chosen]
         for name, chosen in lists.items()
     }
-    write_lists(out, index.root, rows, classes)
+    write_lists(out, index.root, rows, classes, inputs)
 
 
 def _report(

@@ -32,4 +32,4 @@ def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
                     continue
                 lists[f"{'train' if code == ['1'] else 'test'}{n}"].append(ListedVideo(place, f"{name}/{file}", label))
     notes = [f"split {n}: {count} unused files" for n, count in unused.items()]
-    return write_matched_lists(root, out, lists, classes, notes=notes, **options)
+    return write_matched_lists(root, out, lists, classes, [splits], notes=notes, **options)

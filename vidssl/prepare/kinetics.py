@@ -73,7 +73,8 @@ def prepare_kinetics(
         return index.find_anywhere(f"{video.name.rsplit('_', 2)[0]}.mp4", folders)
 
     options.setdefault("max_missing", 0.2)
-    return write_matched_lists(root, out, lists, names, find=find, notes=notes, **options)
+    inputs = [path for path in (train, test, classes) if path is not None]
+    return write_matched_lists(root, out, lists, names, inputs, find=find, notes=notes, **options)
 
 
 def _read(path: Path) -> list[tuple[str, str, str, float, float]]:

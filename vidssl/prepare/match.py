@@ -40,6 +40,7 @@ def write_matched_lists(
     out: Path,
     lists: Mapping[str, Sequence[ListedVideo]],
     classes: Sequence[str],
+    inputs: Sequence[Path],
     *,
     index: FileIndex | None = None,
     find: Finder = lambda index, video: index.find(video.name),
@@ -48,8 +49,9 @@ def write_matched_lists(
 ) -> str:
     """Find the files of all lists, write the lists of those that exist, all or none, and return the report.
 
-    Duplicate rows are dropped and counted. The lists `trainX` and `testX` must not share a file. `index` avoids a scan
-    of the root, `find` replaces the search by path, and `notes` are added to the report.
+    `inputs` are the official files, first the one that the lists are made from. Duplicate rows are dropped and counted.
+    The lists `trainX` and `testX` must not share a file. `index` avoids a scan of the root, `find` replaces the search
+    by path, and `notes` are added to the report.
     """
     max_missing, fps = options.get("max_missing", 0.05), options.get("fps")
     if not 0 <= max_missing <= 1:
@@ -57,7 +59,7 @@ def write_matched_lists(
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
     if duplicates:
         raise DataError(f"duplicate class names: {quoted(duplicates)}")
-    check_beside(out, root, classes)
+    check_beside(out, root, classes, lists, inputs)
     index = index or index_files(root, follow_links=options.get("follow_links", False))
     matched: dict[str, dict[ListedVideo, str]] = {}
     report: list[str] = []
@@ -70,7 +72,7 @@ def write_matched_lists(
         name: [VideoRecord(path, row.label, row.start, row.end, rates.get(path)) for row, path in found.items()]
         for name, found in matched.items()
     }
-    write_lists(out, root, rows, classes)
+    write_lists(out, root, rows, classes, inputs)
     return "\n".join([*report, *notes, *index.notes, *([f"{len(classes)} classes"] if classes else [])])
 
 

@@ -56,7 +56,8 @@ def prepare_list(
         if names and video.label >= len(names):
             raise DataError(f"{place}: label {video.label} is out of range; {classes} has {len(names)} classes, from 0")
         listed.append(video)
-    return write_matched_lists(root, out, {name: listed}, names, index=index, **options)
+    inputs = [videos] if classes is None else [videos, classes]
+    return write_matched_lists(root, out, {name: listed}, names, inputs, index=index, **options)
 
 
 class _Reading(NamedTuple):

@@ -21,7 +21,7 @@ def prepare_ssv2(root: Path, out: Path, train: Path, test: Path, labels: Path, *
     numbers = {name: int(number) for name, number in numbers.items()}
     classes = sorted(numbers, key=numbers.__getitem__)
     lists = {side: _videos(path, numbers, labels) for side, path in (("train", train), ("test", test))}
-    return write_matched_lists(root, out, lists, classes, **options)
+    return write_matched_lists(root, out, lists, classes, [train, test, labels], **options)
 
 
 def _videos(path: Path, numbers: dict[str, int], labels: Path) -> list[ListedVideo]:

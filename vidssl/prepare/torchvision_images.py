@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vidssl.atomic import check_folder, temporary_for
+from vidssl.atomic import temporary_for
+from vidssl.data.video_list import read_text
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import claim
 from vidssl.progress import progress
 from vidssl.types import VideoRecord
 
@@ -35,9 +37,10 @@ def prepare_torchvision(
     torchvision reads it from, or downloads it to. `images` gets a folder for each set; by default it is in `out`.
     `train_split` are the set's own splits that make the training list: `trainval` of FGVCAircraft, `train val` of DTD.
     """
-    check_folder(out)
     folder = (out / "images" if images is None else images) / name
     opened = _open_splits(name, root, download, train_split)
+    check_beside(out, folder, None, opened)
+    claim(folder, "images", opened, before=lambda folder: _is_listed(folder, out))
     rows: dict[str, list[VideoRecord]] = {split: [] for split in opened}
     written = 0
     for split, dataset in opened.items():
@@ -49,11 +52,16 @@ def prepare_torchvision(
     classes = tuple(map(str, getattr(opened["train"], "classes", range(count))))
     if count > len(classes):
         raise DataError(f"{name} has {len(classes)} classes, from 0, but an image of class {count - 1}")
-    check_beside(out, folder, classes)
     write_lists(out, folder, rows, classes)
     existing = sum(map(len, rows.values())) - written
     counts = [f"{split}: {len(chosen)} images" for split, chosen in rows.items()]
     return "\n".join([*counts, f"{written} files written, {existing} existed already", f"{len(classes)} classes"])
+
+
+def _is_listed(folder: Path, out: Path) -> bool:
+    """Whether lists in `out` are of a folder: they are written last, so all images in it are those of a set."""
+    root = out / "root.txt"
+    return root.exists() and read_text(root, "choose another folder") == f"{folder.resolve()}\n"
 
 
 def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def prepare_trackingnet(
     def find(index: FileIndex, video: ListedVideo) -> FileMatch:
         return index.find(video.name, any_case=False)  # sequences are named by YouTube ids, which differ in case
 
-    return write_matched_lists(root, out, lists, (), index=index, find=find, notes=notes, **options)
+    return write_matched_lists(root, out, lists, (), (), index=index, find=find, notes=notes, **options)
 
 
 def _videos(chunk: str, index: FileIndex) -> list[ListedVideo]:

@@ -28,7 +28,7 @@ def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchO
         for number in numbers
         for side in ("train", "test")
     }
-    return write_matched_lists(root, out, lists, classes, **options)
+    return write_matched_lists(root, out, lists, classes, [splits], **options)
 
 
 def _classes(path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 from vidssl.config import Tree
-from vidssl.data.box_list import check_images, write_boxes
+from vidssl.data.box_list import check_boxes, check_images, write_boxes
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
 from vidssl.progress import progress
@@ -61,11 +61,13 @@ def prepare_voc(root: Path, out: Path) -> str:
             f"{root} has neither ImageSets/Main/trainval.txt nor folders VOC2007, VOC2012 with it: pass VOCdevkit or "
             "the folder that has Annotations and JPEGImages"
         )
+    names_of = {file: split if year == root else f"{year.name.lower()}_{split}" for year, split, file in files}
+    check_boxes(out, root, names_of.values())
     images: dict[Path, tuple[Tree, list[VOCObject]]] = {}  # by annotation file: splits overlap
     lists: dict[str, list[Path]] = {}
-    for year, split, file in files:
+    for year, _, file in files:
         names = [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")]
-        name = split if year == root else f"{year.name.lower()}_{split}"
+        name = names_of[file]
         lists[name] = [year / "Annotations" / f"{each}.xml" for each in names]
         for path in progress(lists[name], title=name, unit="image", leave=False):
             if path not in images:

@@ -30,7 +30,7 @@ class FrameIndex:
     fps: NDArray[np.float64]  # (V,)
     heights: NDArray[np.int32]  # (V,) pixels
     widths: NDArray[np.int32]  # (V,)
-    changed: NDArray[np.int64]  # (V,) modification time of the original, nanoseconds
+    changed: NDArray[np.int64]  # (V,) state of the original (`original_state`); before: its modification time
     shards: NDArray[np.int32]  # (V,) number of the shard that holds all frames of the video
     offsets: NDArray[np.int64]  # (F,) bytes from the start of the shard
     sizes: NDArray[np.uint32]  # (F,) bytes
@@ -61,7 +61,7 @@ class FrameIndex:
         return VideoMeta(count, fps, height, width)
 
     def state(self, row: int) -> tuple[int, int]:
-        """Return the bytes of all frames of a video, and the modification time of its original in nanoseconds."""
+        """Return the bytes of all frames of a video, and the state of its original (`changed`)."""
         return int(self.sizes[self.frames(row)].sum(dtype=np.int64)), int(self.changed[row])
 
     def shard_ends(self) -> NDArray[np.int64]:

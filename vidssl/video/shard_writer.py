@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import sync
+from vidssl.atomic import no_link, sync
 from vidssl.errors import DataError, DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.decode import Image
@@ -109,7 +109,7 @@ class ShardWriter:
     def add(self, name: str, changed: int, video: EncodedVideo) -> None:
         """Write a video to the current shard, or to a new one if that would exceed its size.
 
-        `changed` is the modification time of the original in nanoseconds. A DataError if the disk is full.
+        `changed` is a number that tells whether the original has changed. A DataError if the disk is full.
         """
         meta = video.meta
         described = {"name": name, "num_frames": meta.num_frames, "fps": meta.fps}
@@ -119,7 +119,7 @@ class ShardWriter:
             if self._file is not None and self._file.tell() + needed > self._limit:
                 self._complete_shard()
             if self._file is None:
-                self._file = open(self._partial, "wb")
+                self._file = open(self._partial, "wb", opener=no_link)
                 self._names, self._columns = [], {column: array(code) for column, code in _CODES.items()}
             key = f"{self._number:06d}-{len(self._names):06d}"
             self._write(f"{key}.json", header)

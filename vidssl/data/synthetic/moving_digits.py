@@ -105,9 +105,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
         found.pop("masks", None)  # the videos are the same
     other = [f"{key} is {old}, requested {new}" for key, old, new in differences(found, _describe(settings))]
     if other:
-        raise DataError(
-            f"{out} has moving digits of other settings ({', '.join(other)}): delete it or choose another folder"
-        )
+        raise DataError(f"{out} has moving digits of other settings ({', '.join(other)}): choose another folder")
     return True
 
 

@@ -62,7 +62,7 @@ def claim(
     stored = mark["outputs"].get(kind)
     if stored is None and there and not before(folder):
         raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {_ELSEWHERE}")
-    if stored is not None and stored != made_of:
+    if stored is not None and stored != made_of and there:  # a mistyped input may be corrected
         changes = "; ".join(
             f"{name} {stored.get(name)}, now {made_of.get(name)}"
             for name in dict.fromkeys((*stored, *made_of))

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
+from vidssl.commands.copy_formats import original_state
 from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
@@ -29,6 +30,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.output_folder import MARK
 from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
@@ -266,7 +268,8 @@ def test_fingerprints_tell_copies_from_originals(tmp_path, packed, videos, write
     assert (files["files"], files["missing"]) == (2, 0)
     write_list(tmp_path / "packed", [["a.mp4", 0], ["none.mp4", 0]], name="other.csv")
     assert identify(read_list(tmp_path / "packed/other.csv"))["missing"] == 1
-    changed = (videos / "a.mp4").stat().st_mtime_ns
+    original = (videos / "a.mp4").stat()
+    changed = original_state(original.st_size, original.st_mtime_ns)
     assert state_of_video(str(tmp_path / "packed/a.mp4")) == (sum(map(len, frames["a.mp4"][0])), changed)
     assert identify(read_list(tmp_path / "lists/all.csv", videos))["copies"] is None
 
@@ -312,7 +315,7 @@ def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered
     for workers in (1, 2):
         out = tmp_path / f"by{workers}"
         shrink_list(listed, out, FrameSettings(128, 90), root=videos, workers=workers, shard_size=1)
-        contents.append({path.name: path.read_bytes() for path in out.iterdir() if path.suffix != ".txt"})
+        contents.append({path.name: path.read_bytes() for path in out.iterdir() if path.suffix != ".txt" and path.name != MARK})
         sizes = [(out / name).stat().st_size for name in shards(out)]
         assert len(sizes) > 2 and all(size <= 1_000_000 for size in sizes)
     assert contents[0] == contents[1]
@@ -322,6 +325,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
+from vidssl.commands.copy_formats import original_state
 from vidssl.commands.shrink import FrameSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
@@ -365,7 +369,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video):
     assert result.kept >= 2 * len(there) and result.made == 8 - result.kept
     assert all((out / name).read_bytes() == content for name, content in there.items())
     left = {path.name for path in out.iterdir()} - {*shards(out)}
-    assert left == {".lock", "all.csv", "root.txt", "frame_index.safetensors", "shrink.json"}
+    assert left == {".lock", ".vidssl.json", "all.csv", "root.txt", "frame_index.safetensors", "shrink.json"}
     assert sorted(by_tarfile(out)) == names
     for name in names:
         with open_video(out / name) as copy, open_video(videos / name) as source:

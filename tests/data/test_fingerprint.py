@@ -6,7 +6,7 @@ import os
 import pytest
 
 from vidssl.data import fingerprint
-from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.fingerprint import check_copies, completed, identify
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 
@@ -82,8 +82,25 @@ def test_a_folder_of_images_is_its_images(make, tmp_path):
         (tmp_path / "a" / file).write_bytes(content)
         found.append(identify(listed)["sizes"])
     assert len({*found}) == 4
+    old = identify(listed)
+    for number, fill in enumerate((b"y", b"z")):  # in the middle, of the same size: all images count
+        (tmp_path / "a/v/img_1.jpg").write_bytes(fill * 11)
+        os.utime(tmp_path / "a/v/img_1.jpg", ns=(1, number))
+        new = identify(listed)
+        assert {name for name in new if new[name] != old[name]} == {"changed"}
+        old = new
     (tmp_path / "a/empty").mkdir()
     assert identify(make("a", {}, ["empty"]))["bytes"] == 0
+
+
+def test_images_of_the_same_size_and_other_content_are_noticed(make, tmp_path):
+    here = identify(make("a", {"1.bmp": 9, "2.bmp": 9}))
+    (tmp_path / "a/2.bmp").write_bytes(b"y" * 9)
+    os.utime(tmp_path / "a/2.bmp", ns=(1, 1))
+    now = identify(make("a", {}, ["1.bmp", "2.bmp"]))
+    assert {name for name in here if here[name] != now[name]} == {"changed"}
+    older = {name: value for name, value in here.items() if name != "changed"}  # of a version that did not look
+    assert completed(older, now) == now and completed(here, now) == here
 
 
 def test_a_file_of_many_rows_is_inspected_once(make, monkeypatch):

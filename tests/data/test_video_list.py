@@ -10,6 +10,8 @@ from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
 from vidssl.errors import DataError
+from vidssl.evaluation.list_checks import own_rows
+from vidssl.output_folder import MARK
 
 AWKWARD = [
     "a#b.mp4",
@@ -413,7 +415,7 @@ def test_copies_are_atomic(write, tmp_path):
     path = copy_list(listed, out, tmp_path, ["new.mp4", None])
     assert path.read_text() == "path,label\nnew.mp4,0\n"
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    assert sorted(before) == ["classes.txt", "list.csv", "root.txt"]
+    assert sorted(before) == [MARK, "classes.txt", "list.csv", "root.txt"]
     with pytest.raises(ValueError, match="zip"):
         copy_list(listed, out, tmp_path, ["only one.mp4"])
     (out / "root.txt").unlink()
@@ -424,7 +426,7 @@ def test_copies_are_atomic(write, tmp_path):
     assert {name: (out / name).read_bytes() for name in ("list.csv", "classes.txt")} == {
         name: before[name] for name in ("list.csv", "classes.txt")
     }
-    assert sorted(file.name for file in out.iterdir()) == ["classes.txt", "list.csv"]
+    assert sorted(file.name for file in out.iterdir()) == [MARK, "classes.txt", "list.csv"]
 
 
 def test_classes_and_root_may_have_a_byte_order_mark(tmp_path):

@@ -12,6 +12,7 @@ import av
 
 from vidssl.errors import DataError, DecodeError
 from vidssl.output_folder import check_names
+from vidssl.video.container import open_container, video_packets
 from vidssl.video.copy_signature import sign, signature_of
 from vidssl.video.encode_key_frames import encode_key_frames
 from vidssl.video.frame_shards import INDEX
@@ -144,17 +145,12 @@ class KeyFrameVideos:
         if state_of_video(str(source))[1] != target.stat().st_mtime_ns:
             return False
         try:
-            with av.open(f"file:{target}") as container:
-                codec = container.streams.video[0].codec_context
-                side = min(codec.width, codec.height)
-                return (
-                    len(container.streams) == 1
-                    and container.format.name.startswith("mov")
-                    and codec.name == "h264"
-                    and side <= self._settings.short_side + 1
-                    and all(packet.is_keyframe for packet in container.demux() if packet.size)
-                )
-        except (av.FFmpegError, IndexError):
+            with open_container(target, self._max_pixels) as container:
+                codec, packets = container.streams.video[0].codec_context, video_packets(container, target)
+                small = min(codec.width, codec.height) <= self._settings.short_side + 1
+                kind = (len(container.streams), codec.name, container.format.name.split(",")[0])
+                return small and kind == (1, "h264", "mov") and all(packet.is_keyframe for packet in packets)
+        except DecodeError:
             return False
 
     def clean(self, name: str) -> None:

@@ -14,7 +14,7 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, load_subject, network_options
 from vidssl.commands.results import format_count
 from vidssl.config import Tree
-from vidssl.data.fingerprint import identify
+from vidssl.data.fingerprint import completed, identify
 from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
@@ -251,7 +251,8 @@ def _find(path: Path, request: Tree, classes: tuple[str, ...]) -> Extracted | No
 
 
 def _check_request(folder: FeatureFolder, requested: Tree, remedy: str) -> None:
-    if changes := describe_changes(folder.request, requested):
+    stored = {**folder.request, "data": completed(folder.request["data"], requested["data"])}
+    if changes := describe_changes(stored, requested):
         raise DataError(f"{folder.path} holds features of another request ({changes}): {remedy}")
 
 

@@ -105,8 +105,8 @@ def shrink_list(
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
     copies.check(names)
     result = Shrunk(place_of_copy(listed, out, out))
-    before = json_with(COPIES, "short_side", "quality")  # of a version without marks
-    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[videos], before=before)
+    older = json_with(COPIES, "short_side", "quality")  # copies of a version without marks
+    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[videos], before=older)
     with only_run_in(out):  # two runs would write to the same files
         copies.open()
         if not (out / COPIES).exists():

@@ -77,7 +77,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     if first.evaluate.query is None:
         raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")
     out = Path(first.output).parent
-    claim_results(out, "splits", {"list": Path(first.evaluate.query)}, [cfg])
+    claim_results(out, "splits", {}, [cfg])
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)

@@ -11,24 +11,28 @@ from vidssl.config import Tree
 from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.video.frame_folder import IMAGE_SUFFIXES
 from vidssl.video.reader import state_in_archive
 
 COPIES = "shrink.json"  # file with the settings of shrunk copies, in their folder
 _MISSING, _FOLDER = -1, -2  # instead of a size
+_IMAGES = tuple(IMAGE_SUFFIXES)
 
 
 def identify(videos: VideoList) -> Tree:
     """Describe the files of a list, masks included, as plain data, without opening them.
 
-    Each file is inspected once, however many rows name it. Links are followed. Modification times are ignored: the same
-    files copied again to the same root are the same data. docs/evaluation.md lists the keys.
+    Each file is inspected once, however many rows name it. Links are followed. Modification times count for images and
+    folders of images, whose size often stays the same when their content changes: `changed` is a hash of them. Those of
+    videos are ignored: the same files copied again to the same root are the same data. docs/evaluation.md lists the
+    keys.
 
     Raises:
         DataError: The settings of shrunk copies cannot be read.
     """
     # Strings instead of Path objects: there may be a million.
     real_path, folders, seen, rates = RealPath(), set[str](), set[str](), set[float]()
-    sizes, total, missing = array("q"), 0, 0
+    sizes, times, total, missing = array("q"), array("Q"), 0, 0
     for record in videos.records:
         if record.fps is not None:
             rates.add(record.fps)
@@ -37,12 +41,14 @@ def identify(videos: VideoList) -> Tree:
                 continue
             seen.add(path)
             try:
-                measured = state_of_file(path)
+                measured, changed = state_of_file(path)
             except OSError:
                 sizes.append(_MISSING)
                 missing += 1
                 continue
             sizes.extend(measured)
+            if measured[0] == _FOLDER or path.lower().endswith(_IMAGES):
+                times.append(changed)
             total += sum(measured[2:] if measured[0] == _FOLDER else measured)
             folders.add(real_path(path).rpartition("/")[0])
     known: dict[str, str] = {}
@@ -54,25 +60,38 @@ def identify(videos: VideoList) -> Tree:
         "missing": missing,
         "bytes": total,
         "sizes": hashlib.sha256(sizes.tobytes()).hexdigest()[:16],
+        "changed": hashlib.sha256(times.tobytes()).hexdigest()[:16] if times else None,
         "fps": [min(rates), max(rates)] if rates else None,
         "copies": kinds if len(kinds) > 1 else kinds[0] if kinds else None,
     }
 
 
-def state_of_file(path: str) -> tuple[int, ...]:
-    """Size of a file; for a folder `_FOLDER`, the number of files, and the sizes of the first and the last by name."""
+def completed(stored: Tree, now: Tree) -> Tree:
+    """A stored result of `identify`, with `changed` as it is now if it is of a version that had none."""
+    return {**stored, "changed": stored.get("changed", now["changed"])}
+
+
+def state_of_file(path: str) -> tuple[tuple[int, ...], int]:
+    """Sizes of a file or folder, and what changes with its content even if these do not.
+
+    Of a file, its size and its modification time in nanoseconds. Of a folder, `_FOLDER`, the number of files and the
+    sizes of the first and the last by name; and a hash of all names, sizes and modification times.
+    """
     try:
         status = os.stat(path)
     except FileNotFoundError:
         inside = state_in_archive(path)
         if inside is None:
             raise
-        return inside[:1]
+        return inside[:1], inside[1]
     if not stat.S_ISDIR(status.st_mode):
-        return (status.st_size,)
-    names = [name for name in os.listdir(path) if not name.startswith(".")]  # noqa: PTH208 - strings
-    ends = (min(names), max(names)) if names else ()
-    return (_FOLDER, len(names), *(os.stat(f"{path}/{name}").st_size for name in ends))
+        return (status.st_size,), status.st_mtime_ns
+    with os.scandir(path) as entries:
+        found = {entry.name: entry.stat() for entry in entries if not entry.name.startswith(".")}
+    ends = (min(found), max(found)) if found else ()
+    files = "\n".join(f"{found[name].st_size} {found[name].st_mtime_ns} {name}" for name in sorted(found))
+    digest = hashlib.sha256(os.fsencode(files)).digest()
+    return (_FOLDER, len(found), *(found[name].st_size for name in ends)), int.from_bytes(digest[:8], "little")
 
 
 def _settings_of_copies(folder: str, known: dict[str, str]) -> str:

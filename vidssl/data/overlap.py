@@ -110,11 +110,11 @@ def _rows_of_files(query: HasRecords, other: HasRecords) -> tuple[Rows[str], Row
 
 
 def _states(paths: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """The state of each file that is there: its size, of folders of images as `state_of_file` returns it."""
+    """The state of each file that is there: its size, of folders of images the first that `state_of_file` returns."""
     states = {}
     for path in dict.fromkeys(paths):
         with suppress(OSError):
-            states[path] = state_of_file(path)
+            states[path] = state_of_file(path)[0]
     return states
 
 

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 import vidssl
 from vidssl import distributed
 from vidssl.config import Tree, differences
-from vidssl.data.fingerprint import identify
+from vidssl.data.fingerprint import completed, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
 from vidssl.engine.config_schema import AnyRun, Run, bind_run
@@ -91,8 +91,8 @@ def resume(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer)
     _restore_rng(run, content, path, _on_gpu(method))
     if distributed.is_main():
         _log.info("resumed %s at step %d", run.output, step)
-        if content["data"] != data:
-            changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in differences(content["data"], data, "data"))
+        if changes := differences(completed(content["data"], data), data, "data"):
+            changed = "; ".join(f"{name} {a}, now {b}" for name, a, b in changes)
             _log.warning("%s was trained on other files: %s; exact only if their content is the same", path, changed)
     return RunState(step, content["evaluated"], content["broken"], data)
 

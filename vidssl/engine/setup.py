@@ -178,7 +178,7 @@ def claim_output(run: AnyRun) -> None:
     """Decide that a run may write to its output folder: it is new, or holds a run."""
     names = ["config.yaml", "metrics.jsonl", "checkpoints", "broken-videos.csv", "not-finite-step-*.json"]
     names += ["tracks/step-*"] if isinstance(run, Run) else ["results.json"]
-    init = None if run.init is None else Path(run.init)
+    init = None if run.init is None else Path(run.init.file)
     claim(Path(run.output), "a run", names, read=[init], before=_is_run)
 
 

@@ -236,7 +236,7 @@ def state_of_video(path: str) -> tuple[int, int]:
 def state_in_archive(path: str) -> tuple[int, int] | None:
     """Return size in bytes and modification time in nanoseconds of a video in a tar or of packed frames, else None.
 
-    The time of a member of a tar is that of the tar, the time of a packed video that of the file that was packed.
+    The time of a member of a tar is that of the tar; of a packed video it is a number that its original determines.
     """
     with suppress(DecodeError):
         if member := find_member(path):

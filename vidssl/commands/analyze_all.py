@@ -10,7 +10,7 @@ from pathlib import Path
 from vidssl import distributed
 from vidssl.atomic import check_folder, write_json
 from vidssl.commands import parse_command
-from vidssl.commands.arguments import print_results
+from vidssl.commands.arguments import in_options, print_results
 from vidssl.commands.load import Subject, load_subject, network_options
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
@@ -163,7 +163,7 @@ def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: V
         image = None if part.image is None else (out / part.image).read_bytes()
     except (ConfigError, DataError) as error:
         _log.warning("%s is left out: %s", part.name, error)
-        return Section(part.name, part.title, part.text, reason=str(error))
+        return Section(part.name, part.title, part.text, reason=in_options(str(error), parsed))
     link = None if part.link is None else (part.link[0], f"{part.name}/{part.link[1]}")
     return Section(part.name, part.title, part.text, text, image, is_chart=part.name != "gradcam", link=link)
 

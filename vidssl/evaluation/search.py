@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]
@@ -20,8 +21,8 @@ _BLOCK = 2**24  # numbers in a block of the gallery or of similarities
 class Neighbours:
     """The nearest gallery rows of each query, nearest first."""
 
-    index: Tensor  # (Q, k) int64, rows of the gallery
-    similarity: Tensor  # (Q, k) float32 cosine; -inf where the gallery had no more rows
+    index: Tensor  # (Q, k) int64, rows of the gallery; -1 where it had no more rows
+    similarity: Tensor  # (Q, k) float32 cosine; -inf there
 
 
 def nearest(
@@ -33,8 +34,20 @@ def nearest(
     equal bit by bit have equal similarities wherever they are in the gallery. The similarity of a row of zeros is 0.
     The gallery may be memory-mapped: it is read twice, in blocks. `exclude` (P, 2) int64 are pairs of a query row and a
     gallery row that it must not find. With `center` the means of the queries and of the gallery are subtracted first.
-    A feature that is not finite is a DataError.
+    Where a query finds fewer than k rows, the index is -1 and the similarity -inf.
+
+    Raises:
+        ConfigError: k is not a whole number of 1 or more.
+        DataError: The features are not two matrices (N, D) of floats on the CPU with equal D, or they are not finite.
     """
+    check_k(k)
+    for name, x in (("gallery", gallery), ("query", query)):
+        _check_matrix(name, x)
+    if query.shape[1] != gallery.shape[1]:
+        raise DataError(
+            f"the queries have {query.shape[1]} features, the gallery {gallery.shape[1]}: extract both with the same "
+            "network"
+        )
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
     copies = _find_copies(g)
@@ -45,7 +58,24 @@ def nearest(
         stop = min(start + chunk, len(query))
         own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
         index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, own.numpy())
-    return Neighbours(index, similarity)
+    return Neighbours(torch.where(torch.isfinite(similarity), index, -1), similarity)
+
+
+def check_k(k: int) -> None:
+    """Raise a ConfigError if k is not a number of neighbours."""
+    if not isinstance(k, Integral) or k < 1:
+        raise ConfigError(f"k is {k}: a search returns a whole number of neighbours, 1 or more")
+
+
+def _check_matrix(name: str, x: Tensor) -> None:
+    """Raise a DataError if features cannot be searched."""
+    if x.ndim != 2:
+        raise DataError(
+            f"the {name} has the shape {(*x.shape,)}, not (N, D): one row for each video, as x[None] of one"
+        )
+    if not x.is_floating_point() or x.device.type != "cpu":
+        kind = str(x.dtype).removeprefix("torch.")
+        raise DataError(f"the {name} is {kind} on {x.device}, not float32 on the CPU: give x.float().cpu()")
 
 
 def equal_rows(query: Tensor, gallery: Tensor) -> Tensor:

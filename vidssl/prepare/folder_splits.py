@@ -60,7 +60,7 @@ def lists_of_splits(
         if other:
             raise DataError(
                 f"{root}: {name} has {len(other)} classes that train lacks: {quoted(other)}; keep those of train with "
-                "--classes, or list each split as a folder by itself"
+                "classes=FILE, or list each split as a folder by itself"
             )
     return {name: chosen for name, chosen in lists.items() if chosen}
 
@@ -71,7 +71,7 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
         return {"train": [*videos]}
     groups = sorted({video.group for video in videos})
     if len(groups) < 2:
-        raise DataError(f"all {len(videos)} videos are one group, {groups[0]!r}: use --test 0 or other groups")
+        raise DataError(f"all {len(videos)} videos are one group, {groups[0]!r}: use test=0 or other groups")
     count = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)
     tested = {groups[k] for k in generator(seed).permutation(len(groups))[:count]}
     return {

@@ -52,7 +52,7 @@ def prepare_list(
 
 
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
-    remedy = f"put paths that contain {separator!r} in double quotes, or choose another --separator"
+    remedy = f"put paths that contain {separator!r} in double quotes, or choose another separator"
     try:
         fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
         values = dict(zip(FORMS[form][len(fields)], map(str.strip, fields), strict=True))
@@ -76,5 +76,5 @@ def _relative(place: str, path: str, root: Path) -> str:
     for folder in (root.absolute(), root.resolve()):
         path = path.removeprefix(f"{folder}/")
     if path.startswith("/") or path.split("/")[0] == "..":
-        raise DataError(f"{place}: {path!r} leaves {root}; pass the folder of all videos as --root")
+        raise DataError(f"{place}: {path!r} leaves {root}; pass the folder of all videos: root=FOLDER")
     return path

@@ -30,7 +30,7 @@ from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.list_checks import own_rows
 from vidssl.evaluation.moments import nearest_moments
-from vidssl.evaluation.search import Neighbours, check_k, nearest
+from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
 from vidssl.prepare.inputs import read_input
@@ -177,36 +177,22 @@ def search(
         exclude: (P, 2) int64, more pairs of a query and a gallery row that it must not find.
         one_per_video: Return only the nearest row of each file.
 
-    Returns:
-        `index` and `similarity`, (Q, k) or with as many columns as the gallery has rows, if these are fewer. Where a
-        query finds fewer rows, the index is -1 and the similarity -inf.
-
     Raises:
         DataError: The features have no rows, other shapes than (N, D), different lengths, or are not finite.
         ConfigError: k is not 1 or more; `one_per_video` of a gallery whose files are not known; other types.
     """
-    for name, given in (("gallery", gallery), ("query", query)):
-        if given is not None and not isinstance(given, Features | Tensor):
-            kind = f"{type(given).__module__}.{type(given).__qualname__}".removeprefix("builtins.")
-            raise ConfigError(
-                f"the {name} is a {kind}: give features of vidssl.extract, or a tensor (torch.from_numpy of an array)"
-            )
-        if given is not None and not len(given if isinstance(given, Tensor) else given.x):
-            raise DataError(f"the {name} has no rows: give the features of a video or more")
-    asked = gallery if query is None else query
-    q, g = (each if isinstance(each, Tensor) else each.x for each in (asked, gallery))
+    check_k(k)
+    asked, g = gallery if query is None else query, rows_of("gallery", gallery)
+    q = g if query is None else rows_of("query", query)
     pairs = [] if exclude is None else [exclude]
-    if exclude is not None and (exclude.dtype != torch.int64 or exclude.shape[1:] != (2,)):
-        raise DataError(f"exclude has the shape {(*exclude.shape,)} and is {exclude.dtype}, not (P, 2) of torch.int64")
     if query is None:
         pairs.append(torch.arange(len(g)).unsqueeze(1).expand(-1, 2))
-        if len(g) == 1 and g.ndim == 2:
+        if len(g) == 1:
             raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
-        check_k(k)
-        k = min(k, max(1, len(g) - 1))  # not itself, even if there is nothing else
+        k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
         pairs.append(own_rows(gallery, asked))
-    exclude = torch.cat(pairs) if pairs else None
+    exclude = join_pairs(pairs)
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
         records = gallery.records
         return nearest_moments(

@@ -58,9 +58,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
     try:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"cannot read config {path}: {error.strerror}; give a YAML file, or the name of a config that is installed"
-        ) from None
+        raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):

@@ -10,6 +10,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from vidssl.atomic import without_nan
 from vidssl.errors import ConfigError, VidsslError
 from vidssl.registry import did_you_mean
 from vidssl.worker_pool import usable_cpus
@@ -239,6 +240,6 @@ def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> N
         return
     if parsed.json:
         content = asdict(results) if is_dataclass(results) and not isinstance(results, type) else results
-        print(json.dumps(content, default=str))
+        print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
     else:
         print(*lines, sep="\n")

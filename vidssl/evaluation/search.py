@@ -1,6 +1,7 @@
 """Search: the nearest rows of a gallery by cosine similarity, in float32 and in bounded memory; ties go by row."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.errors import ConfigError, DataError
+from vidssl.types import Features
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]
@@ -38,11 +40,9 @@ def nearest(
 
     Raises:
         ConfigError: k is not a whole number of 1 or more.
-        DataError: The features are not two matrices (N, D) of floats on the CPU with equal D, or they are not finite.
+        DataError: The features have different lengths, or are not finite.
     """
     check_k(k)
-    for name, x in (("gallery", gallery), ("query", query)):
-        _check_matrix(name, x)
     if query.shape[1] != gallery.shape[1]:
         raise DataError(
             f"the queries have {query.shape[1]} features, the gallery {gallery.shape[1]}: extract both with the same "
@@ -67,15 +67,30 @@ def check_k(k: int) -> None:
         raise ConfigError(f"k is {k}: a search returns a whole number of neighbours, 1 or more")
 
 
-def _check_matrix(name: str, x: Tensor) -> None:
-    """Raise a DataError if features cannot be searched."""
-    if x.ndim != 2:
-        raise DataError(
-            f"the {name} has the shape {(*x.shape,)}, not (N, D): one row for each video, as x[None] of one"
+def rows_of(name: str, features: Features | Tensor) -> Tensor:
+    """Return the rows of features, or of a tensor; an error if they cannot be searched: `name` is for messages."""
+    if not isinstance(features, Features | Tensor):
+        kind = f"{type(features).__module__}.{type(features).__qualname__}".removeprefix("builtins.")
+        raise ConfigError(
+            f"the {name} is a {kind}: give features of vidssl.extract, or a tensor (torch.from_numpy of an array)"
         )
+    x = features if isinstance(features, Tensor) else features.x
+    if x.ndim != 2:
+        raise DataError(f"the {name} has the shape {(*x.shape,)}, not (N, D): a row for each video, x[None] of one")
+    if not len(x):
+        raise DataError(f"the {name} has no rows: give the features of a video or more")
     if not x.is_floating_point() or x.device.type != "cpu":
         kind = str(x.dtype).removeprefix("torch.")
         raise DataError(f"the {name} is {kind} on {x.device}, not float32 on the CPU: give x.float().cpu()")
+    return x
+
+
+def join_pairs(pairs: Sequence[Tensor]) -> Tensor | None:
+    """Join pairs (P, 2) to exclude; None without any. A DataError if some are no pairs of rows."""
+    for each in pairs:
+        if each.dtype != torch.int64 or each.shape[1:] != (2,):
+            raise DataError(f"exclude has the shape {(*each.shape,)} and is {each.dtype}, not (P, 2) of torch.int64")
+    return torch.cat([*pairs]) if pairs else None
 
 
 def equal_rows(query: Tensor, gallery: Tensor) -> Tensor:

@@ -177,8 +177,8 @@ def _check_start(
         if second - start > duration + 1 or (start > 0 and second > start and duration >= second):
             raise DataError(
                 f"{root / paths[video]} is {duration:.0f} s long, and its last key frame is second {second} of the "
-                f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the files "
-                "begin, 0 for whole movies, or replace the file"
+                f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the "
+                "files begin, 0 for whole movies, or replace the file"
             )
 
 

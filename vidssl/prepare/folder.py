@@ -38,9 +38,7 @@ def prepare_folder(
         raise ConfigError(f"test is {test}: it must be in [0, 1)")
     grouped_twice = group_column is not None and (labels is None or group is not None)
     if grouped_twice or (unlabeled and (labels is not None or classes is not None)):
-        raise ConfigError(
-            "a column of groups needs labels=FILE, not a group; unlabeled=True excludes labels and classes"
-        )
+        raise ConfigError("a column of groups needs labels=FILE, no group; unlabeled=True excludes labels and classes")
     kept = None if classes is None else {*read_classes(classes)}
     index = index_files(
         root,
@@ -94,8 +92,8 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
     if len(loose) == len(videos) and not index.videos:
         raise DataError(
             f"no videos in {index.root}, but images in {len(loose)} folders ({quoted(loose)}): use images=True if each "
-            "folder is a class and each image an example; use unlabeled=True, or labels=FILE with a class for each folder, "
-            "if each folder is a video"
+            "folder is a class and each image an example; use unlabeled=True, or labels=FILE with a class for each "
+            "folder, if each folder is a video"
         )
     tops = {video.path.split("/")[0] if splits else "" for video in labelled if video.label is not None}
     for path in loose:

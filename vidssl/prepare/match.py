@@ -101,8 +101,8 @@ def _match(
     if len(missing) > max_missing * len(unique) or not found:
         raise DataError(
             f"{name}: {len(missing)} of {len(unique)} listed files are not in {index.root}, a fraction of "
-            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION): {quoted(missing)}; "
-            "is it the right folder, and the right list?"
+            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION): {quoted(missing)}"
+            "; is it the right folder, and the right list?"
         )
     folders = {video: index.image_folders[path] for video, path in found.items() if path in index.image_folders}
     labels = {video.label for video in found}

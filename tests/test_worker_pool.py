@@ -463,7 +463,7 @@ def test_processes_that_end_before_they_get_to_an_item(how, failures):
     found = []
     said = "ended with exit code 5" if how == "die" else "timed out after 0.2 s"
     with pytest.raises(
-        DataError, match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower data.workers"
+        DataError, match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower workers=N"
     ):
         found += ordered(never, range(9), 2, timeout=0.2, on_failure=failures)
     assert found == list(range(len(found))) and not failures

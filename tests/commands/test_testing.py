@@ -529,7 +529,9 @@ def test_splits_that_are_none(splits, tmp_path):
         train_splits(toy, ["data.train=a.csv", "init=a{split}.pt"], (1, 2))
     with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
         train_splits(toy, [*splits, "output=out{split}"], (1, 2))
-    with pytest.raises(ConfigError, match=r"is for several splits, \{split\}; name them: vidssl train --splits 1 2 3"):
+    with pytest.raises(
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: vidssl train --splits 1 2 3"
+    ):
         load_run(toy, splits)
     nowhere = tmp_path / "nowhere.yaml"
     nowhere.write_text(toy.read_text().replace("output: output/toy/supervised", ""))

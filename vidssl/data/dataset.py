@@ -26,8 +26,8 @@ _MAX_REPLACED = 1000  # consecutive broken videos
 
 
 # What those who make a dataset say of a broken video.
-SKIPPING = "to skip such videos use allow_missing=True"  # of all that evaluates
-REPLACING = "to replace such videos raise data.max_broken"  # of a run
+SKIPPING = "skip such videos with allow_missing=True"  # of all that evaluates
+REPLACING = "raise data.max_broken"  # of a run
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ClipDataset:
     skip: bool = False
     tracks: Path | None = None
     on_device: bool = False
-    remedy: str = "to skip such videos use skip=True, or replace=1 to take the next one"
+    remedy: str = "skip them with skip=True, or take the next one with replace=1"
     # Reads a file of the list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one,
     # masks are not read.
     read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
@@ -90,7 +90,7 @@ class ClipDataset:
             raise DataError(f"{broken[0][1]}; {self.remedy}")
         reasons = first_few((reason for _, reason in broken), separator="; ")
         raise DataError(
-            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check), or "
+            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or "
             f"{self.remedy} (at most {_MAX_REPLACED} are tried)"
         )
 

@@ -114,7 +114,11 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written["versions"].keys() == {"vidssl", "torch"}
     assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
     lines = summary(found).splitlines()
-    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == ["random", "trained"]
+    assert (
+        "; the 5 best of" in lines[0]
+        and lines[0].startswith("16 videos, 16 clips; 1 clip x 1 crop of ")
+        and lines[1].split() == ["random", "trained"]
+    )
     table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
     for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
         assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]

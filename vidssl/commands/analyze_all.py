@@ -12,6 +12,7 @@ from vidssl.atomic import check_folder, write_json
 from vidssl.commands import parse_command
 from vidssl.commands.arguments import in_options, print_results
 from vidssl.commands.load import Subject, load_subject, network_options
+from vidssl.commands.results import format_clips
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
 from vidssl.engine.config_schema import choose_device
@@ -113,6 +114,8 @@ PARTS = (
 def run(parsed: argparse.Namespace) -> None:
     """Run all analyses, write the page, and print what was measured."""
     check_folder(parsed.out)
+    # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
+    parsed.clips, parsed.crops = parsed.clips or 1, parsed.crops or 1
     with distributed.joined(choose_device(parsed.device)):
         subject = load_subject(network_options(parsed))  # an unusable checkpoint ends the command at once
         train, count = None, parsed.videos
@@ -192,6 +195,6 @@ def _details(
         found.append(("Training videos", f"{len(train.records)} of {parsed.train_list}"))
     step = subject.origin.get("step")
     test = subject.test
-    clips = f"{test.clips} x {test.clip.frames} frames, {test.crops} crops of {test.size}²"
+    clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
     found += [("Backbone", f"{backbone.name}, {subject.encoder.dim} features"), ("Clips", clips)]
     return found + ([("Step", f"{step:,}")] if step is not None else [])

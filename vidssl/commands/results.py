@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,14 @@ def format_clips(test: Tree) -> str:
     """Format the views of a video, of the settings of a test: `4 clips x 1 crop of 64²`."""
     parts = [f"{test[name]} {name.removesuffix('s') if test[name] == 1 else name}" for name in ("clips", "crops")]
     return f"{' x '.join(parts)} of {test['size']}²"
+
+
+def format_tests(found: Mapping[str, Results]) -> str:
+    """Format the views of a video in the results of networks, by name: once if they are equal, else for each."""
+    clips = {name: format_clips(results["protocol"]) for name, results in found.items()}
+    if len({*clips.values()}) == 1:
+        return next(iter(clips.values()))
+    return ", ".join(f"{name} {text}" for name, text in clips.items())
 
 
 def format_table(rows: Sequence[Sequence[str]], sides: str) -> list[str]:

@@ -5,7 +5,7 @@ r"""Compare results split by split: the difference of each result to the first, 
 Splits differ in difficulty, so the spread of a difference is smaller than that of the results. A difference is marked
 with * if it has the same sign in every split and its mean is at least twice its standard deviation; with two splits
 this says little. `OURS:THEIRS` compares different numbers: `--numbers svm:top1` subtracts the top-1 accuracy of the
-first result from the SVMs of the others.
+first result from the SVMs of the others. What differs between the tests, such as the clips, is named below the table.
 """
 
 import argparse
@@ -13,8 +13,11 @@ import json
 import sys
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from measure import table
+
+from vidssl.commands.results import differing_tests
 
 USUAL = ("R@1", "knn", "svm", "top1")
 
@@ -39,17 +42,26 @@ def main() -> None:
         cells = [cell([*differences(results[name], results[base], number)]) for number in numbers]
         rows.append([name, *cells])
     print(table([f"minus {base}", *numbers], rows))
+    for name in others:
+        if found := {
+            line: None
+            for split in results[base]
+            for line in differing_tests(*(results[n][split] for n in (base, name)))
+        }:
+            print(f"\n{base} and {name} are of different tests: {'; '.join(found)}")
 
 
-def splits(folder: Path) -> dict[str, dict[str, float]]:
-    """Read the numbers of each split of a result."""
+def splits(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the numbers of each split of a result, with what describes its test."""
     try:
-        return dict(json.loads((folder / "results.json").read_text())["splits"])
+        content = json.loads((folder / "results.json").read_text())
+        of_all = {name: content[name] for name in ("protocol", "protocols", "format") if name in content}
+        return {split: {**of_all, **numbers} for split, numbers in content["splits"].items()}
     except (OSError, KeyError) as error:
         sys.exit(f"{folder} has no results.json of several splits ({error}): name the output of a run with --splits")
 
 
-def differences(ours: dict[str, dict[str, float]], theirs: dict[str, dict[str, float]], number: str) -> list[float]:
+def differences(ours: dict[str, dict[str, Any]], theirs: dict[str, dict[str, Any]], number: str) -> list[float]:
     """Subtract a number split by split, in percent."""
     own, _, other = number.partition(":")
     try:

@@ -173,6 +173,13 @@ def draw_sweep(out: Path, names: Sequence[str], knob: str) -> Path:
     return file
 
 
+def _cell(value: float | None, spread: float | None, scale: float) -> str:
+    """Format a number, with its spread over several splits."""
+    if value is None:
+        return "-"
+    return f"{scale * value:.2f}" + ("" if spread is None else f" ± {scale * spread:.2f}")
+
+
 def summary(out: Path, names: list[str]) -> str:
     """Table of all results and their CPU time."""
     rows, total = [], 0.0
@@ -182,10 +189,7 @@ def summary(out: Path, names: list[str]) -> str:
         cpu = json.loads(seconds.read_text())["cpu"] if seconds.exists() else 0.0
         total += cpu
         numbers = [
-            f"{scale * results['mean'][key]:.2f} ± {scale * results['spread'].get(key, 0):.2f}"
-            if key in results["mean"]
-            else "-"
-            for key, scale in COLUMNS.values()
+            _cell(results["mean"].get(key), results["spread"].get(key), scale) for key, scale in COLUMNS.values()
         ]
         rows.append([name, *numbers, f"{cpu / len(results['splits']):.0f} s"])
     lines = table(["config", *COLUMNS, "CPU time of a run"], rows)

@@ -1,12 +1,18 @@
 """Atomic writes: a file is complete under its name, or what was there before is untouched."""
 
 import errno
+import json
+import math
 import os
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 
 from vidssl import atomic
 from vidssl.atomic import replacing, temporary_for
+from vidssl.commands.arguments import print_results
+from vidssl.engine.log import RunLog
 
 OLD, NEW = b"old\n", b"new" * 1000
 
@@ -106,3 +112,38 @@ def test_the_temporary_is_hidden_beside_it_and_of_this_process(tmp_path):
     temporary = temporary_for(tmp_path / "a.pt")
     assert temporary.parent == tmp_path and temporary.name.startswith(".a.pt.")
     assert str(os.getpid()) in temporary.name.split(".")
+
+
+UNDEFINED = {"a": math.nan, "b": [1.0, math.inf, {"c": -math.inf}], "d": (2, "nan"), 3: None}
+
+
+def strict(text):
+    """Parse JSON as its standard has it: NaN and Infinity, which Python accepts, are errors."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+
+
+def test_what_is_undefined_is_null_and_named(tmp_path, caplog):
+    atomic.write_json(tmp_path / "results.json", UNDEFINED)
+    expected = {"a": None, "b": [1.0, None, {"c": None}], "d": [2, "nan"], "3": None}
+    assert strict((tmp_path / "results.json").read_text()) == expected
+    assert "results.json: undefined numbers are null: a, b.1, b.2.c" in caplog.text
+
+
+def test_json_of_commands_and_of_training_has_no_nan(tmp_path, capsys):
+    print_results(Namespace(json=True), {**UNDEFINED, "path": tmp_path})
+    assert strict(capsys.readouterr().out)["path"] == str(tmp_path)
+    log = RunLog(tmp_path, 0, 1, 1, strict=True)
+    log.write(1, {"loss": 0.5, "spread": math.nan})
+    log.close()
+    line = strict((tmp_path / "metrics.jsonl").read_text())
+    assert line["loss"] == 0.5 and line["spread"] is None
+
+
+def test_every_json_file_is_written_by_the_one_writer():
+    """`json.dumps` writes NaN; where the text goes to a file of results, it must refuse it."""
+    package = Path(atomic.__file__).parent
+    for folder in ("commands", "engine", "evaluation", "analysis", "detection"):
+        for path in (package / folder).rglob("*.py"):
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if "json.dump" in line and ("write" in line or "print(" in line):
+                    assert "allow_nan=False" in line or "schema" in line, f"{path}: {line}"

@@ -300,7 +300,7 @@ def test_an_item_that_hangs_fails_after_the_timeout(failures):
         ordered(pairs_without_failed(lambda: time.sleep(100), {8}), PAIRS, 2, timeout=0.5, on_failure=failures)
     )
     assert [items for items, _ in found] == [[n for n in pair if n != 8] for pair in PAIRS]
-    assert failures == [(8, "timed out after 0.5 s, twice (data.timeout, --timeout)")]
+    assert failures == [(8, "timed out after 0.5 s, twice (timeout=SECONDS, of a run data.timeout)")]
     assert 0.5 < time.monotonic() - start < 60
 
 
@@ -395,7 +395,7 @@ def test_the_limit_of_open_files():
     raised, small, refused = done.stdout.splitlines()
     assert raised == "80 (400, 400)" and small == "80 (40, 40)"
     assert refused.startswith("worker processes cannot exchange more files (") and "may have 40 open" in refused
-    assert "raise the limit (ulimit -n), or lower data.workers (--workers)" in refused
+    assert "raise the limit (ulimit -n), or lower workers=N" in refused
     assert done.stderr == ""
 
 
@@ -436,7 +436,7 @@ def test_a_hanging_item_is_stopped_while_the_consumer_is_slow(failures, tmp_path
     (stuck,) = tmp_path.iterdir()
     assert until(lambda: not alive(stuck.name)) and not failures
     assert list(results) == [2, 3, 4, 5, 6, 7]
-    assert failures == [(3, "timed out after 0.8 s, twice (data.timeout, --timeout)")]
+    assert failures == [(3, "timed out after 0.8 s, twice (timeout=SECONDS, of a run data.timeout)")]
     assert len(list(tmp_path.iterdir())) == 2  # attempts
 
 
@@ -463,7 +463,7 @@ def test_processes_that_end_before_they_get_to_an_item(how, failures):
     found = []
     said = "ended with exit code 5" if how == "die" else "timed out after 0.2 s"
     with pytest.raises(
-        DataError, match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower data.workers"
+        DataError, match=f"3 workers in a row died before finishing a sample .last: .*{said}.*lower workers=N"
     ):
         found += ordered(never, range(9), 2, timeout=0.2, on_failure=failures)
     assert found == list(range(len(found))) and not failures

@@ -30,11 +30,12 @@ from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.moments import nearest_moments
-from vidssl.evaluation.search import Neighbours, nearest
+from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import Report, reporting
+from vidssl.registry import did_you_mean
 from vidssl.types import Features
 
 Videos = str | Path | Sequence[str | Path] | VideoList  # an input of `read_input`, or a list that was read
@@ -130,6 +131,11 @@ def extract(
     Raises:
         VidsslError: The network, its clips or a video cannot be used; the message has the remedy.
     """
+    if unknown := next(iter(options.keys() - ClipOptions.__annotations__.keys()), None):
+        known = sorted(ClipOptions.__annotations__)
+        raise TypeError(
+            f"extract has no option '{unknown}'{did_you_mean(unknown, known)}; there are: {', '.join(known)}"
+        )
     if test is not None and (options or cfg is not None):
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
     windows, listed = parse_windows(window, stride), _listed(videos, root, allow_external)
@@ -172,22 +178,21 @@ def search(
         one_per_video: Return only the nearest row of each file.
 
     Raises:
-        DataError: The features have different lengths, or are not finite.
-        ConfigError: `one_per_video` of a gallery whose files are not known.
+        DataError: The features have no rows, other shapes than (N, D), different lengths, or are not finite.
+        ConfigError: k is not 1 or more; `one_per_video` of a gallery whose files are not known; other types.
     """
-    asked = gallery if query is None else query
-    q, g = (each if isinstance(each, Tensor) else each.x for each in (asked, gallery))
+    check_k(k)
+    asked, g = gallery if query is None else query, rows_of("gallery", gallery)
+    q = g if query is None else rows_of("query", query)
     pairs = [] if exclude is None else [exclude]
     if query is None:
         pairs.append(torch.arange(len(g)).unsqueeze(1).expand(-1, 2))
+        if len(g) == 1:
+            raise DataError("the gallery has one row, which does not find itself: give a query, or more videos")
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
         pairs.append(own_rows(gallery, asked))
-    exclude = torch.cat(pairs) if pairs else None
-    if q.shape[1:] != g.shape[1:]:
-        raise DataError(
-            f"the queries have {q.shape[1]} features, the gallery {g.shape[1]}: extract both with the same network"
-        )
+    exclude = join_pairs(pairs)
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
         records = gallery.records
         return nearest_moments(

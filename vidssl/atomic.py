@@ -3,15 +3,19 @@
 import errno
 import hashlib
 import json
+import logging
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vidssl.errors import DataError
+from vidssl.errors import DataError, first_few
+
+_log = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -64,8 +68,27 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write plain data as JSON, as `write_whole` does."""
-    write_whole(path, (json.dumps(content, indent=2) + "\n").encode())
+    """Write plain data as JSON, as `write_whole` does; undefined numbers are null, and a warning names them."""
+    plain, undefined = without_nan(content)
+    if undefined:
+        _log.warning("%s: undefined numbers are null: %s", path, first_few(undefined))
+    write_whole(path, (json.dumps(plain, indent=2, allow_nan=False) + "\n").encode())
+
+
+def without_nan(content: Any, name: str = "") -> tuple[Any, list[str]]:
+    """Return plain data with None for each NaN or infinity, which JSON lacks, and the dotted names of these."""
+    if isinstance(content, float):
+        return (content, []) if math.isfinite(content) else (None, [name])
+    if isinstance(content, Mapping):
+        parts: Any = content.items()
+    elif isinstance(content, list | tuple):
+        parts = enumerate(content)
+    else:
+        return content, []
+    found = {key: without_nan(value, f"{name}.{key}".lstrip(".")) for key, value in parts}
+    undefined = [each for _, names in found.values() for each in names]
+    values = {key: value for key, (value, _) in found.items()}
+    return (values if isinstance(content, Mapping) else [*values.values()]), undefined
 
 
 def file_hash(path: Path) -> str:

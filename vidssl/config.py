@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
@@ -14,8 +14,23 @@ from ruamel.yaml.error import YAMLError
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry, did_you_mean
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
-class Settings(BaseModel):
+
+class _Reported(ModelMetaclass):
+    """Makes settings in Python with the errors of a file: `Config(second=1)` is a ConfigError with *did you mean*."""
+
+    def __call__(cls, *args: Any, **values: Any) -> Any:
+        try:
+            return super().__call__(*args, **values)
+        except ValidationError as error:
+            raise _config_error(error, values, cls, cls.__qualname__) from None
+
+
+class Settings(BaseModel, metaclass=_Reported):
     """What every `Config` derives from: strict types, no unknown keys, no change once made."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -48,7 +63,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
     try:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file with --cfg") from None
+        raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file") from None
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(tree, dict):
@@ -90,13 +105,7 @@ def bind(schema: type[Model], tree: Tree, source: str) -> Model:
     except TypeError as error:
         raise ConfigError(f"{source}: {error}; use numbers, strings, lists and mappings only") from None
     except ValidationError as error:
-        errors = error.errors()
-        # pydantic also reports a list with wrong items as too short: that is not a second mistake.
-        inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
-        reported = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
-        mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in reported)
-        head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
-        raise ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)])) from None
+        raise _config_error(error, tree, schema, source) from None
 
 
 def dump(config: BaseModel) -> str:
@@ -138,6 +147,17 @@ def _place(section: Any, part: str, override: str) -> str | int:
     if not part.isdigit() or int(part) >= len(section):
         raise ConfigError(f"override '{override}': '{part}' is not an index of a list of {len(section)} (from 0)")
     return int(part)
+
+
+def _config_error(error: ValidationError, tree: Tree, schema: type[BaseModel], source: str) -> ConfigError:
+    """Return an error with one line for each mistake that pydantic found in a tree."""
+    errors = error.errors()
+    # pydantic also reports a list with wrong items as too short: that is not a second mistake.
+    inside = {m["loc"][:n] for m in errors for n in range(len(m["loc"]))}
+    reported = [m for m in errors if m["type"] != "too_short" or m["loc"] not in inside]
+    mistakes = dict.fromkeys(_explain(mistake, tree, schema) for mistake in reported)
+    head = f"{source}: {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}"
+    return ConfigError("\n".join([head, *(f"  {line}" for line in mistakes)]))
 
 
 def _explain(mistake: Any, tree: Tree, schema: type[BaseModel]) -> str:

@@ -215,7 +215,8 @@ class _Worker:
         """Fail the item that a dead process was at, unless it deserves another attempt or is not to blame."""
         item, code = self._guard.item, self.stop()
         if code == -signal.SIGALRM and self._timeout is not None:
-            reason = f"timed out after {self._timeout:g} s{', twice' * (item in self._late)} (data.timeout, --timeout)"
+            twice = ", twice" * (item in self._late)
+            reason = f"timed out after {self._timeout:g} s{twice} (timeout=SECONDS, of a run data.timeout)"
             if item not in self._late and item != _IDLE:
                 self._late.add(item)
                 self._deaths = 0
@@ -231,7 +232,7 @@ class _Worker:
             if self._deaths == _MAX_DEATHS:
                 raise DataError(
                     f"{_MAX_DEATHS} workers in a row died before finishing a sample (last: {reason}): lower "
-                    "data.workers (--workers) if the memory is full"
+                    "workers=N (of a run data.workers) if the memory is full"
                 )
             return
         if on_failure is None:

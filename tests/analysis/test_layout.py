@@ -63,14 +63,14 @@ def test_umap_of_five_videos():
 
 def test_what_cannot_be_laid_out_is_an_error(monkeypatch):
     x, _ = clusters()
-    with pytest.raises(ConfigError, match="needs 5 videos or more, got 4: use --layout pca"):
+    with pytest.raises(ConfigError, match='needs 5 videos or more, got 4: use layout="pca"'):
         monkeypatch.setitem(sys.modules, "umap", sys.modules[__name__])  # as if it was installed
         monkeypatch.setattr("vidssl.analysis.layout.has_umap", lambda: True)
         check_layout("umap", 4)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "umap", None)
     assert not has_umap()
-    with pytest.raises(ConfigError, match=r"pip install 'vidssl\[map\]', or use --layout pca"):
+    with pytest.raises(ConfigError, match=r"""pip install 'vidssl\[map\]', or use layout="pca\""""):
         layout(x, "umap")
     x[7, 3] = np.nan
     with pytest.raises(DataError, match="row 7 of 60 is not finite"):

@@ -154,7 +154,7 @@ def test_backgrounds_are_drawn_by_seed_and_row(digits):
 
 def test_masks_are_found_by_path_and_have_the_size_of_the_video(digits, tmp_path, write_video):
     videos = read_list(digits / "motion/test.csv").rows([0, 8])
-    with pytest.raises(DataError, match=r"videos/test/00000\.mp4 of .* has no masks: neither .* --masks"):
+    with pytest.raises(DataError, match=r"videos/test/00000\.mp4 of .* has no masks: neither .* masks=FOLDER"):
         list_masks(tmp_path, videos)
     for name in videos.names:  # folders of images, without the suffix
         (tmp_path / name).with_suffix("").mkdir(parents=True)

@@ -50,3 +50,14 @@ def test_errors_are_one_line(paired, given, reason):
     write("a", knn=[0.5, 0.5])
     with pytest.raises(SystemExit, match=reason):
         paired(*given)
+
+
+def test_what_differs_between_the_tests_is_named(paired, capsys):
+    for name, clips in (("a", 1), ("b", 2), ("c", 1)):
+        write(name, knn=[0.5, 0.5])
+        file = Path(name, "results.json")
+        content = {**json.loads(file.read_text()), "protocol": {"clips": clips, "mean": [clips]}}
+        file.write_text(json.dumps(content))
+    paired("a", "b", "c")
+    out = capsys.readouterr().out
+    assert "a and b are of different tests: protocol.clips 1, 2\n" in out and "a and c" not in out

@@ -77,7 +77,8 @@ def test_time_of_a_run_is_that_of_all_its_parts(study, tmp_path):
 
 def test_a_result_without_a_number_of_the_table_has_a_dash_there(study, tmp_path):
     study["run"](tmp_path / "out", command(tmp_path))
-    assert "| out | 50.00 ± 0.00 | - | - |" in study["summary"](tmp_path, ["out"])
+    assert "| out | 50.00 | - | - |" in study["summary"](tmp_path, ["out"])  # a single value has no spread
+    assert study["_cell"](0.5, 0.125, 100) == "50.00 ± 12.50"
 
 
 def test_a_study_file_names_runs_that_differ_from_a_config(study, tmp_path, monkeypatch):

@@ -32,7 +32,11 @@ def test_the_script(run_script, digits, tmp_path):
     assert status == 0 and "Traceback" not in err, err
     results = json.loads((tmp_path / "out/results.json").read_text())
     lines = out.splitlines()
-    assert lines[0].startswith("16 videos, 16 clips; the 4 best of") and lines[-1] == "out/invariance.png"
+    assert (
+        "; the 4 best of" in lines[0]
+        and lines[0].startswith("16 videos, 16 clips; 1 clip x 1 crop of ")
+        and lines[-1] == "out/invariance.png"
+    )
     assert lines[0].endswith("1: a unit that ignores the clip, 8: perfect")
     shown = {line.split()[0]: line.split()[1] for line in lines[2:-1]}
     assert list(shown) == ["unchanged", "colour", "instance", "mean", "shuffled"]

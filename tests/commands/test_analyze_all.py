@@ -45,6 +45,16 @@ def test_the_page_has_every_analysis(digits, checkpoint, tmp_path):
         found = json.loads((tmp_path / "a" / part.name / "results.json").read_text())
         assert found["num_videos"] == 8, part.name
         assert f'id="{part.name}"' in page and part.title in page
+        assert {key: found["protocol"][key] for key in ("clips", "crops")} == {"clips": 1, "crops": 1}, part.name
+    numbers, robust = (
+        json.loads((tmp_path / "a" / name / "results.json").read_text()) for name in ("numbers", "robustness")
+    )
+    shared = {"R@1", "knn", "top1", "ece"} & numbers.keys()
+    assert {"R@1", "knn", "top1"} <= shared and {key: numbers[key] for key in shared} == {
+        key: robust[key] for key in shared
+    }
+    assert numbers["num_train"] == robust["num_train"] == 32
+    assert page.count("1 clip x 1 crop of 32²") == 1 + len(PARTS) and "1 crops" not in page  # the head, each section
     assert page.count("data:image/png") == sum(part.image is not None for part in PARTS)
     assert "n = 8 of" in page and not re.search(r"""(src|href)=["']?https?:""", page)
     tested, trained = drawn(tmp_path / "a", "test/test.csv"), drawn(tmp_path / "a", "train/train.csv")

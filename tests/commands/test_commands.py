@@ -220,15 +220,61 @@ def test_extract(command, trained, checkpoint, digits, retrieved):
     assert np.isfinite(features).all() and features.std(axis=0).max() > 0
 
 
-def test_compare(retrieved, trained, digits, monkeypatch, capsys):
-    folder = retrieved[0]
-    rest = ("--metrics", trained[0] / "metrics.jsonl", "--videos", digits / "motion/train.csv")
-    out = vidssl_command(monkeypatch, capsys, "compare", folder, *rest)
+@pytest.fixture
+def two_results(retrieved, trained, digits, tmp_path):
+    """Write the results of the trained backbone, and others that have some fields changed; give the command line."""
+
+    def write(**changed):
+        other = {**json.loads(json.dumps(retrieved[2])), "R@1": 0.125, "checkpoint": {"path": "random", "seed": 3}}
+        for name, value in changed.items():
+            section, _, key = name.rpartition("__")
+            (other[section] if section else other)[key] = value
+        for run, results in (("random", other), ("trained", retrieved[2])):
+            (tmp_path / run / "motion").mkdir(parents=True, exist_ok=True)
+            (tmp_path / run / "motion" / "results.json").write_text(json.dumps(results))
+        metrics = trained[0] / "metrics.jsonl"
+        return "compare", tmp_path, "--metrics", metrics, "--videos", digits / "motion/train.csv"
+
+    return write
+
+
+def test_compare(two_results, retrieved, tmp_path, monkeypatch, capsys):
+    out = vidssl_command(monkeypatch, capsys, *two_results())
+    page = (tmp_path / "index.html").read_text()
     rows = {line.split()[1]: line.split() for line in out.splitlines() if line.startswith("motion")}
-    for run, results in (("trained", retrieved[2]), ("random", retrieved[3])):
-        assert rows[run][2:] == [f"{100 * results[name]:.1f}" for name in (*RANKS, "knn", "chance")]
-    page = (folder / "index.html").read_text()
+    for run, first in (("trained", retrieved[2]["R@1"]), ("random", 0.125)):
+        numbers = {**retrieved[2], "R@1": first}
+        assert rows[run][2:] == [f"{100 * numbers[name]:.1f}" for name in (*RANKS, "knn", "chance")]
     assert "trained/motion/index.html" in page and "stop_and_go" in page
+    assert "random: the untrained network, seed 3." in page and "trained: run/checkpoints/last.pt, step 6." in page
+    assert "Training videos" not in page and "before training" not in page
+    same = two_results(protocol__mean=[0.5, 0.5, 0.5], protocol__cache="x", protocol__allow_missing=True)
+    vidssl_command(monkeypatch, capsys, *same)  # what differs is not of the test
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"query": "other.csv", "fingerprints": None}, "query other.csv, "),
+        ({"gallery": "other.csv", "fingerprints": None}, "gallery other.csv, "),
+        ({"num_queries": 4}, "num_queries 4, 16"),
+        ({"num_gallery": 39}, "num_gallery 39, 40"),
+        ({"centered": True, "knn_k": 3}, "centered True, False; knn_k 3, 10"),
+        ({"drop_duplicates": True}, "drop_duplicates True, False"),
+        ({"windows": {"window": 1.0, "stride": 1.0}}, "windows "),
+        ({"one_per_video": True}, "one_per_video True"),
+        ({"missing_queries": [{"path": "a.mp4", "reason": "damaged"}]}, "missing_queries .*a.mp4"),
+        ({"protocol__clips": 3}, "protocol.clips 3, 2"),
+        ({"protocol__layer": "layer3"}, "protocol.layer layer3"),
+        ({"protocol__size": 8}, "protocol.size 8"),
+        ({"protocol__precision": "bfloat16"}, "protocol.precision bfloat16"),
+        ({"format": 1}, "format 1"),
+    ],
+)
+def test_numbers_of_different_tests_are_not_compared(changed, named, two_results, refused, tmp_path):
+    message = refused(*two_results(**changed))
+    assert re.search(rf"trained/motion/results.json is of another test than that of random: .*{named}", message)
+    assert "\n" not in message and not (tmp_path / "index.html").exists()
 
 
 def test_help_and_schema(monkeypatch, capsys):
@@ -365,7 +411,7 @@ def test_mistakes_about_checkpoints(refused, digits, tmp_path, checkpoint):
     rest = (digits / "motion/test.csv", "--out", tmp_path / "x")
     none = tmp_path / "none.pt"
     assert refused("extract", "--checkpoint", none, *rest).startswith(f"error: cannot read checkpoint {none}: ")
-    assert "needs --cfg" in refused("extract", "--checkpoint", "random", *rest)
+    assert "needs a config, --cfg FILE" in refused("extract", "--checkpoint", "random", *rest)
     assert "brings its own config" in refused("extract", "--checkpoint", checkpoint, "--cfg", TOY, *rest)
     assert "brings its own config" in refused("extract", "--checkpoint", checkpoint, *rest, "seed=1")
     (tmp_path / "cut.pt").write_bytes(checkpoint.read_bytes()[:5000])
@@ -519,10 +565,10 @@ def test_log_lines_have_time_and_rank(run_script, tmp_path):
     assert status == 0 and re.fullmatch(f"{stamp} INFO alone\n{stamp} WARNING rank 3 together\n", err), err
 
 
-def test_ctrl_c_ends_quietly(capsys):
+def test_ctrl_c_is_one_line(capsys):
     def interrupted():
         raise KeyboardInterrupt
 
     with pytest.raises(SystemExit) as caught:
         commands.guarded(interrupted)
-    assert caught.value.code == 130 and capsys.readouterr().err == ""
+    assert caught.value.code == 130 and capsys.readouterr().err == "interrupted: Ctrl-C\n"

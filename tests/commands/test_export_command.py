@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,9 +72,47 @@ def test_the_card_has_the_numbers_of_this_checkpoint_only(folder, run_folder):
     numbers = f"knn {results['knn']:.4f}, knn_mean_class {results['knn_mean_class']:.4f}"
     assert card.startswith("---\nlibrary_name: vidssl\n")
     rows = [line for line in card.splitlines() if "results.json |" in line]
-    assert rows == [f"| motion/test.csv | 16 | motion/train.csv | 2 x 1, 32² | {numbers} | test/results.json |"]
+    how = "features of the backbone, 2 clips x 1 crop of 32², float32"
+    assert rows == [f"| motion/test.csv | 16 | motion/train.csv | {how} | {numbers} | test/results.json |"]
+    assert f"# {folder.name}: resnet3d18, sce\n" in card
     assert "| training | sce on motion/train.csv: 2 steps of 4 videos |" in card
     assert str(run_folder) not in card and "None" not in card
+
+
+@pytest.mark.parametrize("grid", [{"layer": "layer2", "grid": 2}, {"layer": "layer4", "grid": 1}])
+def test_results_of_another_layer_are_not_in_the_card(grid, run_folder, tmp_path):
+    file = run_folder / "test" / "results.json"
+    results, path = json.loads(file.read_text()), tmp_path / "results.json"
+    path.write_text(json.dumps({**results, "protocol": {**results["protocol"], **grid}}))
+    with pytest.raises(ConfigError, match=rf"results of the maps of {grid['layer']}, .* the features of the backbone"):
+        export_network(str(run_folder), tmp_path / "net", "folder", [path])
+    assert not (tmp_path / "net").exists()
+    copy = shutil.copytree(run_folder, tmp_path / "run", symlinks=True)
+    shutil.copytree(tmp_path, copy / "other", ignore=lambda *_: ["run"])
+    export_network(str(copy), tmp_path / "net", "folder")
+    rows = [line for line in (tmp_path / "net" / "README.md").read_text().splitlines() if "results.json |" in line]
+    assert len(rows) == 1 and rows[0].endswith("| test/results.json |")
+
+
+def test_the_card_states_what_the_numbers_are_of(run_folder, tmp_path):
+    results = json.loads((run_folder / "test" / "results.json").read_text())
+    gap = [{"path": "a.mp4", "reason": "damaged"}]
+    retrieval = {"R@1": 0.25, "knn": 0.5, "query": "q.csv", "gallery": "g.csv", "num_queries": 3, "centered": True}
+    kept = {name: results[name] for name in ("checkpoint", "config", "request") if name in results}
+    options = {"missing_gallery": gap, "drop_duplicates": True, "windows": {"window": 2.0, "stride": 1.0}}
+    protocol = {**results["protocol"], "precision": "bfloat16"}
+    trained = {**results, "list": results["config"]["data"]["train"], "missing": gap}
+    trained["protocols"] = [{"name": "retrieval", "center": True}]
+    files = []
+    for name, content in (("a", {**kept, **retrieval, **options, "protocol": protocol}), ("b", trained)):
+        (tmp_path / name).mkdir()
+        files.append(tmp_path / name / "results.json")
+        files[-1].write_text(json.dumps(content))
+    export_network(str(run_folder), tmp_path / "net", "folder", files)
+    rows = [line for line in (tmp_path / "net" / "README.md").read_text().splitlines() if "results.json |" in line]
+    assert "bfloat16, windows of 2 s, duplicates ignored, 1 missing gallery |" in rows[0]
+    assert "| R@1 of centred features 0.2500, knn 0.5000 |" in rows[0]
+    assert "float32, 1 missing, tested on the training list |" in rows[1]
 
 
 def test_results_that_are_named(run_folder, tmp_path, capsys):

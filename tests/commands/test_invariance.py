@@ -114,7 +114,11 @@ def test_what_is_written(options, checkpoint, digits, tmp_path):
         assert written["versions"].keys() == {"vidssl", "torch"}
     assert found["trained"]["checkpoint"]["step"] == 2 and found["random"]["checkpoint"]["path"] == "random"
     lines = summary(found).splitlines()
-    assert lines[0].startswith("16 videos, 16 clips; the 5 best of ") and lines[1].split() == ["random", "trained"]
+    assert (
+        "; the 5 best of" in lines[0]
+        and lines[0].startswith("16 videos, 16 clips; 1 clip x 1 crop of ")
+        and lines[1].split() == ["random", "trained"]
+    )
     table = {line.split()[0]: line.split()[1:] for line in lines[2:]}
     for name in ("unchanged", "occlusion", "blur", "reverse", "mean", "shuffled"):
         assert table[name] == [f"{results[f'invariance_{name}']:.2f}" for results in found.values()]
@@ -218,9 +222,9 @@ def test_what_is_refused(options, checkpoint, digits, tmp_path):
         measure_invariance(replace(options, crops=3), ["random"], path, out, FEW)
     with pytest.raises(ConfigError, match="names a network twice"):
         measure_invariance(options, ["random", "random"], path, out, FEW)
-    with pytest.raises(ConfigError, match="brings its own config: leave out --cfg"):
+    with pytest.raises(ConfigError, match="brings its own config: leave out cfg=FILE"):
         measure_invariance(options, [str(checkpoint)], path, out, FEW)
-    with pytest.raises(ConfigError, match=r"instance: it needs --boxes"):
+    with pytest.raises(ConfigError, match=r"instance: it needs boxes=FILE"):
         measure_invariance(options, ["random"], path, out, Measure(("instance",)))
     assert not out.exists()
     found = measure_invariance(rooted, ["random"], unlabelled, out, replace(FEW, variant="goodfellow"))
@@ -279,7 +283,7 @@ def test_seeds_of_an_untrained_network_beside_trained_ones(options, checkpoint, 
         assert name not in trained["mean"] or trained["mean"][name] == value
     with pytest.raises(ConfigError, match="all splits would be the same"):
         measure_invariance(given, [str(checkpoint), "random"], path, tmp_path / "same", FEW, (3, 4))
-    with pytest.raises(ConfigError, match=r"name the splits or seeds: --splits 1 2 3"):
+    with pytest.raises(ConfigError, match=r"name the splits or seeds: splits=N"):
         measure_invariance(given, ["random"], path, tmp_path / "unsplit", FEW)
 
 

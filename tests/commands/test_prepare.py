@@ -107,8 +107,8 @@ def test_lists_of_another_data_set(folder, run_script):
     assert run_script(DATASETS / "prepare_ucf101.py", *arguments, cwd=folder) == (
         2,
         "",
-        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing): "
-        "'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n",
+        "error: train1: 1 of 1 listed files are not in hmdb, a fraction of 1, the limit is 0.05 (--max-missing "
+        "FRACTION): 'Archery/v_Archery_g08_c01.avi'; is it the right folder, and the right list?\n",
     )
     assert not (folder / "wrong").exists()
 

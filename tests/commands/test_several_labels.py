@@ -60,3 +60,26 @@ def test_protocols_of_several_labels_are_refused(digits, tmp_path):
         DataError, match=r"multilabel_svm needs several labels a row, and .* has no column labels: use svm"
     ):
         asked(digits / "motion", tmp_path, "multilabel_svm")
+
+
+@pytest.mark.parametrize("protocol", ["multilabel_svm", "multilabel_logistic", "multilabel_lowshot"])
+@pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
+def test_a_class_without_tested_videos_is_named_before_the_work(
+    protocol, interpolation, several, tmp_path, monkeypatch
+):
+    listed = read_list(several / "test.csv")
+    rows = [
+        VideoRecord(name, label_set=record.label_set)
+        for name, record in zip(listed.names, listed.records, strict=True)
+        if "1" not in record.label_set.split()
+    ]
+    train = [VideoRecord(name, label_set=r.label_set) for name, r in zip(*rows_of(several / "train.csv"), strict=True)]
+    write_lists(tmp_path / "lists", listed.root, {"test": rows, "train": train}, CLASSES)
+    monkeypatch.setattr("vidssl.evaluation.measure.extract", None)  # the work
+    with pytest.raises(DataError, match=rf"{protocol} is undefined: .*test.csv has no video of 1 class.*red or green"):
+        asked(tmp_path / "lists", tmp_path / "out", protocol, f"interpolation={interpolation}")
+
+
+def rows_of(path):
+    listed = read_list(path)
+    return listed.names, listed.records

@@ -530,7 +530,7 @@ def test_splits_that_are_none(splits, tmp_path):
     with pytest.raises(ConfigError, match=r"output of .* names \{split\}: leave it out"):
         train_splits(toy, [*splits, "output=out{split}"], (1, 2))
     with pytest.raises(
-        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: --splits 1 2 3"
+        ConfigError, match=r"is for several splits: its texts hold \{split\}; name them: vidssl train --splits 1 2 3"
     ):
         load_run(toy, splits)
     nowhere = tmp_path / "nowhere.yaml"
@@ -594,7 +594,7 @@ def test_weights_of_another_project(digits, tmp_path):
         state[key] = value
     torch.save({"model_state": state}, tmp_path / "theirs.pyth")
     clips = {"clips": 1, "crops": 1, "size": 24, "workers": 0, "device": "cpu"}
-    with pytest.raises(ConfigError, match=r"theirs.pyth needs --cfg FILE: it names the backbone and the clips"):
+    with pytest.raises(ConfigError, match=r"theirs.pyth needs a config, cfg=FILE: it names the backbone and the clips"):
         load_subject(LoadOptions(str(tmp_path / "theirs.pyth"), **clips))
     given = ("data.moving_digits=null", "data.train=none.csv")
     theirs = LoadOptions(str(tmp_path / "theirs.pyth"), cfg, given, **clips)

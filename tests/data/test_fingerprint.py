@@ -178,4 +178,4 @@ def test_copies_are_not_compared_with_originals(tmp_path):
     ):
         with pytest.raises(DataError) as caught:
             check_copies("g.csv", there, "q.csv", asked)
-        assert named in str(caught.value) and "--root" in str(caught.value) and "\n" not in str(caught.value)
+        assert named in str(caught.value) and "root=FOLDER" in str(caught.value) and "\n" not in str(caught.value)

@@ -443,7 +443,7 @@ def train_beside_a_broken_one(spell, spoiled, tmp_path, how, names, said, caplog
 
 @pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_fault_10_hanging_decoder_is_quarantined_and_the_run_goes_on(workers, spell, spoiled, tmp_path, caplog):
-    said = "timed out after 0.5 s, twice (data.timeout, --timeout)"
+    said = "timed out after 0.5 s, twice (timeout=SECONDS, of a run data.timeout)"
     names = ["07.mp4", "22.mp4"]
     given = train_beside_a_broken_one(spell, spoiled, tmp_path, hang, names, said, caplog, f"data.workers={workers}")
     assert len(given) == 4
@@ -510,7 +510,7 @@ def test_fault_10_a_replacement_that_hangs_is_quarantined_too(spell, spoiled, ca
 def test_4_a_video_that_hangs_or_kills_in_evaluation(how, said, spell, spoiled):
     path = spoiled(8)
     spell(how, "09.mp4", "30.mp4")
-    with pytest.raises(DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*--allow-missing[^\n]*$|08\.mp4: not"):
+    with pytest.raises(DataError, match=rf"\S+(09|30)\.mp4: [^\n]*{said}[^\n]*skip=True[^\n]*$|08\.mp4: not"):
         list(eval_loader(test_set(path), 4, 2, timeout=0.3))
     found = list(eval_loader(test_set(path, skip=True), 4, 2, timeout=0.3))
     assert torch.cat([batch.index for batch in found]).tolist() == [n for n in range(40) if n not in (8, 9, 30)]

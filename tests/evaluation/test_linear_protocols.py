@@ -184,3 +184,28 @@ def test_logistic_regression_equals_scikit_learns():
         model(best).fit(x, y).score(query.x.double().numpy(), query.label.numpy())
     )
     assert found.numbers["logistic"] > 0.6 and len(found.predicted) == 60
+
+
+@pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
+def test_the_precision_of_a_class_that_is_not_there_is_undefined(interpolation):
+    assert np.isnan(average_precision(torch.rand(9), torch.zeros(9, dtype=torch.bool), interpolation))
+
+
+@pytest.mark.parametrize("interpolation", ["none", "area", "11-point"])
+@pytest.mark.parametrize("protocol", [MultilabelSVM, MultilabelLogistic, MultilabelLowShot])
+def test_a_class_whose_tested_videos_are_unreadable_is_named_and_not_in_the_mean(protocol, interpolation, caplog):
+    few = {"shots": (2,), "draws": 2} if protocol is MultilabelLowShot else {}
+    settings = {"costs": (1.0,), "interpolation": interpolation, **few}
+    gallery, query = made(40, 1), made(30, 2)
+    before = protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)
+    query.targets[:, 1] = 0
+    found = protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)
+    assert found.details["undefined"] == ["1"] and "no video of 1 could be read" in caplog.text
+    assert all(np.isfinite(number) for number in found.numbers.values())
+    if protocol is not MultilabelLowShot:
+        expected = [before.details["average_precision"][n] for n in (0, 2)]
+        assert found.details["average_precision"] == [expected[0], None, expected[1]]
+        assert [*found.numbers.values()] == [pytest.approx(np.mean(expected))]
+    query.targets[:] = 0
+    with pytest.raises(DataError, match="no video of any class could be read"):
+        protocol(protocol.Config(**settings))(gallery, query, NO_PAIRS)

@@ -77,10 +77,12 @@ def test_what_exists_on_disk_comes_first(hub, run_folder, tmp_path):
     assert not hub
 
 
-@pytest.mark.parametrize("name", ["run/net", "someone/net.pth", "a/b/c", "net", "../net", "/someone/net"])
+@pytest.mark.parametrize("name", ["run/net", "someone/net.pth", "a/b/c", "net.pth", "../net", "/someone/net"])
 def test_a_mistyped_path_is_not_looked_up(name, hub):
     with pytest.raises(CheckpointError, match=r"cannot read checkpoint .*No such file"):
         load_backbone(name)
+    with pytest.raises(CheckpointError, match="net is neither a file nor the name of a network; there are: vidssl-"):
+        load_backbone("net")
     assert not hub
 
 

@@ -220,7 +220,7 @@ def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, t
     lists = ["--gallery", test, "--query", test] if command == "retrieval" else [test]
     given = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
     given += ["--workers", "0", "--device", "cpu"]
-    with pytest.raises(UntrustedError, match="--trust-checkpoint"):
+    with pytest.raises(UntrustedError, match="load it with trust=True"):
         commands.run(command, given)
     assert not (tmp_path / "out").exists()
     commands.run(command, [*given, "--trust-checkpoint"])

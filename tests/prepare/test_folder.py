@@ -46,7 +46,7 @@ def prepare(root, out, **options):
 
 
 def groups_of(side, pattern):
-    """The groups of a list, by the definition of --group."""
+    """The groups of a list, by the definition of group."""
     each = re.compile(pattern or ".+")
     return {each.search(clip.path)[each.groups] for clip in side}
 
@@ -82,7 +82,7 @@ def test_folder_of_classes(actions, tmp_path):
 )
 def test_groups_stay_on_one_side(actions, tmp_path, pattern, groups):
     if groups == 1:
-        with pytest.raises(DataError, match="one group, '0': use --test 0"):
+        with pytest.raises(DataError, match="one group, '0': use test=0"):
             prepare_folder(actions, tmp_path / "lists", group=pattern)
         return
     made = prepare(actions, tmp_path / "lists", group=pattern)
@@ -212,7 +212,7 @@ def test_classes_of_splits_are_those_of_train(tmp_path):
 def test_splits_are_not_split_again(tmp_path):
     root = touch(tmp_path / "root", "train/x/1.mp4", "train/y/2.mp4", "val/x/3.mp4")
     for options in ({"test": 0.5}, {"test": 0}, {"group": "x"}):
-        with pytest.raises(ConfigError, match="has the splits train, val: remove --test"):
+        with pytest.raises(ConfigError, match="has the splits train, val: leave out test"):
             prepare_folder(root, tmp_path / "lists", **options)
     with pytest.raises(DataError, match="has the splits test, val: it needs exactly one for training"):
         prepare_folder(touch(tmp_path / "b", "test/x/1.mp4", "val/x/1.mp4"), tmp_path / "lists")
@@ -241,7 +241,7 @@ def test_folders_of_frames_are_videos(tmp_path, split):
         f"{split}ski/flow/y_1.jpg",
     ]
     root = touch(tmp_path / "root", *names, *others)
-    assert "set --fps" in str(prepare_folder(root, tmp_path / "lists"))
+    assert "set fps=RATE" in str(prepare_folder(root, tmp_path / "lists"))
     made = prepare(root, tmp_path / "lists", fps=25)
     videos = {name.rpartition("/")[0]: name.split("/")[-3] for name in names}
     assert {path: label for name in made.lists for path, label in rows(tmp_path / "lists", name).items()} == videos
@@ -254,20 +254,20 @@ def test_folders_of_frames_are_videos(tmp_path, split):
 def test_images_of_one_folder_may_be_frames_or_examples(tmp_path):
     """`<name>/0001.jpg` is ambiguous: the user decides, so that no frame becomes an example by accident."""
     root = touch(tmp_path / "root", *(f"{v}/{n:04d}.jpg" for v in ("a", "b", "c") for n in range(5)))
-    with pytest.raises(DataError, match=r"no videos in .*images in 3 folders \('a', 'b', 'c'\).*--images.*--unlabeled"):
+    with pytest.raises(DataError, match=r"no videos in .* in 3 folders \('a', 'b', 'c'\).*images=True.*unlabeled=True"):
         prepare_folder(root, tmp_path / "lists")
     assert [clip.path for clip in prepare(root, tmp_path / "a", unlabeled=True).lists["train"]] == ["a", "b", "c"]
     assert len(prepare(root, tmp_path / "b", images=True, test=0).lists["train"]) == 15
     labels = labels_csv(tmp_path / "l.csv", ["a,x", "b,y"], "path,label")
     prepare_folder(root, tmp_path / "c", labels=labels, test=0)
     assert rows(tmp_path / "c", "train") == {"a": "x", "b": "y"}
-    with pytest.raises(DataError, match=r"are not numbered like the frames of one video .* or use --images"):
+    with pytest.raises(DataError, match=r"are not numbered like the frames of one video .* or use images=True"):
         prepare_folder(touch(tmp_path / "other", "x/cat.jpg", "x/dog.jpg"), tmp_path / "lists")
 
 
 def test_frames_are_not_split_at_random(tmp_path):
     root = touch(tmp_path / "root", *(f"{c}/v{v}/{n}.jpg" for c in "xy" for v in range(2) for n in range(4)))
-    with pytest.raises(DataError, match=r"images of 4 folders .* must not be in both train and test: remove --images"):
+    with pytest.raises(DataError, match=r"images of 4 folders .* in both train and test: leave out images=True"):
         prepare_folder(root, tmp_path / "lists", images=True)
     made = prepare(root, tmp_path / "lists", images=True, group=".+/")
     folders = [{clip.path.rpartition("/")[0] for clip in clips} for clips in made.lists.values()]
@@ -290,7 +290,7 @@ def test_frames_are_not_split_at_random(tmp_path):
 def test_images_that_look_like_frames_need_groups(tmp_path, names):
     root = touch(tmp_path / "root", *names)
     folders = {name.rpartition("/")[0] for name in names}
-    with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* --group '\.\+/' keeps"):
+    with pytest.raises(DataError, match=rf"images of {len(folders)} folders .* the group '\.\+/' keeps"):
         prepare_folder(root, tmp_path / "lists", images=True)
     assert len(rows_of_all(root, tmp_path / "whole", test=0)) == len(names)
     assert len(rows_of_all(root, tmp_path / "split", group=".+")) == len(names)
@@ -410,7 +410,7 @@ def test_folders_that_are_not_classes(tmp_path):
     )
     made = prepare(root, tmp_path / "dated")
     assert "hint: 3 of 3 classes look like dates or numbers ('2024-01-01', '2024-01-02', '2024-01-03')" in made.text
-    assert "--unlabeled" in made.text
+    assert "unlabeled=True" in made.text
     made = prepare(root, tmp_path / "lists", unlabeled=True)
     assert made.classes == () and len(made.lists["train"]) == 12 and list(made.lists) == ["train"]
     assert set(rows(tmp_path / "lists", "train").values()) == {"?"} and "hint" not in made.text
@@ -445,12 +445,12 @@ def test_follow_links(tmp_path):
     (root / "walk" / "inner.mp4").symlink_to(root / "run/5.mp4")
     (store / "s2" / "back").symlink_to(root)
     (root / "walk" / "gone.mp4").symlink_to(tmp_path / "nothing.mp4")
-    with pytest.raises(DataError, match=r"is a link that leaves .*: follow it with --follow-links"):
+    with pytest.raises(DataError, match=r"is a link that leaves .*: follow it with follow_links=True"):
         prepare_folder(root, tmp_path / "lists", test=0)
     made = prepare(root, tmp_path / "lists", test=0, follow_links=True)
     names = {"run/5.mp4", "run/1.mp4", "walk/6.mp4", "walk/inner.mp4", "hop/deep/3.mp4"}
     assert {clip.path for clip in made.lists["train"]} == names
-    assert "4 links leave the folder: read these lists with --allow-external" in made.text
+    assert "4 links leave the folder: read these lists with allow_external=True" in made.text
     with pytest.raises(DataError, match="leaves the root"):
         read_list(tmp_path / "lists/train.csv")
     found = read_list(tmp_path / "lists/train.csv", allow_external=True)
@@ -572,14 +572,14 @@ def test_malformed_labels(actions, tmp_path, header, row, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"test": 1.0}, r"--test is 1\.0: it must be in \[0, 1\)"),
+        ({"test": 1.0}, r"test is 1\.0: it must be in \[0, 1\)"),
         ({"test": -0.1}, "must be in"),
         ({"test": float("nan")}, "must be in"),
         ({"group": "("}, r"'\(' is not a regular expression"),
-        ({"group_column": "camera"}, "--group-column needs --labels"),
-        ({"unlabeled": True, "labels": Path("labels.csv")}, "--unlabeled excludes --labels"),
-        ({"unlabeled": True, "classes": Path("classes.txt")}, "--unlabeled excludes --labels"),
-        ({"fps": 25.0}, r"--fps is for folders of images, but .*actions has none that are listed: remove it"),
+        ({"group_column": "camera"}, "a column of groups needs labels=FILE"),
+        ({"unlabeled": True, "labels": Path("labels.csv")}, "unlabeled=True excludes labels"),
+        ({"unlabeled": True, "classes": Path("classes.txt")}, "unlabeled=True excludes labels"),
+        ({"fps": 25.0}, r"fps=RATE is for folders of images, but .*actions has none that are listed: remove it"),
     ],
 )
 def test_invalid_options(actions, tmp_path, options, message):
@@ -601,7 +601,7 @@ def test_script_reports_and_fails_in_one_line(actions, tmp_path, monkeypatch, ca
         run("--group", "camera")
     assert caught.value.code == 2
     failed = capsys.readouterr().err
-    assert failed.startswith("error: --group 'camera'")
+    assert failed.startswith("error: the group 'camera'")
     assert failed.count("\n") == 1
 
 

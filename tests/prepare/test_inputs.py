@@ -74,7 +74,7 @@ def test_nothing_is_found(tmp_path, name, part):
 
 
 def test_the_root_of_a_list_is_not_for_folders(folder):
-    with pytest.raises(DataError, match="--root"):
+    with pytest.raises(DataError, match="root=FOLDER"):
         read_input(folder, folder)
 
 

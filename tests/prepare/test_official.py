@@ -279,10 +279,10 @@ def test_follow_links(ucf, tmp_path):
             (farm / folder.name).mkdir()
             for file in folder.iterdir():
                 (farm / folder.name / file.name).symlink_to(file)
-    assert "follow it with --follow-links" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
+    assert "follow it with follow_links=True" in refusal(prepare_ucf101, farm, tmp_path / "lists", splits)
     report = prepare_ucf101(farm, tmp_path / "lists", splits, follow_links=True)
     prepare_ucf101(root, tmp_path / "plain", splits)
-    assert "leave the folder: read these lists with --allow-external" in report
+    assert "leave the folder: read these lists with allow_external=True" in report
     for name in ("train1", "test1"):
         found = read_list(tmp_path / "lists" / f"{name}.csv", allow_external=True)
         assert found.names == read_list(tmp_path / "plain" / f"{name}.csv").names

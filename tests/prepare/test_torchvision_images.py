@@ -250,7 +250,7 @@ def test_unknown_and_missing_sets(tmp_path):
         prepare_torchvision("CIFAR11", tmp_path, tmp_path / "lists")
     with pytest.raises(DataError, match="cannot read UCF101"):
         prepare_torchvision("UCF101", tmp_path, tmp_path / "lists")
-    with pytest.raises(DataError, match=r"cannot read STL10 in .*; pass the folder .*--download") as caught:
+    with pytest.raises(DataError, match=r"cannot read STL10 in .*; pass the folder .*download=True") as caught:
         prepare_torchvision("STL10", tmp_path / "nothing", tmp_path / "lists")
     assert "\n" not in str(caught.value) and not (tmp_path / "lists").exists()
 
@@ -337,5 +337,5 @@ def test_training_splits_are_joined(tmp_path):
         labels.append(record.label)
     assert labels == [0, 1, 0, 1] and found.classes == ("banded", "woven")
     assert np.allclose(pixels, [0, 0, 40, 40], atol=2)
-    with pytest.raises(ConfigError, match="CIFAR10 has one training split: leave out --train-split train val"):
+    with pytest.raises(ConfigError, match="CIFAR10 has one training split: leave out the training split train val"):
         prepare_torchvision("CIFAR10", tmp_path / "sets", tmp_path / "other", train_split=("train", "val"))

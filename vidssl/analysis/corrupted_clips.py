@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vidssl.analysis.compressed_videos import COMPRESSIONS, CompressingSettings, Compression, compressed_clip
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS, TimeCorruption
-from vidssl.data.dataset import ClipDataset
+from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
@@ -84,7 +84,7 @@ class CorruptedClips:
         moved = len(self._of(COMPRESSIONS)) + len(self._of(TIME_CORRUPTIONS))
         # First the squares: so the generators of the clips do not depend on what is measured.
         recipes = [square] * self.clips + [plain] * (moved * self.clips)
-        return ClipDataset(videos, _MovedClips(self), recipes, seed=seed, reading=settings, skip=skip)
+        return ClipDataset(videos, _MovedClips(self), recipes, seed=seed, reading=settings, skip=skip, remedy=SKIPPING)
 
     def examples(self, videos: VideoList, reading: DecodeSettings, seed: int = 0) -> dict[Version, Frames]:
         """Make the views of the first clip of the first video that can be read, without time corruptions."""

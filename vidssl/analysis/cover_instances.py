@@ -42,7 +42,7 @@ def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
     """
     records = dict(zip(videos.names, videos.records, strict=True))
     found: dict[str, dict[int, tuple[float, ...]]] = {}
-    rows = csv.reader(io.StringIO(read_text(path, "name the file of boxes with --boxes"), newline=""))
+    rows = csv.reader(io.StringIO(read_text(path, "name the file of boxes: boxes=FILE"), newline=""))
     if next(rows, None) != _HEADER:
         raise DataError(f"{path}:1: the header is not {','.join(_HEADER)}")
     for row in filter(None, rows):

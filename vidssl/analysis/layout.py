@@ -23,9 +23,9 @@ def has_umap() -> bool:
 def check_layout(name: str, count: int) -> None:
     """Raise a ConfigError if `count` videos cannot be laid out by `name`; call it before long work."""
     if name == "umap" and not has_umap():
-        raise ConfigError("the layout umap needs umap-learn: pip install 'vidssl[map]', or use --layout pca")
+        raise ConfigError("the layout umap needs umap-learn: pip install 'vidssl[map]', or use layout=\"pca\"")
     if name == "umap" and count < UMAP_NEEDS:
-        raise ConfigError(f"the layout umap needs {UMAP_NEEDS} videos or more, got {count}: use --layout pca")
+        raise ConfigError(f'the layout umap needs {UMAP_NEEDS} videos or more, got {count}: use layout="pca"')
 
 
 def layout(x: Points, name: str, seed: int = 0) -> Points:

@@ -48,12 +48,12 @@ def list_masks(folder: Path, videos: VideoList) -> VideoList:
     for name in videos.names:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use --boxes")
+            raise DataError(f"{videos.path}: {name} leaves the root: masks have the paths of the list; use boxes=FILE")
         found = [each for each in (path, path.with_suffix("")) if (folder / each).exists()]
         if not found:
             raise DataError(
                 f"{name} of {videos.path} has no masks: neither {folder / path} nor the folder {path.with_suffix('')} "
-                "exists; name the folder that has the paths of the list with --masks"
+                "exists; name the folder that has the paths of the list: masks=FOLDER"
             )
         records.append(VideoRecord(str(found[0])))
     return VideoList(folder, records, ())

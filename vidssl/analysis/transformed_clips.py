@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vidssl.analysis.cover_instances import Boxes, CoveringSettings
 from vidssl.analysis.temporal_transformations import MOVES, Move
-from vidssl.data.dataset import ClipDataset
+from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
@@ -49,7 +49,7 @@ def choose_transformations(
         moving = [name for name, kind in MOVES.items() if kind.needs_motion and name in wanted]
         left_out = dict.fromkeys(moving, "a clip of one frame has no motion")
     if "instance" in wanted and not boxes:
-        left_out["instance"] = "it needs --boxes"
+        left_out["instance"] = "it needs boxes=FILE"
     chosen = tuple(name for name in wanted if name not in left_out)
     if not chosen:
         reasons = "; ".join(f"{name}: {why}" for name, why in left_out.items())
@@ -100,7 +100,9 @@ class Trajectories:
         if boxes is not None:
             reading = CoveringSettings(**reading.model_dump(include={*DecodeSettings.model_fields}), boxes=boxes)
         clips = _MovedClips(self.clip, self.clips, moves)
-        return ClipDataset(videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip)
+        return ClipDataset(
+            videos, clips, [corrupted, *[plain] * moved] * self.clips, reading=reading, skip=skip, remedy=SKIPPING
+        )
 
     def encode(self, batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
         """Stack the features (B, views, D) of a batch; also return whether views differ from their clips (B, views)."""

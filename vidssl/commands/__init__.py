@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import vidssl
 from vidssl.command_line import running
 from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.arguments import parse
+from vidssl.commands.arguments import errors_in_options, list_commands, parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
 
@@ -26,7 +27,7 @@ def main(command: str | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog="commands:\n" + "\n".join(f"  {name:<10} {options.__doc__}" for name, options in COMMANDS.items()),
+        epilog=list_commands("commands", COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=vidssl.__version__)
@@ -45,7 +46,7 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
     module, parsed = parse_command(command, arguments, prog)
-    with running(command, arguments):
+    with running(command, arguments), errors_in_options(parsed):
         importlib.import_module(f"vidssl.commands.{module}").run(parsed)
 
 
@@ -75,9 +76,11 @@ def guarded(command: Callable[[], None]) -> None:
     except (VidsslError, OSError) as error:  # OSError: for example, the disk is full
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1 if isinstance(error, PeerError) else 2)
-    except Interrupted as request:
+    except Interrupted as request:  # it was announced, see `StopRequest`
         sys.exit(130 if request.signal == signal.SIGINT else INTERRUPTED)
     except KeyboardInterrupt:
+        with suppress(OSError):  # stderr may be closed: Ctrl-C also ends the `tee` of a pipe
+            print("interrupted: Ctrl-C", file=sys.stderr, flush=True)
         sys.exit(130)
 
 

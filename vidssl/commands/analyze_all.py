@@ -9,9 +9,9 @@ from pathlib import Path
 
 from vidssl import distributed
 from vidssl.commands import parse_command
-from vidssl.commands.arguments import print_results
+from vidssl.commands.arguments import in_options, print_results
 from vidssl.commands.load import Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import claim_results
+from vidssl.commands.results import claim_results, format_clips
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
@@ -117,6 +117,8 @@ def run(parsed: argparse.Namespace) -> None:
     """Run all analyses, write the page, and print what was measured."""
     lists = {"list": parsed.input, "train_list": parsed.train_list}
     claim_results(parsed.out, "analysis", lists, [parsed.checkpoint, parsed.cfg, parsed.boxes])
+    # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
+    parsed.clips, parsed.crops = parsed.clips or 1, parsed.crops or 1
     with distributed.joined(choose_device(parsed.device)):
         subject = load_subject(network_options(parsed))  # an unusable checkpoint ends the command at once
         train, count = None, parsed.videos
@@ -189,7 +191,7 @@ def _section(part: Part, parsed: argparse.Namespace, videos: VideoList, train: V
         image = None if part.image is None else (out / part.image).read_bytes()
     except (ConfigError, DataError) as error:
         _log.warning("%s is left out: %s", part.name, error)
-        return Section(part.name, part.title, part.text, reason=str(error))
+        return Section(part.name, part.title, part.text, reason=in_options(str(error), parsed))
     link = None if part.link is None else (part.link[0], f"{part.name}/{part.link[1]}")
     return Section(part.name, part.title, part.text, text, image, is_chart=part.name != "gradcam", link=link)
 
@@ -218,6 +220,6 @@ def _details(
         found.append(("Training videos", f"{len(train.records)} of {parsed.train_list}"))
     step = subject.origin.get("step")
     test = subject.test
-    clips = f"{test.clips} x {test.clip.frames} frames, {test.crops} crops of {test.size}²"
+    clips = f"{format_clips(dict(test))}, {test.clip.frames} frames each"
     found += [("Backbone", f"{backbone.name}, {subject.encoder.dim} features"), ("Clips", clips)]
     return found + ([("Step", f"{step:,}")] if step is not None else [])

@@ -16,7 +16,7 @@ from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, 
 from vidssl.atomic import file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import claim_results, format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.dataset import ClipDataset
@@ -274,7 +274,10 @@ def summary(found: Mapping[str, Results]) -> str:
             rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
     first = next(iter(found.values()))
     chance = 100 * first.get("mean", first)["chance"]
-    lines = [f"{_count(first)}; accuracy in % with the background of another video, chance {chance:.1f}"]
+    lines = [
+        f"{_count(first)}; {format_tests(found)}; accuracy in % with the background of another video, "
+        f"chance {chance:.1f}"
+    ]
     lines += format_table(rows, "<<" + ">" * len(ends))
     return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
 

@@ -14,7 +14,7 @@ from vidssl.analysis.class_distances import class_distances
 from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import claim_results, format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList
@@ -141,10 +141,10 @@ def class_numbers(x: Tensor, label: Tensor, names: list[str]) -> Results:
     off = ~torch.eye(len(there), dtype=torch.bool)
     uniform = [value for value in per_class.values() if value is not None]
     numbers = {
-        "uniformity": -uniformity_loss(x),
+        "uniformity": _number(-uniformity_loss(x)),
         "uniformity_class_mean": sum(uniform) / len(uniform) if uniform else None,
         "distance_within": _number(distances.diagonal().nanmean().item()),
-        "distance_between": distances[off].mean().item(),
+        "distance_between": _number(distances[off].mean().item()),
     }
     rows = zip(there, distances.tolist(), strict=True)
     table = {names[n]: {names[m]: _number(d) for m, d in zip(there, row, strict=True)} for n, row in rows}
@@ -185,7 +185,8 @@ def summary(found: Mapping[str, Results]) -> str:
     rows = [["", "step", *(_NUMBERS[key] for key in used)]]
     for name, results in found.items():
         rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
-    head = f"{format_count(first['num_videos'], first['missing'])} videos, {len(first['distances'])} classes"
+    videos = format_count(first["num_videos"], first["missing"])
+    head = f"{videos} videos, {len(first['distances'])} classes; {format_tests(found)}"
     left = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in found.items() if r["left_out"]]
     return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *left])
 

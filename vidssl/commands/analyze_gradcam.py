@@ -18,7 +18,7 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, layer_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
-from vidssl.commands.results import claim_results, format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.config import Tree, build
 from vidssl.data.fingerprint import identify
@@ -228,7 +228,7 @@ def summary(found: Mapping[str, Results]) -> str:
     """Format the numbers of all networks as a short table."""
     first, rows = next(iter(found.values())), table(found)
     lines = [
-        f"{format_count(first['num_videos'], first['missing'])} videos",
+        f"{format_count(first['num_videos'], first['missing'])} videos; {format_tests(found)}",
         *format_table(rows, "<<<<" + ">" * (len(rows[0]) - 4)),
     ]
     lines += [f"{name.lower()}: {text}" for name, text in legend(found)]

@@ -12,7 +12,7 @@ from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, cho
 from vidssl.atomic import file_hash, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
-from vidssl.commands.results import claim_results, format_count, format_table
+from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
@@ -137,8 +137,8 @@ def summary(found: Mapping[str, Results]) -> str:
     videos = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [first])
     clips = "" if splits else f", {first['num_samples']} clips"
     head = (
-        f"{videos}{clips}; the {first['measure']['top_k']} best of {first['num_units']} units; 1: a unit that ignores "
-        f"the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
+        f"{videos}{clips}; {format_tests(found)}; the {first['measure']['top_k']} best of {first['num_units']} units; "
+        f"1: a unit that ignores the clip, {first.get('mean', first)['invariance_ceiling']:.4g}: perfect"
     )
     head += f"; mean ± standard deviation of {len(splits)} splits" if len(splits) > 1 else ""
     rows = [[name, *(_cell(results, f"invariance_{name}") for results in found.values())] for name in names]

@@ -16,7 +16,7 @@ from vidssl.analysis.corruption_scores import by_group, by_severity, mean_perfor
 from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.load import LoadOptions, Subject, network_options
-from vidssl.commands.results import claim_results, format_count, format_table
+from vidssl.commands.results import claim_results, format_clips, format_count, format_table
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.test import compared_with, describe_test, fingerprints, plan_test, protocol_choices
 from vidssl.config import Tree
@@ -115,14 +115,15 @@ def measure_robustness(options: LoadOptions, videos: Path, out: Path, measure: M
         if existing is not None:
             return existing
         overlap = subject.check_overlap(query, compared_with(protocols, gallery))
-        found, count, missing = _measure(subject, protocols, gallery, query, clips, measure.seed)
+        found, count, missing, g = _measure(subject, protocols, gallery, query, clips, measure.seed)
         results: Results = {
             **summarise(found, clips),
             "left_out": left_out,
             "protocols": request["protocols"],
             "num_videos": count,
-            "num_train": None if gallery is None else len(gallery.records),
+            "num_train": None if g is None else len(g.x),
             "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "missing_train": [{"path": path, "reason": reason} for path, reason in ([] if g is None else g.missing)],
             "list": str(videos),
             "train_list": None if measure.train is None else str(measure.train),
             "measure": request["robustness"],
@@ -163,9 +164,10 @@ def _measure(
     query: VideoList,
     clips: CorruptedClips,
     seed: int,
-) -> tuple[dict[Version, Numbers], int, tuple[tuple[str, str], ...]]:
-    """Run all protocols on each version: their numbers, the count of the videos, and those that could not be read.
+) -> tuple[dict[Version, Numbers], int, tuple[tuple[str, str], ...], Features | None]:
+    """Run all protocols on each version.
 
+    Returns their numbers, the count of the videos, those that could not be read, and the gallery, if one is needed.
     Each video is decoded once, the features of the gallery are extracted once.
     """
     test, encoder, device = subject.test, subject.encoder, subject.device
@@ -198,7 +200,7 @@ def _measure(
             found[version] = {name: value for measured in made for name, value in measured.numbers.items()}
         return found
 
-    return distributed.on_main(compute), len(index), missing
+    return distributed.on_main(compute), len(index), missing, g
 
 
 def summarise(found: Mapping[Version, Numbers], clips: CorruptedClips) -> Results:
@@ -279,7 +281,8 @@ def summary(found: Mapping[str, Results]) -> str:
             lines.append(f"{label}:")
         severities = results["measure"]["severities"]
         count = format_count(results["num_videos"], results["missing"])
-        lines.append(f"{count} videos; percent, mean over severities {' '.join(map(str, severities))}")
+        clips = format_clips(results["protocol"])
+        lines.append(f"{count} videos; {clips}; percent, mean over severities {' '.join(map(str, severities))}")
         rows = [["", *(_TITLES.get(name, "ECE") for name in shown)]]
         rows.append(["clean", *(_percent(results[name]) for name in shown)])
         rows += [[group, *(_percent(numbers[name]) for name in shown)] for group, numbers in results["groups"].items()]

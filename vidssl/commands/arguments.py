@@ -4,12 +4,14 @@ import argparse
 import json
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from vidssl.errors import ConfigError
+from vidssl.atomic import without_nan
+from vidssl.errors import ConfigError, VidsslError
 from vidssl.registry import did_you_mean
 from vidssl.worker_pool import usable_cpus
 
@@ -168,7 +170,41 @@ def add_network_options(
     add_output_options(parser)
 
 
+def list_commands(title: str, commands: Mapping[str, Callable[[argparse.ArgumentParser], None]]) -> str:
+    """List commands for `--help`, a line for each: its name, and the first line of its docstring."""
+    lines = [f"  {name:<10} {(options.__doc__ or '').partition(chr(10))[0]}" for name, options in commands.items()]
+    return "\n".join([f"{title}:", *lines])
+
+
 # Parsing and printing ---------------------------------------------------------------------------------------
+
+_ARGUMENT = re.compile(r"""(?<![\w.'"/-])([a-z]\w*)=(True|[A-Z]+|[0-9.]*[0-9]|"\w+")(?![\w/'"])""")
+_OTHER_NAMES = {"trust": "trust_checkpoint"}  # arguments of Python, and the options of commands
+
+
+def in_options(text: str, parsed: argparse.Namespace) -> str:
+    """Write the arguments of Python that a message names as options: `allow_missing=True` is `--allow-missing`.
+
+    Only those that the command has: what a message says of others, such as settings of a run, stays as it is.
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name = _OTHER_NAMES.get(found[1], found[1])
+        if name not in parsed:
+            return found[0]
+        return f"--{name.replace('_', '-')}" + ("" if found[2] == "True" else f" {found[2].strip(chr(34))}")
+
+    return _ARGUMENT.sub(option, text)
+
+
+@contextmanager
+def errors_in_options(parsed: argparse.Namespace) -> Iterator[None]:
+    """Let the errors of this block name the options of a command, as `in_options`."""
+    try:
+        yield
+    except VidsslError as error:
+        error.args = (in_options(str(error), parsed),)
+        raise
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -204,6 +240,6 @@ def print_results(parsed: argparse.Namespace, results: Any, *lines: object) -> N
         return
     if parsed.json:
         content = asdict(results) if is_dataclass(results) and not isinstance(results, type) else results
-        print(json.dumps(content, default=str))
+        print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
     else:
         print(*lines, sep="\n")

@@ -8,8 +8,9 @@ from typing import Any
 
 from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
-from vidssl.commands.results import format_table
+from vidssl.commands.results import differing_tests, format_table
 from vidssl.commands.retrieval_page import middle_frames
+from vidssl.config import Tree
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, page_with
@@ -19,9 +20,8 @@ from vidssl.viz.result_pages import preview, write_compare_page
 
 _TITLE = "vidssl: what was learned from unlabelled videos"
 _SUMMARY = (
-    "A network was trained on videos without labels: two clips of one video, augmented differently, have to get "
-    "similar features. They are compared here with those of the network before training. R@k is the fraction of test "
-    "videos with a video of their own class among the k most similar training videos; labels are for counting only."
+    "Networks by their retrieval of videos. R@k is the fraction of the queries with a video of their own class among "
+    "the k most similar videos of the gallery; labels are for counting only."
 )
 _NUMBERS = ("R@1", "R@5", "R@10", "R@20", "R@50", "knn", "chance")  # columns of the table
 
@@ -57,8 +57,8 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     write_whole(folder / "curves.png", curves)
     write_compare_page(
         folder / "index.html",
-        title=_TITLE,
-        summary=_SUMMARY,
+        title=f"Retrieval: {', '.join(runs)}",
+        summary=" ".join([_SUMMARY, *(f"{run}: {_network(of_run)}." for run, of_run in found.items())]),
         runs={
             run: {
                 labels: {name: value for name, value in results.items() if isinstance(value, int | float)}
@@ -75,6 +75,14 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     return found
 
 
+def _network(of_run: dict[str, dict[str, Any]]) -> str:
+    """Name the network of a run, as its results do."""
+    origin: Tree = next(iter(of_run.values())).get("checkpoint", {})
+    if origin.get("path") == "random":
+        return f"the untrained network, seed {origin.get('seed')}"
+    return f"{origin.get('path', 'unknown')}" + (f", step {origin['step']:,}" if "step" in origin else "")
+
+
 def _read(folder: Path, runs: Sequence[str]) -> Found:
     """Read the results, the label set that the last run has learned best first."""
     found: Found = {}
@@ -86,5 +94,11 @@ def _read(folder: Path, runs: Sequence[str]) -> Found:
         for path, results in zip(paths, found[run].values(), strict=True):
             if not {*_NUMBERS} <= {*results}:
                 raise DataError(f"{path} lacks one of {', '.join(_NUMBERS)}; use lists with labels")
+            first = found[runs[0]][path.parent.name]
+            if differences := differing_tests(first, results):
+                raise DataError(
+                    f"{path} is of another test than that of {runs[0]}: {'; '.join(differences)}; search with the same "
+                    "lists and options"
+                )
     order = sorted(found[runs[0]], key=lambda labels: -found[runs[-1]][labels]["R@1"])
     return {run: {labels: of_run[labels] for labels in order} for run, of_run in found.items()}

@@ -9,7 +9,7 @@ from typing import Any
 
 from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
-from vidssl.commands.model_card import describe_network, model_card, results_of
+from vidssl.commands.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.config import Tree, build
 from vidssl.engine.config_schema import bind_run, require_videos
 from vidssl.engine.periodic_evaluation import evaluation_clips
@@ -81,6 +81,7 @@ def export_network(
     description = describe_network(run, test, network.dim, origin)
     if to == "folder":
         found = results_of(origin["sha256"], path.absolute(), results)
+        found = of_the_same_features(found, description, given=results is not None)
         with creating_folder(out) as folder:
             save_backbone(path, folder / EXPORTED, trust=trust, network=description)
             write_json(folder / "config.json", description)

@@ -145,7 +145,7 @@ def load_subject(options: LoadOptions) -> Subject:
     if not is_checkpoint(content):
         return _load_by_config(options, device)
     if options.cfg is not None or options.overrides:
-        raise ConfigError(f"--checkpoint {path} brings its own config: leave out --cfg and KEY=VALUE")
+        raise ConfigError(f"{path} brings its own config: leave out cfg=FILE and KEY=VALUE")
     run = require_videos(bind_run(content["config"], f"config of {path}"), str(path))
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
@@ -175,9 +175,9 @@ def _load_by_config(options: LoadOptions, device: torch.device) -> Subject:
     """Build the backbone of `options.cfg`, with random or third-party weights."""
     path = options.checkpoint
     if options.cfg is None:
-        raise ConfigError(f"--checkpoint {path} needs --cfg FILE: it names the backbone and the clips")
+        raise ConfigError(f"{path} needs a config, cfg=FILE: it names the backbone and the clips")
     if any("{split}" in text for text in options.overrides):
-        raise ConfigError("the settings contain {split}; name the splits or seeds: --splits 1 2 3")
+        raise ConfigError("the settings contain {split}; name the splits or seeds: splits=N")
     # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
     run = require_videos(bind_run(read(options.cfg, options.overrides), str(options.cfg)), str(options.cfg))
     torch.manual_seed(run.seed)
@@ -206,6 +206,6 @@ def chosen_clips(options: LoadOptions, run: Run) -> TestClips:
         test = TestClips(**settings)
         check_short_side(test.size, test.short_side)
         check_grid(test)
-    except ValueError as error:
+    except (ConfigError, ValueError) as error:
         raise ConfigError(f"the options of the clips do not fit: {' '.join(str(error).split())}") from None
     return test

@@ -84,6 +84,32 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
     return found
 
 
+def of_the_same_features(
+    results: Sequence[tuple[str, Results]], description: Tree, given: bool
+) -> list[tuple[str, Results]]:
+    """Leave out results of other features than those of the description: of another layer or grid.
+
+    Results that were `given` are a ConfigError instead.
+    """
+    exported, kept = _features(description["test"]), []
+    for path, content in results:
+        found = _features(content.get("protocol", {}))
+        if found == exported:
+            kept.append((path, content))
+        elif given:
+            raise ConfigError(f"{path} holds results of the {found}, and the {exported} are exported: leave it out")
+        else:
+            _log.info("%s holds results of the %s: not in the model card, which is of the %s", path, found, exported)
+    return kept
+
+
+def _features(test: Tree) -> str:
+    """Name the features that a test uses."""
+    if test.get("layer") is None:
+        return "features of the backbone"
+    return f"maps of {test['layer']}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
+
+
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:
     """Write the model card, Markdown with the header of the Hugging Face Hub."""
     of, test, training = description["input"], description["test"], description["training"]
@@ -102,7 +128,8 @@ def model_card(name: str, description: Tree, results: Sequence[tuple[str, Result
         "checkpoint": f"{description['checkpoint']['file']}, sha256 {description['checkpoint']['sha256']}",
         "versions": ", ".join(f"{key} {value}" for key, value in description["versions"].items()),
     }
-    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---", f"# {name}", ""]
+    lines = ["---", "library_name: vidssl", "tags:", "- video", "- self-supervised-learning", "---"]
+    lines += [f"# {name}: {description['backbone']['name']}, {training['method']}", ""]
     lines += ["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items()), ""]
     lines += [
         "```python",
@@ -121,26 +148,53 @@ def _settings(settings: Tree) -> str:
 def _results_table(results: Sequence[tuple[str, Results]]) -> list[str]:
     rows = []
     for path, content in results:
-        numbers = [f"{key} {value:.4f}" for key, value in content.items() if isinstance(value, float)]
+        of = " of centred features" if _centred(content) else ""
+        numbers = [
+            f"{key}{of * key.startswith('R@')} {value:.4f}"
+            for key, value in content.items()
+            if isinstance(value, float)
+        ]
         if numbers:
-            test = content["protocol"]
             # Of a test, or of a retrieval.
             tested = content.get("list") or content.get("query")
             compared = content.get("train_list") or content.get("gallery")
             count = content.get("num_videos", content.get("num_queries"))
-            clips = f"{test['clips']} x {test['crops']}, {test['size']}²"
-            cells = (_short(tested), count, _short(compared), clips, ", ".join(numbers), path)
+            cells = (_short(tested), count, _short(compared), _how(content), ", ".join(numbers), path)
             rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     if not rows:
         return []
-    head = [
-        "| list | videos | gallery or training list | clips x crops | numbers | file |",
-        "|---|---|---|---|---|---|",
-    ]
+    head = ["| list | videos | gallery or training list | features | numbers | file |", "|---|---|---|---|---|---|"]
     return ["## Results", "", "Numbers as in the results.json of vidssl.", "", *head, *rows, ""]
 
 
-_GALLERY = "train_list", "gallery"
+def _how(content: Results) -> str:
+    """State what the numbers of results are of: layer, clips, precision, and what was left out."""
+    test = content["protocol"]
+    parts = [_features(test), format_clips(test), test["precision"]]
+    if windows := content.get("windows"):
+        parts.append(f"windows of {windows['window']:g} s")
+    parts += ["duplicates ignored"] * bool(content.get("drop_duplicates"))
+    parts += ["one per video"] * bool(content.get("one_per_video"))
+    for name in ("missing", "missing_queries", "missing_train", "missing_gallery"):
+        if content.get(name):
+            parts.append(f"{len(content[name])} {name.replace('_', ' ')}")
+    settings = content.get("config", {}).get("data", {})
+    if Path(str(content.get("list") or content.get("query"))).resolve() in _training_lists(settings):
+        parts.append("tested on the training list")
+    return ", ".join(parts)
+
+
+def _training_lists(data: Tree) -> list[Path]:
+    """Return the lists that a run was trained on, of its settings `data`."""
+    given = data.get("train")
+    several = given if isinstance(given, list) else [given]
+    return [Path(str(each["list"] if isinstance(each, dict) else each)).resolve() for each in several]
+
+
+def _centred(content: Results) -> bool:
+    """Whether the R@k of results are those of centred features."""
+    protocols = content.get("protocols") or ()
+    return bool(content.get("centered") or any(each.get("center") for each in protocols))
 
 
 def _short(path: Any) -> str:

@@ -17,6 +17,7 @@ from vidssl.commands.arguments import (
     add_splits,
     add_window_options,
     at_least,
+    list_commands,
 )
 from vidssl.commands.prepare_parsers import prepare
 
@@ -146,7 +147,7 @@ def analyze(parser: ArgumentParser) -> None:
     """Find out what a network has learned: invariances and more; `vidssl analyze NAME --help` lists the options."""
     parser.add_argument("analysis", choices=ANALYSES, metavar="NAME", help="see below")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = "analyses:\n" + "\n".join(f"  {name:<10} {options.__doc__}" for name, options in ANALYSES.items())
+    parser.epilog = list_commands("analyses", ANALYSES)
 
 
 def check(parser: ArgumentParser) -> None:

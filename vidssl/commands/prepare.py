@@ -5,14 +5,20 @@ import sys
 from pathlib import Path
 
 from vidssl.commands import guarded, prepare_parsers
-from vidssl.commands.arguments import apply_quiet, print_results
+from vidssl.commands.arguments import apply_quiet, errors_in_options, in_options, print_results
 
 
 def run_script(dataset: str) -> None:
     """Run the command of one data set with the arguments of a script."""
     parser = prepare_parsers.prepare(argparse.ArgumentParser())[dataset]
     parser.prog = Path(sys.argv[0]).name
-    guarded(lambda: run(parser.parse_args()))
+    parsed = parser.parse_args()
+
+    def work() -> None:
+        with errors_in_options(parsed):
+            run(parsed)
+
+    guarded(work)
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -32,5 +38,5 @@ def run(parsed: argparse.Namespace) -> None:
         import vidssl.prepare
 
         text = getattr(vidssl.prepare, f"prepare_{dataset.replace('-', '_')}")(out=out, **options)
-        report = [*text.splitlines(), f"lists written to {out}"]
+        report = [*in_options(text, parsed).splitlines(), f"lists written to {out}"]
     print_results(parsed, {"out": out, "report": report}, *report)

@@ -25,21 +25,40 @@ from vidssl.worker_pool import ItemGuard
 _MAX_REPLACED = 1000  # consecutive broken videos
 
 
+# What those who make a dataset say of a broken video.
+SKIPPING = "skip such videos with allow_missing=True"  # of all that evaluates
+REPLACING = "raise data.max_broken"  # of a run
+
+
 @dataclass(frozen=True)
 class ClipDataset:
-    """Clips of the videos of a list."""
+    """Clips of the videos of a list, a map-style data set of PyTorch: `dataset[epoch, index]` is a `Sample`.
+
+    Args:
+        videos: The list, as of `read_input`.
+        sampler: Chooses the frames of each clip, of `SAMPLERS`.
+        recipes: Make views of clips, of `RECIPES`: one for each clip, or one for all.
+        seed: Every random choice of a sample is a function of (seed, epoch, index, view).
+        replace: Consecutive broken videos that may be replaced by the next one of the list; 0: a broken video is an
+            error. `replaced` of the sample names them.
+        reading: How files are decoded.
+        skip: A broken video is a sample without views instead of an error; `replaced` names it.
+        tracks: Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error
+            whatever `replace` is: a run must not leave out thousands of videos.
+        on_device: Leave the operations that recipes draw to the device: `Sample.operations`.
+        remedy: What the error of a broken video advises.
+    """
 
     videos: VideoList
     sampler: Sampler
-    recipes: Sequence[Recipe]  # one for each view, or one for all clips
-    seed: int = 0  # every random choice of a sample is a function of (seed, epoch, index, view)
-    replace: int = 0  # consecutive broken videos that may be replaced by the next one; 0: a broken video is an error
+    recipes: Sequence[Recipe]
+    seed: int = 0
+    replace: int = 0
     reading: DecodeSettings = DecodeSettings()  # noqa: RUF009 - frozen
-    skip: bool = False  # a broken video is a sample without views instead of an error; `replaced` names it
-    # Folder of tracks, for samplers that need them and for the boxes of samples. A missing file is an error whatever
-    # `replace` is: a run must not leave out thousands of videos.
+    skip: bool = False
     tracks: Path | None = None
-    on_device: bool = False  # leave the operations that recipes draw to the device: `Sample.operations`
+    on_device: bool = False
+    remedy: str = "skip them with skip=True, or take the next one with replace=1"
     # Reads a file of the list's `mask` column: (path, height, width) -> (H, W) uint8. Set by a plug-in; without one,
     # masks are not read.
     read_mask: ClassVar[Callable[[str, int, int], NDArray[np.uint8]] | None] = None
@@ -68,11 +87,11 @@ class ClipDataset:
         if self.skip:
             return Sample((), self.videos.records[index].label, index, tuple(broken))
         if len(broken) == 1:
-            raise DataError(f"{broken[0][1]}; to skip such videos use --allow-missing (training: data.max_broken)")
+            raise DataError(f"{broken[0][1]}; {self.remedy}")
         reasons = first_few((reason for _, reason in broken), separator="; ")
         raise DataError(
-            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or raise "
-            f"data.max_broken (at most {_MAX_REPLACED} are tried)"
+            f"{len(broken)} consecutive videos are broken: {reasons}; correct the list (vidssl check) or "
+            f"{self.remedy} (at most {_MAX_REPLACED} are tried)"
         )
 
     def _sample(self, epoch: int, index: int, broken: tuple[tuple[str, str], ...]) -> Sample:

@@ -121,7 +121,7 @@ def check_copies(gallery: Path, gallery_files: Tree, query: Path, query_files: T
     if gallery_files["copies"] != query_files["copies"] or isinstance(gallery_files["copies"], list):
         raise DataError(
             f"{gallery} contains {_kind(gallery_files)}, {query} contains {_kind(query_files)}: their features differ; "
-            "compare originals with originals, or copies with copies of the same settings (--root names the folder; "
+            "compare originals with originals, or copies with copies of the same settings (root=FOLDER names them; "
             "vidssl shrink makes copies, also of a list of a single video)"
         )
 

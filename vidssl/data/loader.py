@@ -49,8 +49,7 @@ class Loader:
             if len(lost) > limit:
                 raise DataError(
                     f"{first_few(lost, separator='; ')}; {len(lost)} of {len(self.dataset)} videos made a worker hang "
-                    f"or crash; the limit is {limit}: correct the list or raise data.max_broken (evaluation: "
-                    "--allow-missing)"
+                    f"or crash; the limit is {limit}: correct the list or {self.dataset.remedy}"
                 )
 
         stacked = ordered(

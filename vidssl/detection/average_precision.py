@@ -40,7 +40,10 @@ def check_pycocotools() -> None:
 
 
 def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: str) -> dict[str, float]:
-    """COCO's AP, the mean over thresholds of 0.5 to 0.95, and AP50 and AP75, of `kind` bbox or segm, as fractions."""
+    """COCO's AP, the mean over thresholds of 0.5 to 0.95, and AP50 and AP75, of `kind` bbox or segm, as fractions.
+
+    Without objects that count, such as of a list with difficult ones only, they are 0, as VOC's.
+    """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
@@ -55,7 +58,8 @@ def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: st
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return {name: float(value) for name, value in zip(("AP", "AP50", "AP75"), evaluation.stats, strict=False)}
+    values = zip(("AP", "AP50", "AP75"), evaluation.stats, strict=False)
+    return {name: max(float(value), 0.0) for name, value in values}  # pycocotools: -1 without objects
 
 
 def _results(one: Detections, kind: str) -> list[Tree]:

@@ -47,7 +47,7 @@ class KeyFrameDataset:
             if time < 0 or time > meta.duration + _TOLERANCE:
                 raise DataError(
                     f"{record.path}: the key frame at {time:g} s of {self.boxes.path} lies outside of the file, which "
-                    f"is {meta.duration:.2f} s long: prepare the list with another --start"
+                    f"is {meta.duration:.2f} s long: prepare the list with another start of the files"
                 )
             frames = video.frames(clip_frames(meta, time, self.settings.frames, self.settings.seconds))
         corners, labels = self._persons(index)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vidssl import distributed
 from vidssl.config import build
-from vidssl.data.dataset import ClipDataset
+from vidssl.data.dataset import REPLACING, ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.overlap import own_rows
 from vidssl.data.samplers import SAMPLERS
@@ -87,7 +87,7 @@ def training_dataset(run: Run, videos: VideoList, tracks: Path | None) -> ClipDa
     """Build the dataset that a run trains on; `tracks` is the folder of their files."""
     recipes = [build(RECIPES, view) for view in run.data.views]
     sampler, limit = build(SAMPLERS, run.data.sampler), int(run.data.max_broken * len(videos.records))
-    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks)
+    return ClipDataset(videos, sampler, recipes, run.seed, limit, run.data, tracks=tracks, remedy=REPLACING)
 
 
 def training_list(run: Run) -> VideoList:

@@ -180,7 +180,9 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     tree = read(path, overrides)
     if split is None:
         if "{split}" in f"{tree} {overrides}":
-            raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: --splits 1 2 3")
+            raise ConfigError(
+                f"{path} is for several splits: its texts hold {{split}}; name them: vidssl train --splits 1 2 3"
+            )
         return bind_run(tree, str(path))
     filled = fill_split(read(path, fill_split([*overrides], split)), split)
     changed = [key for key in tree if filled.get(key) != tree[key]]
@@ -220,7 +222,7 @@ def require_videos(run: AnyRun, source: str) -> Run:
     if not isinstance(run, Run):
         raise ConfigError(
             f"{source} is of a detector: it works with vidssl train and, on a list of boxes (JSON), with vidssl test, "
-            "without --splits; its backbone with init and vidssl.load_backbone"
+            "for one split; its backbone with init and vidssl.load_backbone"
         )
     return run
 

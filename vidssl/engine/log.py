@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from vidssl.atomic import replacing
+from vidssl.atomic import replacing, without_nan
 from vidssl.errors import TrainingError
 from vidssl.progress import progress
 
@@ -64,7 +64,8 @@ class RunLog:
     def write(self, step: int, values: dict[str, Any]) -> None:
         """Write a line of scalars, with the time in seconds since 1970 (UTC)."""
         try:
-            self._file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
+            line, _ = without_nan({"step": step, "time": round(time.time(), 3), **values})
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
             for key, value in values.items():
                 self._board.add_scalar(key, value, step)
         except OSError as error:

@@ -148,7 +148,7 @@ def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
     if changes:
         raise CheckpointError(
             f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "
-            f"that run with --cfg {Path(run.output) / 'config.yaml'}"
+            f"that run with its own config, {Path(run.output) / 'config.yaml'}"
         )
     return content
 

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import distributed
-from vidssl.data.dataset import ClipDataset
+from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.loader import eval_loader
 from vidssl.data.samplers import ClipSettings, Uniform
 from vidssl.data.to_device import fetch_later, normalised, on_device
@@ -63,7 +63,9 @@ class TestClips(DecodeSettings):
         """Build the dataset whose samples are all views of a video."""
         sampler = Uniform(Uniform.Config(**dict(self.clip), clips=self.clips))
         settings = UniformCrops.Config(size=self.size, short_side=self.short_side, crops=self.crops)
-        return ClipDataset(videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing)
+        return ClipDataset(
+            videos, sampler, [UniformCrops(settings)], reading=self, skip=self.allow_missing, remedy=SKIPPING
+        )
 
 
 class BothDirections(nn.Module):

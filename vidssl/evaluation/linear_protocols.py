@@ -1,6 +1,8 @@
 """Protocols with linear classifiers on frozen features: logistic regression and SVMs, of one or several labels."""
 
+import logging
 from collections.abc import Callable
+from math import isnan
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -11,7 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from vidssl.config import Settings
-from vidssl.errors import DataError
+from vidssl.data.video_list import VideoList
+from vidssl.errors import DataError, first_few
 from vidssl.evaluation import metrics
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured, accuracies, check_classes, unit_rows
 from vidssl.evaluation.search import check_finite
@@ -22,6 +25,7 @@ from vidssl.types import Features
 if TYPE_CHECKING:
     from sklearn.svm import LinearSVC
 
+_log = logging.getLogger(__name__)
 _Rows = NDArray[Any]
 _Fit = Callable[[_Rows, _Rows, float], Any]  # rows (N, D), whether each has the class (N,), and cost to a classifier
 _Costs = tuple[Annotated[float, Field(gt=0)], ...]
@@ -101,6 +105,7 @@ class MultilabelSVM(EvaluationProtocol):
         """Return the mean over classes, by `name`; `details` hold the precision and the cost of each class."""
         assert gallery.targets is not None and query.targets is not None
         self.check(gallery.targets)
+        undefined = _undefined(self.name, query)
         x, queries = self.rows("gallery", gallery.x), self.rows("query", query.x)
         found, costs = [], []
         classes = [*zip(gallery.targets.numpy().T, query.targets.numpy().T, strict=True)]
@@ -109,7 +114,13 @@ class MultilabelSVM(EvaluationProtocol):
             cost = _choose_cost(x[known], of[known] == 1, self.config, self.config.folds, self.fit)
             found.append(_precision(x[known], of[known] == 1, cost, queries, tested, self.config, self.fit))
             costs.append(cost)
-        return Measured({self.name: mean(found)}, details={"average_precision": found, "costs": costs})
+        details = {"average_precision": [None if isnan(value) else value for value in found], "costs": costs}
+        number = mean(value for value in found if not isnan(value))
+        return Measured({self.name: number}, details={**details, **undefined})
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Check that each class has a tested video."""
+        _check_tested(self.name, query)
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos with and without it; `label` are the targets (N, classes)."""
@@ -163,6 +174,7 @@ class MultilabelLowShot(EvaluationProtocol):
         """Return `multilabel_lowshot@k`, the mean over draws, and `multilabel_lowshot@k_spread`."""
         assert gallery.targets is not None and query.targets is not None
         self.check(gallery.targets)
+        undefined = _undefined("multilabel_lowshot", query)
         x, queries = unit_rows("gallery", gallery.x), unit_rows("query", query.x)
         targets, tested = gallery.targets.numpy().T, query.targets.numpy().T
         smallest = int((targets == 1).sum(axis=1).min())
@@ -172,9 +184,12 @@ class MultilabelLowShot(EvaluationProtocol):
             found = [self._of_draw(x, targets, queries, tested, k, draw) for draw in draws]
             numbers |= {f"multilabel_lowshot@{k}": mean(found), f"multilabel_lowshot@{k}_spread": stdev(found)}
         skipped = [k for k in self.config.shots if k > smallest]
-        return Measured(
-            numbers, details={"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
-        )
+        details = {"left_out": skipped, "videos_of_the_smallest_class": smallest} if skipped else {}
+        return Measured(numbers, details={**details, **undefined})
+
+    def check_lists(self, gallery: VideoList, query: VideoList) -> None:
+        """Check that each class has a tested video."""
+        _check_tested("multilabel_lowshot", query)
 
     def _of_draw(self, x: _Rows, targets: _Rows, queries: _Rows, tested: _Rows, k: int, draw: int) -> float:
         found = []
@@ -185,7 +200,7 @@ class MultilabelLowShot(EvaluationProtocol):
             rows = np.concatenate([own[:k], others[: k * (len(targets) - 1)]])
             cost = _choose_cost(x[rows], of[rows] == 1, self.config, min(k, self.config.folds), _svm)
             found.append(_precision(x[rows], of[rows] == 1, cost, queries, other, self.config, _svm))
-        return mean(found)
+        return mean(value for value in found if not isnan(value))
 
     def check(self, label: Tensor) -> None:
         """Check that each class has enough videos for the fewest shots; `label` are the targets (N, classes)."""
@@ -199,6 +214,30 @@ def _check_targets(name: str, targets: Tensor, needed: int) -> None:
             f"protocol {name} needs at least {needed} training videos with each class and without it, and there are "
             f"{fewest} for one: add videos, or lower folds or shots"
         )
+
+
+def _check_tested(name: str, query: VideoList) -> None:
+    """Raise a DataError that names the classes of which no tested video is: their average precision is undefined."""
+    assert query.targets is not None
+    if empty := [query.class_name(n) for n in np.flatnonzero(~(query.targets == 1).any(axis=0)).tolist()]:
+        raise DataError(
+            f"protocol {name} is undefined: {query.path} has no video of {len(empty)} class{'es' * (len(empty) > 1)}, "
+            f"{first_few(empty)}; "
+            "add videos, or leave these classes out of both lists"
+        )
+
+
+def _undefined(name: str, query: Features) -> dict[str, list[str]]:
+    """Return the classes whose tested videos could not be read, with a warning: they are not in the mean."""
+    assert query.targets is not None
+    rows = (~(query.targets == 1).any(dim=0)).nonzero()[:, 0].tolist()
+    if not rows:
+        return {}
+    names = [query.classes[n] if n < len(query.classes) else str(n) for n in rows]
+    if len(rows) == query.targets.shape[1]:
+        raise DataError(f"protocol {name} is undefined: no video of any class could be read")
+    _log.warning("%s: no video of %s could be read: the mean is over the other classes", name, first_few(names))
+    return {"undefined": names}
 
 
 def _svm(x: _Rows, present: _Rows, cost: float) -> "LinearSVC":

@@ -35,7 +35,7 @@ def check_measurable(
         if protocol.maps and cells == 1:
             raise ConfigError(
                 f"protocol {name} needs feature maps, and these features are vectors: give a layer and a grid, for "
-                "example --layer layer4 --grid 4"
+                'example layer="layer4" and grid=4'
             )
         if protocol.gallery and gallery is None:
             raise ConfigError(f"protocol {name} compares with training videos: give their list too")

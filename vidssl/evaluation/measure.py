@@ -56,7 +56,7 @@ def chosen_protocols(
     if not names:
         raise ConfigError(
             f"no protocol can measure {query.path}: accuracy needs a classifier and labels, the others training videos "
-            "(--train-list, or evaluate.gallery)"
+            "(train_list=LIST, of a run evaluate.gallery)"
         )
     return {name: PROTOCOLS[name](PROTOCOLS[name].Config()) for name in names}
 

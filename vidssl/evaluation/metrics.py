@@ -89,6 +89,8 @@ def average_precision(scores: Tensor, present: Tensor, interpolation: Interpolat
     that recall or a higher one (VOC2010 and later); "11-point" is its mean at the recalls 0, 0.1, …, 1 (VOC2007).
     Equal scores are one step of the ranking. nan if no video has the class.
     """
+    if not present.any():
+        return math.nan
     scores, order = scores.double().sort(descending=True, stable=True)
     hit = present[order].double().cumsum(dim=0)
     last = torch.cat([scores[1:] != scores[:-1], torch.ones(1, dtype=torch.bool)])  # of each group of equal scores

@@ -25,6 +25,7 @@ def nearest_moments(
     """Search as `nearest` does, without rows that overlap a nearer row of the same file, links followed.
 
     With `one_per_video` all other rows of that file are left out. `records` returns those of some rows of the gallery.
+    Where fewer than k rows are left, the index is -1 and the similarity -inf. Errors are those of `nearest`.
     """
     real_path = RealPath()
     known: dict[int, VideoRecord] = {}
@@ -56,7 +57,7 @@ def nearest_moments(
         places = [distinct(rows) for rows in there]
         if depth == len(gallery) or all(len(kept) == k for kept in places):
             break
-    index, similarity = torch.zeros(len(query), k, dtype=torch.int64), torch.full((len(query), k), -torch.inf)
+    index, similarity = torch.full((len(query), k), -1), torch.full((len(query), k), -torch.inf)
     for n, kept in enumerate(places):
         index[n, : len(kept)], similarity[n, : len(kept)] = found.index[n, kept], found.similarity[n, kept]
     return Neighbours(index, similarity)

@@ -1,7 +1,9 @@
 """Search: the nearest rows of a gallery by cosine similarity, in float32 and in bounded memory; ties go by row."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.errors import DataError
+from vidssl.errors import ConfigError, DataError
+from vidssl.types import Features
 
 Array = NDArray[np.floating[Any]]
 Rows = NDArray[np.int64]
@@ -20,8 +23,8 @@ _BLOCK = 2**24  # numbers in a block of the gallery or of similarities
 class Neighbours:
     """The nearest gallery rows of each query, nearest first."""
 
-    index: Tensor  # (Q, k) int64, rows of the gallery
-    similarity: Tensor  # (Q, k) float32 cosine; -inf where the gallery had no more rows
+    index: Tensor  # (Q, k) int64, rows of the gallery; -1 where it had no more rows
+    similarity: Tensor  # (Q, k) float32 cosine; -inf there
 
 
 def nearest(
@@ -33,8 +36,18 @@ def nearest(
     equal bit by bit have equal similarities wherever they are in the gallery. The similarity of a row of zeros is 0.
     The gallery may be memory-mapped: it is read twice, in blocks. `exclude` (P, 2) int64 are pairs of a query row and a
     gallery row that it must not find. With `center` the means of the queries and of the gallery are subtracted first.
-    A feature that is not finite is a DataError.
+    Where a query finds fewer than k rows, the index is -1 and the similarity -inf.
+
+    Raises:
+        ConfigError: k is not a whole number of 1 or more.
+        DataError: The features have different lengths, or are not finite.
     """
+    check_k(k)
+    if query.shape[1] != gallery.shape[1]:
+        raise DataError(
+            f"the queries have {query.shape[1]} features, the gallery {gallery.shape[1]}: extract both with the same "
+            "network"
+        )
     k = min(k, len(gallery))
     q, g = _Vectors("query", query, center), _Vectors("gallery", gallery, center)
     copies = _find_copies(g)
@@ -45,7 +58,39 @@ def nearest(
         stop = min(start + chunk, len(query))
         own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
         index[start:stop], similarity[start:stop] = _search(q.unit(slice(start, stop)), g, copies, k, own.numpy())
-    return Neighbours(index, similarity)
+    return Neighbours(torch.where(torch.isfinite(similarity), index, -1), similarity)
+
+
+def check_k(k: int) -> None:
+    """Raise a ConfigError if k is not a number of neighbours."""
+    if not isinstance(k, Integral) or k < 1:
+        raise ConfigError(f"k is {k}: a search returns a whole number of neighbours, 1 or more")
+
+
+def rows_of(name: str, features: Features | Tensor) -> Tensor:
+    """Return the rows of features, or of a tensor; an error if they cannot be searched: `name` is for messages."""
+    if not isinstance(features, Features | Tensor):
+        kind = f"{type(features).__module__}.{type(features).__qualname__}".removeprefix("builtins.")
+        raise ConfigError(
+            f"the {name} is a {kind}: give features of vidssl.extract, or a tensor (torch.from_numpy of an array)"
+        )
+    x = features if isinstance(features, Tensor) else features.x
+    if x.ndim != 2:
+        raise DataError(f"the {name} has the shape {(*x.shape,)}, not (N, D): a row for each video, x[None] of one")
+    if not len(x):
+        raise DataError(f"the {name} has no rows: give the features of a video or more")
+    if not x.is_floating_point() or x.device.type != "cpu":
+        kind = str(x.dtype).removeprefix("torch.")
+        raise DataError(f"the {name} is {kind} on {x.device}, not float32 on the CPU: give x.float().cpu()")
+    return x
+
+
+def join_pairs(pairs: Sequence[Tensor]) -> Tensor | None:
+    """Join pairs (P, 2) to exclude; None without any. A DataError if some are no pairs of rows."""
+    for each in pairs:
+        if each.dtype != torch.int64 or each.shape[1:] != (2,):
+            raise DataError(f"exclude has the shape {(*each.shape,)} and is {each.dtype}, not (P, 2) of torch.int64")
+    return torch.cat([*pairs]) if pairs else None
 
 
 def equal_rows(query: Tensor, gallery: Tensor) -> Tensor:

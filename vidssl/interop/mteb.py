@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from vidssl.api import ClipOptions, extract
 from vidssl.atomic import file_hash
+from vidssl.errors import ConfigError
 from vidssl.losses import unit
 from vidssl.models.weights import load_backbone, weights_file
 from vidssl.progress import Report
@@ -25,12 +26,18 @@ class VideoEncoder:
     """A model for `mteb.evaluate`: the features of `vidssl.extract` of the tasks' video files, compared by cosine.
 
     `model` is a file, folder or name of a network that vidssl trained, `options` are those of `vidssl.extract`. MTEB
-    keeps results by name and revision: they are the file's name, and a hash of the weights.
+    keeps results by name and revision: they are the file's name, and a hash of the weights. `allow_missing` is not
+    among the options: rows would no longer belong to the inputs of a task.
+
+    Raises:
+        ConfigError: `allow_missing` is set.
     """
 
     def __init__(
         self, model: str | Path, *, device: Literal["auto", "cpu", "cuda"] = "auto", **options: Unpack[ClipOptions]
     ) -> None:
+        if options.get("allow_missing"):
+            raise ConfigError("MTEB needs a row for each video: leave out allow_missing=True, and replace broken files")
         self.backbone, self._device, self._options = load_backbone(model), device, options
         about = {
             "name": f"vidssl/{Path(model).stem}",

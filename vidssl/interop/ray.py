@@ -23,7 +23,7 @@ import torch
 
 import vidssl
 from vidssl.commands import check, extract, guarded, shrink, track
-from vidssl.commands.arguments import above_zero, at_least, parse
+from vidssl.commands.arguments import above_zero, at_least, errors_in_options, parse
 from vidssl.commands.load import Subject
 from vidssl.commands.parsers import COMMANDS
 from vidssl.config import Tree
@@ -152,6 +152,11 @@ def run(command: str, arguments: Sequence[str]) -> None:
         option("--gpus-per-actor", type=above_zero, metavar="N", help="such as 1 or 0.5 (default: the CPU computes)")
     parser.set_defaults(workers=1, device="cpu", gpus_per_actor=0)
     parsed = parse(parser, arguments)
+    with errors_in_options(parsed):
+        _run(command, parsed)
+
+
+def _run(command: str, parsed: argparse.Namespace) -> None:
     if command == "extract" and (parsed.shard or parsed.merge):
         raise ConfigError("--shard and --merge are for machines without Ray, which divides the list: leave them out")
     if parsed.device != "cpu":

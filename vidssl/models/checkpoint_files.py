@@ -40,8 +40,7 @@ def read_file(path: Path, trust: bool) -> Any:
         if found and not trust:
             raise UntrustedError(
                 f"checkpoint {path} holds {found[1]}: only tensors and plain data are loaded, as other objects can run "
-                "code; load it with --trust-checkpoint (in a run: checkpoint.trust=true, Python: trust=True) if you "
-                "trust its author"
+                "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
         raise CheckpointError(

@@ -97,8 +97,8 @@ def _explained(path: Path) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise ConfigError(
-            f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); use "
-            "--to safetensors or pt2"
+            f"cannot write {path}: torch {torch.__version__} does not export this network ({reason}); write "
+            "safetensors or pt2"
         ) from error
 
 
@@ -129,7 +129,6 @@ def _compare(network: Backbone, exported: Callable[[Tensor], Tensor], clips: Ten
         worst = max(worst, difference)
     if not worst <= TOLERANCE:
         raise ConfigError(
-            f"cannot write {path}: its features would differ by {worst:.1g}, more than {TOLERANCE:g}; use --to "
-            "safetensors"
+            f"cannot write {path}: its features would differ by {worst:.1g}, more than {TOLERANCE:g}; write safetensors"
         )
     return worst

@@ -1,5 +1,6 @@
 """Load checkpoints of vidssl and of other projects into backbones and methods."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -9,12 +10,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
 from vidssl.config import Settings, Tree
-from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.errors import CheckpointError, ConfigError, UntrustedError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
 from vidssl.models.hub import download
+from vidssl.registry import did_you_mean
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
 EXPORTED = "model.safetensors"  # in a folder of `vidssl export`
@@ -74,8 +76,14 @@ def weights_file(name: str | Path) -> Path:
     downloaded. What exists on disk comes first. A path of nothing is returned as it is.
 
     Raises:
-        CheckpointError: A folder holds no weights, or a network cannot be downloaded.
+        CheckpointError: A folder holds no weights, a network cannot be downloaded, or there is none of that name.
+        ConfigError: It is neither a path nor a name.
     """
+    if not isinstance(name, str | os.PathLike):
+        raise ConfigError(
+            f"a checkpoint is a path or a name, got a {type(name).__name__}: write the weights of a module with "
+            "torch.save(module.state_dict(), FILE), and name the file"
+        )
     path = Path(name)
     if path.is_dir():
         for file in (path / EXPORTED, path / "checkpoints" / "last.pt"):
@@ -85,7 +93,14 @@ def weights_file(name: str | Path) -> Path:
             raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
     elif path.exists():
         return path
-    return _OWN.get(str(name)) or download(str(name), EXPORTED) or path
+    found = _OWN.get(str(name)) or download(str(name), EXPORTED)
+    if found is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
+        known = ", ".join(sorted(_OWN))
+        raise CheckpointError(
+            f"{name} is neither a file nor the name of a network{did_you_mean(str(name), _OWN)}; there are: {known}, "
+            "and OWNER/NAME of the Hugging Face Hub"
+        )
+    return found or path
 
 
 def save_backbone(

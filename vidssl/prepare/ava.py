@@ -66,7 +66,7 @@ def prepare_ava(
     """
     if not (0 <= max_missing <= 1 and 0 <= min_score <= 1 and 0 <= start < float("inf")):
         raise ConfigError(
-            f"--max-missing is {max_missing}, --min-score {min_score}, --start {start}: the first two must be in "
+            f"max_missing is {max_missing}, min_score {min_score}, start {start}: the first two must be in "
             "[0, 1], start 0 or more"
         )
     inputs = [annotations, *(path for path in (proposals, train_boxes) if path is not None)]
@@ -159,7 +159,7 @@ def _find(index: FileIndex, side: str, videos: Sequence[str], max_missing: float
     if len(missing) > max_missing * len(names) or not found:
         raise DataError(
             f"{side}: {len(missing)} of {len(names)} movies are not in {index.root}, the limit is a fraction of "
-            f"{max_missing:g} (--max-missing): {quoted(missing)}; is it the right folder?"
+            f"{max_missing:g} (max_missing=FRACTION): {quoted(missing)}; is it the right folder?"
         )
     lines = [f"{side}: {len(names)} movies listed, {len(found)} found, {len(missing)} missing"]
     return found, lines + ([f"  missing: {quoted(missing)}"] if missing else [])
@@ -179,8 +179,8 @@ def _check_start(
         if second - start > duration + 1 or (start > 0 and second > start and duration >= second):
             raise DataError(
                 f"{root / paths[video]} is {duration:.0f} s long, and its last key frame is second {second} of the "
-                f"movie, {second - start:g} s after --start {start:g}: set --start to the second at which the files "
-                "begin, 0 for whole movies, or replace the file"
+                f"movie, {second - start:g} s after the start {start:g}: set start=SECONDS to the second at which the "
+                "files begin, 0 for whole movies, or replace the file"
             )
 
 

@@ -20,7 +20,7 @@ def find_frame_folders(index: FileIndex) -> list[str]:
     if not found:
         raise DataError(
             f"no videos in {index.root}, and its images ({quoted(sorted(index.image_folders))}) are not numbered like "
-            "the frames of one video in each folder: keep only the RGB images (img_0001.jpg …) in each, or use --images"
+            "the frames of one video in each folder: keep only the RGB images (img_0001.jpg …), or use images=True"
         )
     flow = {path for path in found if _FLOW.fullmatch(posixpath.basename(path))}
     frames = numbered - flow
@@ -29,7 +29,7 @@ def find_frame_folders(index: FileIndex) -> list[str]:
     if beside:
         raise DataError(
             f"{index.root}: {len(beside)} folders ({quoted(beside)}) hold optical flow beside frames: keep only the "
-            "folders of RGB images, or name these with --labels"
+            "folders of RGB images, or name these with labels=FILE"
         )
     return found
 
@@ -56,6 +56,6 @@ def check_not_frames(images: Iterable[tuple[str, str | None, str]]) -> None:
     if found:
         raise DataError(
             f"images of {len(found)} folders ({quoted(found)}) are numbered like the frames of a video, and frames of "
-            "one video must not be in both train and test: remove --images to list each folder as a video, or group "
-            "them: --group '.+/' keeps the images of a folder together, --group '.+' splits them, --test 0 tests none"
+            "one video must not be in both train and test: leave out images=True to list each folder as a video, or "
+            "group them: the group '.+/' keeps the images of a folder together, '.+' splits them, and test=0 tests none"
         )

@@ -66,7 +66,7 @@ class FileIndex:
     @property
     def notes(self) -> list[str]:
         """Notes on followed links, for the report."""
-        remedy = "read these lists with --allow-external, in a config data.allow_external=true"
+        remedy = "read these lists with allow_external=True, in a config data.allow_external=true"
         return [f"{len(self.outside)} links leave the folder: {remedy}"] if self.outside else []
 
     @cached_property
@@ -127,7 +127,9 @@ def index_files(
                         continue
                     if is_link and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
-                            raise DataError(f"{entry.path} is a link that leaves {root}: follow it with --follow-links")
+                            raise DataError(
+                                f"{entry.path} is a link that leaves {root}: follow it with follow_links=True"
+                            )
                         index.outside.append(folder + entry.name)
                     suffix = _suffix(entry.name)
                     if is_folder and not is_link:

@@ -36,10 +36,10 @@ def prepare_folder(
     The options are those of `vidssl prepare folder`; datasets/README.md has all rules.
     """
     if test is not None and not 0 <= test < 1:
-        raise ConfigError(f"--test is {test}: it must be in [0, 1)")
+        raise ConfigError(f"test is {test}: it must be in [0, 1)")
     grouped_twice = group_column is not None and (labels is None or group is not None)
     if grouped_twice or (unlabeled and (labels is not None or classes is not None)):
-        raise ConfigError("--group-column needs --labels, not --group; --unlabeled excludes --labels and --classes")
+        raise ConfigError("a column of groups needs labels=FILE, no group; unlabeled=True excludes labels and classes")
     kept = None if classes is None else {*read_classes(classes)}
     index = index_files(
         root,
@@ -52,7 +52,7 @@ def prepare_folder(
     if labels is None and not unlabeled:
         videos = _label_by_folder(index, videos, splits)
     if splits and (test, group, group_column) != (None, None, None):
-        raise ConfigError(f"{root} has the splits {', '.join(splits)}: remove --test and groups, or pass one of them")
+        raise ConfigError(f"{root} has the splits {', '.join(splits)}: leave out test and groups, or pass one of them")
     if kept is not None:
         videos = [video for video in videos if video.label in kept]
         missing = sorted(kept - {video.label for video in videos})
@@ -69,7 +69,7 @@ def prepare_folder(
         videos, copies = keep_copies_together(root, videos)
     lists = lists_of_splits(root, videos, splits) if splits else split_by_group(videos, fraction, seed)
     if fps is not None and not any(video.path in index.image_folders for video in videos):
-        raise ConfigError(f"--fps is for folders of images, but {root} has none that are listed: remove it")
+        raise ConfigError(f"fps=RATE is for folders of images, but {root} has none that are listed: remove it")
     _write(index, out, lists, names, fps, [path for path in (labels, classes) if path is not None])
     report = _report(index, lists, names, splits, images, fps)
     if len(lists) > 1:
@@ -98,9 +98,9 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
     loose = [video.path for video in labelled if video.label is None]
     if len(loose) == len(videos) and not index.videos:
         raise DataError(
-            f"no videos in {index.root}, but images in {len(loose)} folders ({quoted(loose)}): use --images if each "
-            "folder is a class and each image an example; use --unlabeled, or --labels with a class for each folder, "
-            "if each folder is a video"
+            f"no videos in {index.root}, but images in {len(loose)} folders ({quoted(loose)}): use images=True if each "
+            "folder is a class and each image an example; use unlabeled=True, or labels=FILE with a class for each "
+            "folder, if each folder is a video"
         )
     for top in {path.split("/")[0] if splits else "" for path in loose}:
         inside = [video for video in labelled if not splits or video.path.startswith(f"{top}/")]
@@ -110,7 +110,7 @@ def _label_by_folder(index: FileIndex, videos: Sequence[FolderVideo], splits: Co
             raise DataError(
                 f"{index.root / top} holds {len(classes)} class folders and also {len(names)} loose videos "
                 f"({first_few(map(repr, names), 5)}): move those into a class folder, or list all videos without "
-                "labels (--unlabeled)"
+                "labels (unlabeled=True)"
             )
     return labelled
 
@@ -140,13 +140,13 @@ def _group_by_pattern(videos: Sequence[FolderVideo], pattern: str) -> list[Folde
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"--group {pattern!r} is not a regular expression: {error}") from None
+        raise ConfigError(f"the group {pattern!r} is not a regular expression: {error}") from None
     grouped = []
     for video in videos:
         match = compiled.search(video.path)
         key = match and (match.group(1) if compiled.groups else match.group())
         if not key:
-            raise DataError(f"--group {pattern!r} finds no group in {video.path!r}: change the pattern")
+            raise DataError(f"the group {pattern!r} finds no group in {video.path!r}: change the pattern")
         grouped.append(video._replace(group=key))
     return grouped
 
@@ -163,7 +163,7 @@ def _write(
     others = [f"{name}.csv" for name in SPLITS if name not in lists] + ([] if classes else ["classes.txt"])
     stale = [name for name in others if (out / name).exists()]
     if stale:
-        raise DataError(f"{out} holds {' and '.join(stale)} of other lists: choose another --out")
+        raise DataError(f"{out} holds {' and '.join(stale)} of other lists: choose another folder")
     numbers: dict[str | None, int] = {None: -1, **{name: n for n, name in enumerate(classes)}}
     rates = dict.fromkeys(index.image_folders, fps)
     rows = {
@@ -200,7 +200,7 @@ def _report(
     if skipped and not images:
         lines.append(f"skipped {len(skipped)} folders with images: {quoted(skipped)}")
     if frames and fps is None:
-        lines.append("folders of images: set --fps, or data.fps later")
+        lines.append("folders of images: set fps=RATE, or data.fps later")
     return lines
 
 
@@ -215,4 +215,4 @@ def _hints(classes: Sequence[str]) -> list[str]:
         signs.append(f"{len(splits)} of {len(classes)} classes look like splits ({quoted(splits)})")
     if len(classes) == 1:
         signs.append(f"there is only one class, {classes[0]!r}")
-    return [f"hint: {sign}; use --unlabeled if these folders are not classes" for sign in signs]
+    return [f"hint: {sign}; use unlabeled=True if these folders are not classes" for sign in signs]

@@ -63,7 +63,7 @@ def lists_of_splits(
         if other:
             raise DataError(
                 f"{root}: {name} has {len(other)} classes that train lacks: {quoted(other)}; keep those of train with "
-                "--classes, or list each split as a folder by itself"
+                "classes=FILE, or list each split as a folder by itself"
             )
     return {name: chosen for name, chosen in lists.items() if chosen}
 
@@ -80,7 +80,7 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
     for video in videos:
         groups.setdefault(video.group, Counter())[video.label] += 1
     if len(groups) < 2:
-        raise DataError(f"all {len(videos)} videos are one group, {videos[0].group!r}: use --test 0 or other groups")
+        raise DataError(f"all {len(videos)} videos are one group, {videos[0].group!r}: use test=0 or other groups")
     names, random = sorted(groups), generator(seed)
     # Without groups of several videos every order gives the same number of each class.
     draws = 1 if len(groups) == len(videos) else _DRAWS

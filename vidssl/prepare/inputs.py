@@ -39,7 +39,7 @@ def read_input(
     if path.suffix.lower() == ".csv":
         return read_list(path, root, allow_external)
     if root is not None and path.exists():
-        raise DataError(f"--root is the folder of the paths in a list, and {path} is not a list (*.csv): leave it out")
+        raise DataError(f"root=FOLDER is for the paths in a list, and {path} is not a list (*.csv): leave it out")
     if path.is_dir():
         folder, names = _find(path)
     elif path.suffix.lower() == ".tar" and path.exists():

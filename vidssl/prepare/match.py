@@ -55,7 +55,7 @@ def write_matched_lists(
     """
     max_missing, fps = options.get("max_missing", 0.05), options.get("fps")
     if not 0 <= max_missing <= 1:
-        raise ConfigError(f"--max-missing is {max_missing}: it must be in [0, 1]")
+        raise ConfigError(f"max_missing is {max_missing}: it must be in [0, 1]")
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
     if duplicates:
         raise DataError(f"duplicate class names: {quoted(duplicates)}")
@@ -103,8 +103,8 @@ def _match(
     if len(missing) > max_missing * len(unique) or not found:
         raise DataError(
             f"{name}: {len(missing)} of {len(unique)} listed files are not in {index.root}, a fraction of "
-            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (--max-missing): {quoted(missing)}; "
-            "is it the right folder, and the right list?"
+            f"{len(missing) / len(unique):.3g}, the limit is {max_missing:g} (max_missing=FRACTION): {quoted(missing)}"
+            "; is it the right folder, and the right list?"
         )
     folders = {video: index.image_folders[path] for video, path in found.items() if path in index.image_folders}
     labels = {video.label for video in found}
@@ -112,7 +112,7 @@ def _match(
         "missing": quoted(missing),
         "in different case": first_few(differing["case"]),
         "with another extension": first_few(differing["extension"]),
-        "folders of images": folders and f"{len(folders)}; set --fps, or data.fps later",
+        "folders of images": folders and f"{len(folders)}; set fps=RATE, or data.fps later",
         "frame count differs": first_few(
             f"{found[video]!r} has {folder.num_images}, {video.num_frames} are listed"
             for video, folder in folders.items()

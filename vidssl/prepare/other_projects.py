@@ -69,7 +69,7 @@ class _Reading(NamedTuple):
 
 
 def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -> ListedVideo:
-    remedy = f"put paths that contain {separator!r} in double quotes, or choose another --separator"
+    remedy = f"put paths that contain {separator!r} in double quotes, or choose another separator"
     readings = _readings(line, form, separator)
     plain = [reading for reading in readings if reading.is_plain]
     present = [reading for reading in readings if _exists(place, reading.path, index)]
@@ -77,7 +77,7 @@ def _parse(place: str, line: str, form: str, separator: str, index: FileIndex) -
     if chosen is None:
         expected = " or ".join(repr(separator.join(fields)) for fields in FORMS[form].values())
         others = [name for name in FORMS if any(reading.is_plain for reading in _readings(line, name, separator))]
-        remedy = f"--form {others[0]} has it" if others else remedy
+        remedy = f"form={others[0]} has it" if others else remedy
         raise DataError(f"{place}: {line!r} is not {expected}; {remedy}")
     for count in range(0 if line.startswith('"') else max(FORMS[form])):
         other = _split(line, separator, count)[0]  # a number may belong to the path: "x/f 12" is a path, or has a label
@@ -136,5 +136,5 @@ def _relative(place: str, path: str, root: Path) -> str:
     for folder in (root.absolute(), root.resolve()):
         path = path.removeprefix(f"{folder}/")
     if path.startswith("/") or path.split("/")[0] == "..":
-        raise DataError(f"{place}: {path!r} leaves {root}; pass the folder of all videos as --root")
+        raise DataError(f"{place}: {path!r} leaves {root}; pass the folder of all videos: root=FOLDER")
     return path

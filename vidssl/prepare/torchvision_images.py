@@ -73,7 +73,7 @@ def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) ->
     known = inspect.signature(kind).parameters if inspect.isclass(kind) else {}
     if "train" in known:
         if tuple(train) != ("train",):
-            raise ConfigError(f"{name} has one training split: leave out --train-split {' '.join(train)}")
+            raise ConfigError(f"{name} has one training split: leave out the training split {' '.join(train)}")
         arguments: dict[str, dict[str, Any]] = {"train": {"train": True}, "test": {"train": False}}
     elif "split" in known:
         unlabeled = ("unlabeled",) if "unlabeled" in getattr(kind, "splits", ()) else ()
@@ -86,7 +86,7 @@ def _open_splits(name: str, root: Path, download: bool, train: Sequence[str]) ->
     except Exception as error:  # the sets of torchvision raise errors of many types
         raise DataError(
             f"torchvision cannot read {name} in {root}: {' '.join(str(error).split())}; pass the folder of the set as "
-            "--root, or download it with --download"
+            "root=FOLDER, or download it with download=True"
         ) from None
     if len(train) == 1:
         return {"train": opened.pop(train[0]), **opened}

@@ -107,7 +107,7 @@ def selective_search() -> Any:
         return importlib.import_module("cv2.ximgproc.segmentation")
     except ImportError:
         raise ConfigError(
-            "this OpenCV has no ximgproc: pip uninstall -y opencv-python opencv-python-headless && "
+            "this OpenCV has no ximgproc: pip uninstall opencv-python opencv-python-headless, then "
             "pip install --force-reinstall opencv-contrib-python-headless"
         ) from None
 

@@ -146,10 +146,10 @@ def write_compare_page(
     """Write a page that compares runs, such as a random with the trained backbone.
 
     There is one table for each label set with a row for each run; with several runs the last row is the last minus the
-    first, in percentage points.
+    first, in percentage points: all are results of one test.
 
     `runs` maps run and label set to results as in results.json, `curves` is a PNG file, `links` are text and file name,
-    relative to the page, of further pages, `strip` are captions and previews of some training videos.
+    relative to the page, of further pages, `strip` are captions and previews of some videos.
     """
     tables = []
     for label_set in dict.fromkeys(name for run in runs.values() for name in run):

@@ -1,0 +1,167 @@
+"""Wrong calls of Python's functions: one line in Python's words, with the remedy; commands name their own options."""
+
+import argparse
+import ast
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vidssl
+from vidssl.commands import parsers
+from vidssl.commands.arguments import errors_in_options, in_options
+from vidssl.data import SAMPLERS, ClipDataset, read_list
+from vidssl.errors import CheckpointError, ConfigError, DataError, VidsslError
+from vidssl.evaluation.search import nearest
+from vidssl.models.backbones import BACKBONES
+from vidssl.transforms import RECIPES
+from vidssl.types import Features
+
+PACKAGE = Path(vidssl.__file__).parent
+ROWS = torch.eye(3)
+ONE = Features(torch.ones(1, 4), torch.tensor([-1]), torch.tensor([0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: vidssl.search(ROWS, k=0), ConfigError, "k is 0: .*1 or more"),
+        (lambda: vidssl.search(ROWS, ROWS, k=-1), ConfigError, "k is -1"),
+        (lambda: vidssl.search(ROWS, k=2.5), ConfigError, r"k is 2.5"),
+        (lambda: vidssl.search(ROWS[:1]), DataError, "one row, which does not find itself: give a query"),
+        (lambda: vidssl.search(ONE), DataError, "one row, which does not find itself"),
+        (lambda: vidssl.search(ROWS[:0]), DataError, "gallery has no rows"),
+        (lambda: vidssl.search(ROWS[:0], ROWS), DataError, "gallery has no rows"),
+        (lambda: vidssl.search(ROWS, ROWS[:0]), DataError, "query has no rows"),
+        (lambda: vidssl.search(ROWS, ROWS[0]), DataError, r"query has the shape \(3,\), not \(N, D\).*x\[None\]"),
+        (lambda: vidssl.search(ROWS[0]), DataError, r"gallery has the shape \(3,\)"),
+        (lambda: vidssl.search(ROWS[None], ROWS), DataError, r"gallery has the shape \(1, 3, 3\)"),
+        (lambda: vidssl.search(ROWS, ROWS[:, :2]), DataError, "the queries have 2 features, the gallery 3"),
+        (lambda: vidssl.search(ROWS.long()), DataError, r"int64.*x.float\(\)"),
+        (lambda: vidssl.search(np.eye(3)), ConfigError, r"gallery is a numpy.ndarray.*torch.from_numpy"),
+        (lambda: vidssl.search(ROWS, [1.0, 2.0]), ConfigError, "query is a list"),
+        (lambda: vidssl.search(ROWS, exclude=torch.tensor([1, 2])), DataError, r"exclude has the shape \(2,\)"),
+        (lambda: vidssl.search(ROWS, exclude=torch.ones(1, 2)), DataError, "exclude .*int64"),
+        (lambda: nearest(ROWS, ROWS, 0), ConfigError, "k is 0"),
+        (lambda: vidssl.search(ROWS, one_per_video=True), ConfigError, "needs the files"),
+        (lambda: vidssl.extract("vidssl-small", "x.mp4", clip=2), TypeError, "'clip'.*did you mean 'clips'"),
+        (lambda: vidssl.extract("vidssl-small", "x.mp4", croops=2), TypeError, "'croops'.*did you mean 'crops'"),
+        (lambda: vidssl.load_backbone("vidssl-big"), CheckpointError, "vidssl-big.*did you mean 'vidssl-small'.*there"),
+        (lambda: vidssl.load_backbone("vidssl-smal"), CheckpointError, "did you mean 'vidssl-small'"),
+        (lambda: vidssl.extract("vidssl-smal", ["x.mp4"]), VidsslError, "did you mean 'vidssl-small'|x.mp4"),
+        (lambda: vidssl.load_backbone(nn.Linear(2, 2)), ConfigError, "is a path or a name, got a Linear"),
+        (lambda: vidssl.save_backbone(nn.Linear(2, 2), "x"), ConfigError, "got a Linear.*torch.save"),
+        (lambda: vidssl.build_backbone("resnet3d18", widht=8), ConfigError, "did you mean 'width'"),
+        (lambda: vidssl.TestClips(clip=2, clips=1), ConfigError, "TestClips: .*size: is required"),
+    ],
+)
+def test_a_wrong_call_is_one_error_with_the_remedy(call, kind, message):
+    with pytest.raises(kind, match=f"(?s){message}") as caught:
+        call()
+    assert "--" not in str(caught.value)
+
+
+@pytest.mark.parametrize("registry", [SAMPLERS, RECIPES, BACKBONES], ids=lambda registry: registry.kind)
+def test_a_wrong_setting_of_python_is_that_of_a_file(registry):
+    for name in registry:
+        known = sorted(registry[name].Config.model_fields)
+        for key in known[:3]:
+            with pytest.raises(ConfigError, match=f"{key}{key[-1]}: unknown key \\(did you mean '"):
+                registry[name].Config(**{f"{key}{key[-1]}": 1})
+
+
+def test_a_broken_video_names_the_remedy_of_the_caller(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"no video" * 99)
+    with pytest.raises(DataError, match=r"a.mp4.*allow_missing=True"):
+        vidssl.extract("vidssl-small", tmp_path, workers=0, progress=False)
+    sampler = SAMPLERS["center"](SAMPLERS["center"].Config(frames=2, sampling_rate=1))
+    recipe = RECIPES["center_crop"](RECIPES["center_crop"].Config(size=16, short_side=16))
+    with pytest.raises(DataError, match=r"a.mp4.*skip=True") as caught:
+        ClipDataset(vidssl.read_input(tmp_path), sampler, [recipe])[0, 0]
+    assert "allow" not in str(caught.value)
+    (tmp_path / "x.csv").write_text("path,label\na.mp4,0\n")
+    with pytest.raises(DataError, match=r"data.max_broken") as caught:
+        settings = {"output": tmp_path / "o", "steps": 1, "device": "cpu", "data.workers": 0, "batch_size": 1}
+        vidssl.train("sce_small", settings, videos=read_list(tmp_path / "x.csv"), progress=False)
+    assert "--" not in str(caught.value) and "allow" not in str(caught.value)
+
+
+def test_settings_of_a_dataset_are_in_its_help():
+    assert {field.name for field in fields(ClipDataset)} <= {*re.findall(r"^ +(\w+):", ClipDataset.__doc__, re.M)}
+
+
+# Commands ---------------------------------------------------------------------------------------------------
+
+
+def test_commands_name_their_options():
+    known = argparse.Namespace(allow_missing=False, grid=None, trust_checkpoint=False, root=None, k=1)
+    for text, expected in {
+        "skip them: allow_missing=True": "skip them: --allow-missing",
+        "a layer and grid=4, or root=FOLDER": "a layer and --grid 4, or --root FOLDER",
+        "load it with trust=True (a run: checkpoint.trust=true)": "load it with --trust-checkpoint (a run: "
+        "checkpoint.trust=true)",
+        "set method.k=6; 'k=6' in k=6/x.mp4 and a/root=1 stay; other=5 too": None,
+    }.items():
+        assert in_options(text, known) == (expected or text)
+    with pytest.raises(DataError, match=r"^x; --allow-missing$") as caught, errors_in_options(known):
+        raise DataError("x; allow_missing=True")
+    assert type(caught.value) is DataError
+
+
+# Programs of the command line: what follows their names is a command to type, as right in Python as elsewhere.
+PROGRAMS = r"\b(?:vidssl \w+|pip install|ray start|hf auth|python -m)\b[^;,()]*"
+# Modules that parse options or run as commands. `load`, `extract` and others are below the functions of Python too.
+PARSERS = {"interop/ray.py"}
+BELOW = ("load.py", "results.py", "gallery.py")
+
+
+def spoken(path):
+    """Each text of a module that is no docstring, with its line; f-strings with … for values."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    quiet = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and isinstance(node.body[0], ast.Expr)
+    }
+    inner = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)} - {
+        id(node) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr)
+    }
+    for node in ast.walk(tree):
+        if id(node) in quiet | inner:
+            continue
+        if isinstance(node, ast.JoinedStr):
+            yield node.lineno, "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+MODULES = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for path in PACKAGE.rglob("*.py")
+    if path.parent.name != "commands" or path.name in BELOW
+)
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module not in PARSERS])
+def test_no_module_below_the_commands_names_an_option(module):
+    found = [
+        f"{line}: {text}"
+        for line, text in spoken(PACKAGE / module)
+        if re.search(r"(?<![\w-])--[a-z]", re.sub(PROGRAMS, "", text))
+    ]
+    assert not found
+
+
+def test_every_command_names_its_options_in_errors():
+    """No argument of Python that a message can name is an option of a command by another name, but trust."""
+    for name, add in parsers.COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        if name == "prepare":
+            continue
+        add(parser)
+        for action in parser._actions:
+            assert not action.option_strings or f"--{action.dest.replace('_', '-')}" in action.option_strings

@@ -11,6 +11,7 @@ of the frames (B or not) give the order. Decoding can start at a *key frame* onl
 """
 
 import hashlib
+import io
 import logging
 import mmap
 from array import array
@@ -29,6 +30,7 @@ from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container
+from vidssl.video.frame_times import FrameTimes, frame_times
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             keys.append(len(times))
         times.append(time)
         types.append(_HIDDEN if packet.is_discard else frame_type(packet))
-    rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
+    rate = FrameTimes(float(stream.average_rate or stream.guessed_rate or Fraction(25)))
     stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
     presented = _presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     frame_of = _order(presented, kinds) if ordered and presented is not None else None
@@ -84,24 +86,16 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     else:
         count = int(frame_of.max()) + 1
         if name != "avi":  # whose timestamps are frame numbers
-            rate = _frame_rate(stamps[frame_of >= 0], float(stream.time_base), rate)
+            rate = frame_times(np.sort(stamps[frame_of >= 0]), float(stream.time_base), rate.fps)
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
-    meta = VideoMeta(count, rate, codec.height, codec.width)
+    meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times, rate.end)
     if frame_of is None:
         return Packets(meta)
     if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
         keys = keys[:1]  # containers without an index mark every packet as a key frame
     starts = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
     return Packets(meta, frame_of, starts, None if name in _NO_SEEK else stamps[starts])
-
-
-def _frame_rate(pts: NDArray[np.int64], time_base: float, header: float) -> float:
-    """Frames per second: the header's, unless the timestamps differ by 1 % or more, as with a variable rate."""
-    if len(pts) < 2:
-        return header
-    measured = (len(pts) - 1) / (float(pts.max() - pts.min()) * time_base)
-    return header if abs(measured / header - 1) < 0.01 else measured
 
 
 def _count(path: Path, max_pixels: int) -> int:
@@ -166,8 +160,10 @@ def _presentation_in_avi(dts: NDArray[np.int64], types: NDArray[np.uint8], codec
 
 _Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
 _CACHE_SIZE = 4096  # files; a few kB each
-_CACHE_FORMAT = 2  # of the files under data.cache
+# Of the files under data.cache, each an npz file and its sha256. The number is in the name: others are not read.
+_CACHE_FORMAT = 3
 _ARRAYS = ("frame_of", "keys", "key_times")
+_SHA256 = 32  # bytes
 _cache: dict[_Key, Packets] = {}
 
 
@@ -193,27 +189,34 @@ def _cache_file(folder: Path, key: _Key) -> Path:
 
 
 def _load(file: Path) -> Packets | None:
+    """Read an index; None if there is none, or it is damaged: then it is written again."""
     try:
-        with np.load(file, allow_pickle=False) as saved:
-            count, fps, height, width = saved["meta"].tolist()
-            arrays = {name: saved[name] for name in _ARRAYS if name in saved}
-        return Packets(VideoMeta(int(count), fps, int(height), int(width)), **arrays)
+        content = file.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn_once(file, error)
         return None
-    except Exception:  # a damaged file fails in many ways; it is written again
+    if hashlib.sha256(content[:-_SHA256]).digest() != content[-_SHA256:]:
         return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+        count, fps, height, width = saved["meta"].tolist()
+        times, end = (saved["times"], float(saved["end"])) if "times" in saved else (None, None)
+        arrays = {name: saved[name] for name in _ARRAYS if name in saved}
+    return Packets(VideoMeta(int(count), fps, int(height), int(width), None, times, end), **arrays)
 
 
 def _save(file: Path, packets: Packets) -> None:
     meta = packets.meta
     arrays = {name: value for name in _ARRAYS if (value := getattr(packets, name)) is not None}
+    if meta.times is not None:
+        arrays |= {"times": meta.times, "end": np.array(meta.end)}
+    content = io.BytesIO()
+    np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as content:
-            np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
+        with replacing(file) as written:
+            written.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
     except OSError as error:
         _warn_once(file, error)
 

@@ -122,8 +122,8 @@ class ClipSettings(Settings):
         assert meta.times is not None
         begins = meta.times[: self.starts(meta, span)]
         lasts, kept = self._ends(meta, begins, self.length(meta, span))
-        middle = (self.frames // 2) / max(self.frames - 1, 1)
-        return lasts, np.clip(meta.frames_at(begins + middle * (kept - begins)), np.arange(len(begins)), lasts)
+        middles = (self.frames // 2) * ((kept - begins) / max(self.frames - 1, 1)) + begins  # as of np.linspace
+        return lasts, np.clip(meta.frames_at(middles), np.arange(len(begins)), lasts)
 
     def _ends(
         self, meta: VideoMeta, begins: NDArray[np.float64], seconds: float

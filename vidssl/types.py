@@ -109,7 +109,8 @@ class VideoMeta:
     def frames_at(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return `frame_at` of each time."""
         if self.times is None:
-            return np.clip(np.round(seconds * self.fps).astype(np.int64), 0, self.num_frames - 1)
+            numbers = np.round(seconds * self.fps).astype(np.int64)
+            return np.asarray(np.clip(numbers, 0, self.num_frames - 1), np.int64)
         shown, since, half = self._shown(seconds)
         remaining = self._edges[shown + 1] - self._edges[shown] - since
         return np.minimum(shown + (remaining <= half), self.num_frames - 1)

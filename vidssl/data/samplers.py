@@ -158,7 +158,6 @@ class Pair(Sampler):
             )
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
 
-
     def _starts_in_time(
         self, meta: VideoMeta, span: int, generators: Sequence[np.random.Generator]
     ) -> NDArray[np.int64]:

@@ -155,6 +155,29 @@ def _write_video(
     return path
 
 
+def _write_variable(path: Path, frames: np.ndarray, ticks: list[int], base: Fraction, b_frames: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(f"file:{path}", "w") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        codec = stream.codec_context
+        codec.time_base, codec.gop_size, codec.max_b_frames = base, 12, b_frames
+        stream.options = {"crf": "12", "preset": "veryfast", "x264-params": f"scenecut=0:b-adapt=0:bframes={b_frames}"}
+        for tick, pixels in zip(ticks, frames, strict=True):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts, frame.time_base = tick, base
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_variable() -> Callable[..., Path]:
+    """Write (path, frames (T, H, W, 3), ticks (T,), their unit in seconds, b_frames) as H.264, and give the path."""
+    return _write_variable
+
+
 @pytest.fixture(scope="session")
 def write_video() -> Callable[..., Path]:
     """Write (path, frames (T, H, W, 3), fps, codec, gop, b_frames, options) and give the path."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,22 +56,98 @@ class Tracks:
 
 @dataclass(frozen=True)
 class VideoMeta:
-    """Metadata of a video, read without decoding a pixel."""
+    """Metadata of a video, read without decoding a pixel.
+
+    Seconds are presentation times, counted from the first frame, which is at 0. `time_of`, `frame_at` and
+    `frames_between` are the only conversions between seconds and frames. Frame i of a regular video begins at i / fps.
+    Where the rate varies `times` has the seconds at which each frame begins.
+    """
 
     num_frames: int
-    fps: float  # frames per second
+    fps: float  # frames per second; their average where the rate varies
     height: int  # pixels, as stored: before a rotation that the file asks for
     width: int
     tracks: Tracks | None = field(default=None, compare=False, repr=False)  # None: not loaded
+    times: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)  # (num_frames,); None: regular
+    end: float | None = None  # seconds at which the last frame ends; None: regular
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
             raise ValueError(f"not a video: {self.num_frames} frames, {self.fps} fps, {self.width}x{self.height}")
+        if (self.times is None) != (self.end is None):
+            raise ValueError("times and the end of the last frame go together")
+        if self.times is not None:
+            edges = self._edges
+            if edges.shape != (self.num_frames + 1,) or edges[0] != 0 or not bool((edges[1:] > edges[:-1]).all()):
+                raise ValueError(f"{self.num_frames} frames need as many ascending times from 0, and a later end")
+
+    @cached_property
+    def _edges(self) -> NDArray[np.float64]:
+        """(num_frames + 1,) the times at which frames begin, and the end of the last one."""
+        assert self.times is not None and self.end is not None
+        return np.append(self.times, self.end)
 
     @property
     def duration(self) -> float:
-        """Length in seconds."""
-        return self.num_frames / self.fps
+        """Length in seconds: the end of the last frame."""
+        return self.num_frames / self.fps if self.end is None else self.end
+
+    def time_of(self, frame: int) -> float:
+        """Return the second at which a frame begins; that of `num_frames` is the end of the video."""
+        return frame / self.fps if self.times is None else float(self._edges[frame])
+
+    def frame_at(self, seconds: float) -> int:
+        """Return the frame that is shown at a time, or the next one if it begins within half a frame.
+
+        Half a frame is half of the duration of the frame that is shown, or of the average one if that is shorter: a
+        frame that stands for seconds begins where it begins. Times outside of the video are those of its ends.
+        """
+        if self.times is None:
+            return min(max(round(seconds * self.fps), 0), self.num_frames - 1)
+        return int(self.frames_at(np.array([seconds]))[0])
+
+    def frames_at(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return `frame_at` of each time."""
+        if self.times is None:
+            numbers = np.round(seconds * self.fps).astype(np.int64)
+            return np.asarray(np.clip(numbers, 0, self.num_frames - 1), np.int64)
+        shown, since, half = self._shown(seconds)
+        remaining = self._edges[shown + 1] - self._edges[shown] - since
+        return np.minimum(shown + (remaining <= half), self.num_frames - 1)
+
+    def frames_between(self, start: float, end: float) -> tuple[int, int]:
+        """Return the first frame of a span of seconds, and the one after its last: at least one frame.
+
+        A frame belongs to a span that shows half of it, where the rate varies also to one that shows it for half a
+        frame of the average rate: spans that follow one another leave no frame out.
+        """
+        first = self.frame_at(start)
+        if self.times is None:
+            stop = min(round(end * self.fps), self.num_frames)
+        else:
+            stop = int(self.stops_at(np.array([end]))[0])
+        return first, max(stop, first + 1)
+
+    def stops_at(self, ends: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return for spans that end at some times the frame after their last, where the rate varies."""
+        shown, since, half = self._shown(ends)
+        return shown + (since + _MICROSECOND >= half)  # lists have times in microseconds
+
+    def _shown(self, seconds: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+        """The frames that are shown at some times, for how long they were shown then, and half a frame, in seconds."""
+        edges = self._edges
+        shown = np.clip(np.searchsorted(edges, seconds, side="right") - 1, 0, self.num_frames - 1)
+        return shown, seconds - edges[shown], np.minimum((edges[shown + 1] - edges[shown]) / 2, 0.5 / self.fps)
+
+    def part(self, first: int, stop: int) -> "VideoMeta":
+        """Return the metadata of the frames `first` … `stop` - 1 as of a video of their own, without tracks."""
+        times = end = None
+        if self.times is not None:
+            times, end = self.times[first:stop] - self.times[first], self.time_of(stop) - self.time_of(first)
+        return VideoMeta(stop - first, self.fps, self.height, self.width, None, times, end)
+
+
+_MICROSECOND = 1e-6
 
 
 class Operation(NamedTuple):

@@ -449,7 +449,7 @@ def test_damaged_shards_and_indices(tmp_path, packed, videos, write_video, numbe
     shard.unlink()
     with open_video(tmp_path / "packed/b.mp4") as video, pytest.raises(DecodeError, match=r"cannot read .*No such"):
         video.frames([5])
-    for damaged in (b"", b"1234", index[:-10], index.replace(b"vidssl packed frames 1", b"vidssl packed frames 9")):
+    for damaged in (b"", b"1234", index[:-10], index.replace(b"vidssl packed frames 2", b"vidssl packed frames 9")):
         file.write_bytes(damaged)
         with pytest.raises(ConfigError, match=r"cannot read .*frame_index\.safetensors: "):
             open_video(tmp_path / "packed/a.mp4")

@@ -10,7 +10,6 @@ from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import join_lists, read_list
 from vidssl.data.write_lists import check_beside, copy_list, write_lists
 from vidssl.errors import DataError
-from vidssl.evaluation.list_checks import own_rows
 from vidssl.output_folder import MARK
 
 AWKWARD = [

@@ -23,22 +23,24 @@ class Move:
 
 def shift(settings: ClipSettings, meta: VideoMeta, clip: Clip, fraction: float) -> Clip:
     """Start later by a fraction of the clip's span."""
-    return _start_at(settings, meta, clip, [clip.first + round(fraction * settings.span(meta))])
+    return _start_at(settings, meta, clip, [settings.later(meta, clip.first, fraction * settings.span(meta))])
 
 
 def gap(settings: ClipSettings, meta: VideoMeta, clip: Clip, frames: float) -> Clip:
     """Start `frames` frames after the clip's last one; if that is too late, end as many before its first."""
     distance, span = round(frames), settings.span(meta)
-    return _start_at(settings, meta, clip, [clip.last + distance, clip.first - distance - span + 1])
+    before = settings.later(meta, clip.first - distance + 1, -span)
+    return _start_at(settings, meta, clip, [clip.last + distance, before])
 
 
 def speed(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float) -> Clip:
     """Play `factor` times as fast: over a longer span about the same centre, shifted into the video."""
     span, own = settings.span(meta, factor), settings.span(meta)
-    if max(span, own) > meta.num_frames:
+    starts = settings.starts(meta, span)
+    if not starts or not settings.starts(meta, own):
         return clip
-    start = clip.first + (own - span) // 2
-    return settings.clip(meta, min(max(start, 0), meta.num_frames - span), span)
+    start = settings.later(meta, clip.first, (own - span) // 2)
+    return settings.clip(meta, min(max(start, 0), starts - 1), span)
 
 
 def reverse(settings: ClipSettings, meta: VideoMeta, clip: Clip, _: float) -> Clip:
@@ -63,5 +65,5 @@ MOVES = {
 def _start_at(settings: ClipSettings, meta: VideoMeta, clip: Clip, starts: Sequence[int]) -> Clip:
     """Start at the first of the frames at which a whole clip fits into the video; else return the clip itself."""
     span = settings.span(meta)
-    fitting = [start for start in starts if start >= 0 and start + span <= meta.num_frames]
+    fitting = [start for start in starts if 0 <= start < settings.starts(meta, span)]
     return settings.clip(meta, fitting[0], span) if fitting else clip

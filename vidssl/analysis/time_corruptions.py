@@ -64,8 +64,9 @@ def jumble(settings: ClipSettings, meta: VideoMeta, clip: Clip, parts: float, ge
 
 def rate(settings: ClipSettings, meta: VideoMeta, clip: Clip, factor: float, generator: Rng) -> Clip:
     """Play at a wrong rate: the clip spans `factor` times its native frames, about the same centre."""
-    span = max(1, round(factor * (clip.last - clip.first + 1)))
-    return settings.clip(meta, clip.first + (clip.last - clip.first + 1 - span) // 2, span)
+    whole = settings.span(meta) if settings.in_time(meta) else clip.last - clip.first + 1
+    span = max(1, round(factor * whole))
+    return settings.clip(meta, settings.later(meta, clip.first, (whole - span) // 2), span)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.frame_times import deviation
 from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
@@ -44,6 +45,7 @@ class Checked:
     findings: tuple[Finding, ...]
     list: Path
     report: Path
+    variable: dict[str, float]  # files with a variable frame rate: the largest deviation from a constant one, seconds
 
     def __str__(self) -> str:
         lines = [f"{self.files} files in {self.rows} rows; {self.kept} rows kept"]
@@ -51,6 +53,11 @@ class Checked:
         for name, count in Counter(found.finding for found in self.findings).items():
             lines.append(f"{count:>8} {name}{' (kept)' if name in KEPT else ''}")
             lines.append(f"{'':>11}{first[name].path}: {first[name].reason}")
+        if self.variable:
+            name = max(self.variable, key=self.variable.__getitem__)
+            lines.append(
+                f"{len(self.variable)} files with a variable frame rate, by up to {self.variable[name]:.3f} s: {name}"
+            )
         return "\n".join([*lines, f"clean list: {self.list}", f"all findings: {self.report}"])
 
 
@@ -80,7 +87,8 @@ def check_list(
     """Decode every file of a list once, and write the defects and the list without broken videos.
 
     Files: the clean list under the name of the old one, with all columns, its `classes.txt` and `root.txt`,
-    and `report.csv` (`path,finding,reason,kept`). `fps` is the frame rate of image folders if the list has no such
+    and `report.csv` (`path,finding,reason,kept,deviation`). It has a row for each finding, and one without a finding
+    for each other file with a variable frame rate. `fps` is the frame rate of image folders if the list has no such
     column, `timeout` the seconds without a new frame. `pool` runs the workers.
     """
     listed = read_input(videos, root, allow_external)
@@ -119,10 +127,22 @@ def check_list(
         findings.update(dict.fromkeys(Finding(name, *words) for words in found))
         names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
     copy_list(listed, out, listed.root, names)
-    table = [(f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no") for f in findings]
-    write_csv(report, ("path", "finding", "reason", "kept"), table)
+    deviations = {name: _deviation(meta) for (name, _), (_, meta, _) in states.items() if meta is not None}
+    variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
+    shown = {name: f"{seconds:.3f}" for name, seconds in deviations.items()}
+    table = [
+        (f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no", shown.get(f.path, "")) for f in findings
+    ]
+    named = {finding.path for finding in findings}
+    table += [(name, "", "", "yes", shown[name]) for name in variable if name not in named]
+    write_csv(report, ("path", "finding", "reason", "kept", "deviation"), table)
     kept = sum(name is not None for name in names)
-    return Checked(len(names), kept, len(files), tuple(findings), copy, report)
+    return Checked(len(names), kept, len(files), tuple(findings), copy, report, variable)
+
+
+def _deviation(meta: VideoMeta) -> float:
+    """The largest distance of a frame's time from its place at the average rate, in seconds; 0 if that is constant."""
+    return 0.0 if meta.times is None else deviation(meta.times, meta.fps)
 
 
 def _row_faults(

@@ -61,6 +61,7 @@ class ShownSample:
     meta: VideoMeta | None  # of the span of the row that is used; None: training stops at this row
     offset: int  # first frame of the span in the file
     views: tuple[ShownView, ...]
+    start: float = 0.0  # seconds of the file at which the span begins
 
 
 def run(parsed: argparse.Namespace) -> None:
@@ -128,6 +129,7 @@ def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
     with dataset.reading.open(dataset.videos.records[used]) as video:
         planned = dataset.plan((epoch, used), video.meta)
         made = planned.views.make(video.frames(planned.frames))
+        start = video.meta.time_of(planned.offset)
     views = []
     for n, number in enumerate(made.clip_of):
         clip, offset = planned.views.clips[number], planned.offset
@@ -142,7 +144,7 @@ def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
                 None if sample.boxes is None else sample.boxes[n],
             )
         )
-    return ShownSample(epoch, row, used, sample.replaced, planned.meta, planned.offset, tuple(views))
+    return ShownSample(epoch, row, used, sample.replaced, planned.meta, planned.offset, tuple(views), start)
 
 
 # The page ---------------------------------------------------------------------------------------------------
@@ -212,18 +214,26 @@ def _draw(sample: ShownSample, listed: VideoList) -> Draw:
         notice = f"{reasons}: {what}"
     if sample.meta is None:
         return Draw(title, 0.0, 1.0, (), (), notice)
-    fps = sample.meta.fps
+
+    def time_of(frame: float) -> float:
+        """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
+        assert sample.meta is not None
+        numbers = [int(frame) - sample.offset, min(int(frame) + 1 - sample.offset, sample.meta.num_frames)]
+        begin, end = (sample.meta.time_of(number) for number in numbers)
+        return sample.start + begin + (frame - int(frame)) * (end - begin)
+
     bars: dict[int, ClipBar] = {}
     views: list[DrawnView] = []
     for n, view in enumerate(sample.views):
         color = view.clip % len(COLORS)
-        first, end = view.first / fps, (view.last + 1) / fps
-        bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, tuple((view.indices + 0.5) / fps))
+        first, end = time_of(view.first), time_of(view.last + 1)
+        middles = tuple(time_of(frame + 0.5) for frame in view.indices.tolist())
+        bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, middles)
         views.append(
             DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view))
         )
-    start = sample.offset / fps
-    return Draw(title, start, start + sample.meta.duration, tuple(bars.values()), tuple(views), notice)
+    end = sample.start + sample.meta.duration
+    return Draw(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
 
 
 def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:

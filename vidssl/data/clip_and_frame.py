@@ -23,10 +23,11 @@ class ClipAndFrame(Sampler):
         if len(generators) != 2:
             raise ConfigError(f"the sampler clip_and_frame needs 2 recipes in data.views, got {len(generators)}")
         span = self.config.span(meta)
-        if meta.num_frames <= span:
+        clip = self.config.clip(meta, 0, span) if meta.num_frames > 1 else None
+        if clip is None or clip.last + 1 >= meta.num_frames:
             raise DataError(
                 f"a clip of {span} frames and one after it need {span + 1} frames, the video has {meta.num_frames}; "
                 f"remove such videos (vidssl check --min-frames {span + 1})"
             )
-        frame = int(generators[1].integers(span, meta.num_frames))
-        return [self.config.clip(meta, 0, span), Clip(np.array([frame]), frame, frame)]
+        frame = int(generators[1].integers(clip.last + 1, meta.num_frames))
+        return [clip, Clip(np.array([frame]), frame, frame)]

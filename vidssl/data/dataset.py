@@ -267,8 +267,8 @@ def plan_views(
 def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
     """Return the first frame of a record's span, and the metadata of the span as if it were a video of its own.
 
-    Times are rounded to the nearest frame; a span has at least one. It is clipped to the end of the file, since
-    annotations are often whole seconds, slightly longer than the file.
+    The frames are those of `VideoMeta.frames_between`. A span is clipped to the end of the file, since annotations are
+    often whole seconds, slightly longer than the file.
 
     Raises:
         DataError: Less than half of the span lies in the file: wrong units, times of another file, or a truncated file.
@@ -281,6 +281,5 @@ def resolve_span(meta: VideoMeta, record: VideoRecord) -> tuple[int, VideoMeta]:
             f"{record.path}: most of the row's span, {span}, lies outside the file, which is {meta.duration:.2f} s "
             "long: start and end are seconds; correct the list, or remove such rows with vidssl check"
         )
-    first = min(round(start * meta.fps), meta.num_frames - 1)
-    stop = min(round(end * meta.fps), meta.num_frames)
-    return first, VideoMeta(max(stop - first, 1), meta.fps, meta.height, meta.width)
+    first, stop = meta.frames_between(start, end)
+    return first, meta.part(first, stop)

@@ -1,31 +1,18 @@
 """Samplers: which frames of a video make a clip. Pure functions of metadata and random numbers; nothing is decoded."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from vidssl.config import Settings
+from vidssl.data.clip_settings import Clip as Clip
+from vidssl.data.clip_settings import ClipSettings as ClipSettings
 from vidssl.errors import ConfigError, DataError
 from vidssl.registry import Registry
 from vidssl.types import Tracks, VideoMeta
-
-
-@dataclass(frozen=True)
-class Clip:
-    """The frames of one clip, and the span of native frames (those of the file) that it covers."""
-
-    indices: NDArray[np.int64]  # (T,) in [first, last]: nondecreasing, unless reversed or looped
-    first: int  # the span, both ends included
-    last: int
-
-    @property
-    def middle_frame(self) -> int:
-        """Kept frame number T // 2, which represents the clip where a single frame is needed."""
-        return int(self.indices[len(self.indices) // 2])
 
 
 class Sampler:
@@ -40,52 +27,6 @@ class Sampler:
 
 
 SAMPLERS: Registry[type[Sampler]] = Registry("sampler", "vidssl.data")
-
-
-class ClipSettings(Settings):
-    """Length of a clip, and what to do with shorter videos."""
-
-    renamed: ClassVar[dict[str, str]] = {"short": "short_video"}
-
-    frames: int = Field(ge=1)  # T
-    seconds: Annotated[float, Field(gt=0)] | Literal["whole"] | None = None  # length of the span; or sampling_rate
-    sampling_rate: int | None = Field(default=None, ge=1)  # stride between kept frames
-    # Rate that `sampling_rate` counts in: the span lasts frames * sampling_rate / target_fps seconds, as in SlowFast.
-    target_fps: float | None = Field(default=None, gt=0)
-    short_video: Literal["loop", "hold", "error"] = "loop"  # repeat it from its start, its last frame, or raise
-
-    @model_validator(mode="after")
-    def _one_length(self) -> "ClipSettings":
-        given = (self.seconds is not None, self.sampling_rate is not None, self.target_fps is not None)
-        if given not in ((True, False, False), (False, True, False), (False, True, True)):
-            raise ValueError("set exactly one of seconds and sampling_rate; target_fps only with sampling_rate")
-        return self
-
-    def span(self, meta: VideoMeta, factor: float = 1.0) -> int:
-        """Number of native frames that a clip covers, at least 1; `factor` multiplies its duration."""
-        seconds = self.seconds
-        if seconds == "whole":
-            return max(1, min(round(meta.num_frames * factor), meta.num_frames))
-        if self.sampling_rate is not None:
-            if self.target_fps is None:
-                return max(1, round(((self.frames - 1) * self.sampling_rate + 1) * factor))
-            seconds = self.frames * self.sampling_rate / self.target_fps
-        assert seconds is not None  # by the validator
-        return max(1, round(seconds * factor * meta.fps))
-
-    def clip(self, meta: VideoMeta, start: int, span: int) -> Clip:
-        """Keep `frames` of the native frames start … start + span - 1, evenly spaced, both ends included."""
-        steps = max(self.frames - 1, 1)
-        indices = start + np.arange(self.frames, dtype=np.int64) * (span - 1) // steps
-        end = meta.num_frames - 1
-        if start + span - 1 > end:
-            if self.short_video == "error":
-                raise DataError(
-                    f"the clip needs {span} frames ({span / meta.fps:.2f} s), the video has {meta.num_frames}; set "
-                    "short_video to loop or hold"
-                )
-            indices = indices % meta.num_frames if self.short_video == "loop" else np.minimum(indices, end)
-        return Clip(indices, start, min(start + span - 1, end))
 
 
 @SAMPLERS.register("random")
@@ -103,7 +44,7 @@ class Random(Sampler):
         jitter, clips = self.config.jitter, []
         for generator in generators:
             span = self.config.span(meta, generator.uniform(1 - jitter, 1 + jitter))
-            start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
+            start = self.config.draw_start(meta, span, generator)
             reverse = generator.random() < self.config.reverse
             clip = self.config.clip(meta, start, span)
             clips.append(replace(clip, indices=clip.indices[::-1]) if reverse else clip)
@@ -126,10 +67,16 @@ class Segments(Sampler):
         """Draw one clip with each generator."""
         span, clips = self.config.span(meta), []
         for generator in generators:
-            start = int(generator.integers(max(meta.num_frames - span, 0) + 1))
+            start = self.config.draw_start(meta, span, generator)
             clip = self.config.clip(meta, start, span)
-            edges = np.linspace(clip.first, clip.last + 1, self.config.frames + 1)
-            drawn = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)
+            if self.config.in_time(meta):
+                begin = meta.time_of(start)
+                end = min(begin + self.config.length(meta, span), meta.duration)
+                edges = np.linspace(begin, end, self.config.frames + 1)
+                drawn = np.maximum(meta.frames_at(generator.uniform(edges[:-1], edges[1:])), start)
+            else:
+                edges = np.linspace(clip.first, clip.last + 1, self.config.frames + 1)
+                drawn = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)
             clips.append(replace(clip, indices=np.minimum(drawn, clip.last)))
         return clips
 
@@ -146,8 +93,13 @@ class Uniform(Sampler):
     def __call__(self, meta: VideoMeta, generators: Sequence[np.random.Generator]) -> list[Clip]:
         """Return `clips` clips; nothing is random."""
         span, clips = self.config.span(meta), self.config.clips
-        last = max(meta.num_frames - span, 0)
-        starts = [last // 2] if clips == 1 else [round(last * n / (clips - 1)) for n in range(clips)]
+        last = max(self.config.starts(meta, span) - 1, 0)
+        if self.config.in_time(meta):
+            latest = meta.time_of(last)
+            times = [latest / 2] if clips == 1 else np.linspace(0, latest, clips)
+            starts = meta.frames_at(np.array(times)).tolist()
+        else:
+            starts = [last // 2] if clips == 1 else [round(last * n / (clips - 1)) for n in range(clips)]
         return [self.config.clip(meta, start, span) for start in starts]
 
 
@@ -186,6 +138,9 @@ class Pair(Sampler):
         if views < 2:
             raise ConfigError(f"the sampler draws one clip for each view: data.views needs 2 recipes, got {views}")
         span = self.config.span(meta)
+        if self.config.in_time(meta):
+            starts = self._starts_in_time(meta, span, generators)
+            return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
         distance = span - 1 + self.config.min_gap
         slack = meta.num_frames - span - (views - 1) * distance  # frames that are left beyond the minimal layout
         if slack >= 0:
@@ -202,6 +157,34 @@ class Pair(Sampler):
                 f"{meta.num_frames}; remove such videos (vidssl check --min-frames {needed}), or set no_room to closest"
             )
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
+
+    def _starts_in_time(
+        self, meta: VideoMeta, span: int, generators: Sequence[np.random.Generator]
+    ) -> NDArray[np.int64]:
+        """Draw the starts, ascending, where the number of frames of a clip depends on its start."""
+        views, count = len(generators), self.config.starts(meta, span)
+        # following[s]: the first start that the next clip may have after one that starts at s
+        lasts, _ = self.config.bounds_in_time(meta, span)
+        following = np.minimum(lasts + self.config.min_gap, count)
+        # ways[v][s]: the number of placements of v more clips, all of them at s or later
+        ways = [np.ones(count + 1)]
+        for _ in range(views):
+            beginning_at = ways[-1][following]
+            ways.append(np.append(np.cumsum(beginning_at[::-1])[::-1], 0))
+        if ways[views][0] == 0:
+            if self.config.no_room == "closest":
+                return _evenly_spaced(max(count - 1, 0), views)
+            raise DataError(
+                f"{views} clips of {self.config.length(meta, span):.2f} s, {self.config.min_gap} frames apart, do not "
+                f"fit into the video of {meta.num_frames} frames and {meta.duration:.2f} s; remove such videos, or set "
+                "no_room to closest"
+            )
+        starts, least = [], 0
+        for left in range(views, 0, -1):
+            weights = ways[left - 1][following[least:]]
+            starts.append(least + int(generators[0].choice(len(weights), p=weights / weights.sum())))
+            least = int(following[starts[-1]])
+        return np.array(starts)
 
 
 @SAMPLERS.register("spaced")
@@ -220,12 +203,13 @@ class Spaced(Sampler):
         """Draw the clips, all with the first generator."""
         views, span, distance = len(generators), self.config.span(meta), self.config.distance
         needed = span + (views - 1) * distance
-        if meta.num_frames < needed:
+        room = self.config.starts(meta, span) - 1 - (views - 1) * distance
+        if room < 0:
             raise DataError(
                 f"{views} clips of {span} frames, {distance} apart, need {needed} frames, the video has "
                 f"{meta.num_frames}; lower distance, or remove such videos (vidssl check --min-frames {needed})"
             )
-        first = int(generators[0].integers(meta.num_frames - needed, endpoint=True))
+        first = int(generators[0].integers(room, endpoint=True))
         starts = first + distance * np.arange(views)
         return [self.config.clip(meta, int(start), span) for start in generators[0].permutation(starts)]
 
@@ -256,11 +240,18 @@ class TrackedPair(Pair):
                 "tracks.folder to the output of vidssl track"
             )
         span = self.config.span(meta)
-        middle = int(self.config.clip(meta, 0, span).middle_frame)
-        pairs = pairs_of(meta.tracks, self.config.min_gap, middle, meta.num_frames - span + middle)
+        if self.config.in_time(meta):
+            _, middles = self.config.bounds_in_time(meta, span)
+            pairs = pairs_of(meta.tracks, self.config.min_gap, 0, meta.num_frames)
+            pairs = pairs[np.isin(pairs, middles).all(axis=1)]
+        else:
+            middle = int(self.config.clip(meta, 0, span).middle_frame)
+            middles = middle + np.arange(max(meta.num_frames - span + 1, 0))
+            pairs = pairs_of(meta.tracks, self.config.min_gap, middle, meta.num_frames - span + middle)
         if len(pairs):
             drawn = generators[0].permutation(pairs[generators[0].integers(len(pairs))])
-            return [self.config.clip(meta, int(frame) - middle, span) for frame in drawn]
+            starts = np.searchsorted(middles, drawn)  # ascending
+            return [self.config.clip(meta, int(start), span) for start in starts]
         if self.config.untracked == "pair":
             return super().__call__(meta, generators)
         raise DataError(

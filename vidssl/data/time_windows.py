@@ -1,5 +1,6 @@
 """Windows of long videos: a list is cut into spans of equal length, from the metadata of its files."""
 
+import math
 from dataclasses import dataclass, replace
 
 from vidssl.data.column_store import Records
@@ -10,6 +11,8 @@ from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard, Pool, ordered
+
+_ROUNDING = 1e-6  # of products of seconds and rates
 
 
 @dataclass(frozen=True)
@@ -27,28 +30,57 @@ class TimeWindows:
     def frames(self, meta: VideoMeta) -> list[tuple[int, int]]:
         """Return the windows of a video, or of a span with this metadata: first frame, and the one after the last.
 
-        All windows have the same number of frames: `window` seconds rounded to frames, at least one. Window n starts at
+        All windows have the same number of frames: `window` seconds rounded to frames, at least one, and at least the
+        stride if it is not longer than the window, so that no frame lies between two windows. Window n starts at
         n * stride seconds, rounded to frames. Windows that would extend beyond the end are left out. If this leaves
         more frames at the end than there are between two windows, a last window is added that ends with the video. A
         video that is not longer than a window is one window.
 
+        Where the frame rate varies, a window has the frames of its seconds, `seconds`.
+
         Raises:
             DataError: The stride is shorter than a frame.
         """
+        if meta.times is not None:
+            return [meta.frames_between(start, end) for start, end in self.seconds(meta)]
         length, total = max(1, round(self.window * meta.fps)), meta.num_frames
+        step = self._step(meta)
+        if self.stride <= self.window:
+            length = max(length, math.ceil(step - _ROUNDING))
         if total <= length:
             return [(0, total)]
-        step = self.stride * meta.fps
-        if step < 1:
-            raise DataError(
-                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
-            )
         starts = [
             first for n in range(int((total - length + 1) / step) + 1) if (first := round(n * step)) + length <= total
         ]
         if total - (starts[-1] + length) > max(0, round(step) - length):
             starts.append(total - length)
         return [(first, first + length) for first in starts]
+
+    def seconds(self, meta: VideoMeta) -> list[tuple[float, float]]:
+        """Return start and end of the windows of a video, in seconds.
+
+        Where the frame rate is regular they are those of `frames`. Else window n starts at n * stride, and the last one
+        ends with the video, as there.
+        """
+        if meta.times is None:
+            return [(meta.time_of(first), meta.time_of(stop)) for first, stop in self.frames(meta)]
+        step, total = self._step(meta) / meta.fps, meta.duration
+        half = 0.5 / meta.fps
+        if total <= self.window + half:
+            return [(0.0, total)]
+        starts = [n * step for n in range(int((total - self.window + half) / step) + 1)]
+        if total - (starts[-1] + self.window) > max(0.0, step - self.window) + _ROUNDING:
+            starts.append(total - self.window)
+        return [(start, min(start + self.window, total)) for start in starts]
+
+    def _step(self, meta: VideoMeta) -> float:
+        """The stride in frames; a DataError if it is shorter than one."""
+        step = self.stride * meta.fps
+        if step < 1 and meta.duration > self.window:
+            raise DataError(
+                f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
+            )
+        return step
 
 
 def cut_into_windows(
@@ -107,8 +139,10 @@ def _spans(meta: VideoMeta | DataError, record: VideoRecord, windows: TimeWindow
         raise meta
     offset, part = resolve_span(meta, record)
     try:
-        found = windows.frames(part)
+        if meta.times is not None:
+            begin = meta.time_of(offset)
+            return [(round(begin + start, 6), round(begin + end, 6)) for start, end in windows.seconds(part)]
+        frames = windows.frames(part)
     except DataError as error:
         raise DataError(f"{record.path}: {error}") from None
-    seconds = [[round((offset + frame) / meta.fps, 6) for frame in window] for window in found]
-    return [(start, end) for start, end in seconds]
+    return [(round(meta.time_of(offset + a), 6), round(meta.time_of(offset + b), 6)) for a, b in frames]

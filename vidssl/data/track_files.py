@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,25 @@ def tracks_name(name: str, record: VideoRecord) -> str:
     end = "end" if record.end is None else f"{record.end:.3f}"
     span = "" if record.start is None and record.end is None else f"@{record.start or 0:.3f}-{end}"
     return "/".join(parts) + span
+
+
+def check_names(names: Iterable[str], records: Iterable[VideoRecord]) -> None:
+    """Raise a DataError if two rows of a list that show different frames would have one file of tracks.
+
+    Names have milliseconds, and no frame rate.
+    """
+    seen: dict[str, tuple[str, VideoRecord]] = {}
+    for name, record in zip(names, records, strict=True):
+        key = tracks_name(name, record)
+        other, first = seen.setdefault(key, (name, record))
+        if first.path != record.path:
+            raise DataError(f"{other} and {name} would have one file of tracks: rename one of the videos")
+        spans = [(row.start or 0, row.end, row.fps) for row in (first, record)]
+        if (record.start, record.end) != (None, None) and spans[0] != spans[1]:
+            raise DataError(
+                f"two spans of {name} would have one file of tracks, {key}.npz: they differ by less than a "
+                "millisecond, or only in their frame rate; keep one of them in the list"
+            )
 
 
 def write_tracks(path: Path, tracks: Tracks, made_with: Mapping[str, Any]) -> None:

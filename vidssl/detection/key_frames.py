@@ -88,8 +88,8 @@ def _sides(frames: Frames) -> NDArray[np.int64]:
 def clip_frames(meta: VideoMeta, time: float, count: int, seconds: float) -> NDArray[np.int64]:
     """Choose the frames (T,) of a clip: `count` numbers, evenly spaced, around the key frame at `time` seconds.
 
-    The key frame is number count // 2. Beyond the ends of the video its first or last frame is repeated (SlowFast).
+    They are evenly spaced in time, and the key frame is number count // 2. Beyond the ends of the video its first or
+    last frame is repeated (SlowFast).
     """
     steps = np.arange(count) - count // 2
-    numbers = np.round((time + steps * seconds / count) * meta.fps).astype(np.int64)
-    return np.clip(numbers, 0, meta.num_frames - 1)
+    return meta.frames_at(time + steps * seconds / count)

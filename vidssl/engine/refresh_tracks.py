@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from vidssl import distributed
-from vidssl.data.track_files import tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import check_names, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.engine.checkpoint import saved as saved_checkpoints
 from vidssl.engine.checkpoint import step_of
@@ -38,6 +38,8 @@ class RunTracks:
                     f"{count} videos of {videos.path} have the name {name!r}, by which tracks are found: rename them, "
                     "or set tracks=null"
                 )
+        if config is not None and not videos.joined:
+            check_names(videos.names, videos.records)
         self._given = Path(config.folder) if config and config.folder else None
         self._every = None  # steps
         if config and config.refresh:

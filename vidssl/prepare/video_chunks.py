@@ -51,7 +51,7 @@ def prepare_chunks(
         fewer += len(starts) < chunks
         # Microseconds are short to write and still precise enough to select exactly these frames.
         rows += [
-            replace(row, start=round(start / whole.fps, 6), end=round((start + frames) / whole.fps, 6))
+            replace(row, start=round(whole.time_of(start), 6), end=round(whole.time_of(start + frames), 6))
             for start in starts
         ]
     unique = dict.fromkeys(rows)  # keeps the order

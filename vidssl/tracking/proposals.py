@@ -1,6 +1,7 @@
 """Region proposals by selective search, and the files that cache them."""
 
 import ctypes
+import hashlib
 import importlib
 import io
 import json
@@ -123,7 +124,9 @@ def proposals_file(folder: Path, name: str, record: VideoRecord) -> Path:
 def proposals_key(search: Search, path: str, meta: VideoMeta) -> str:
     """Return everything that determines the proposals of a video, as JSON."""
     size, _ = state_of(Path(path))  # not the modification time: a copy is the same video
-    video = [size, meta.num_frames, meta.fps, meta.height, meta.width]
+    video: list[Any] = [size, meta.num_frames, meta.fps, meta.height, meta.width]
+    if meta.times is not None:  # the frames of a span depend on them
+        video.append(hashlib.sha256(meta.times.tobytes()).hexdigest())
     made_with = {"opencv": cv2.__version__, "search": search.model_dump(mode="json"), "video": video}
     return json.dumps({"format": FORMAT, **made_with}, sort_keys=True)
 

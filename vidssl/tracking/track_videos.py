@@ -1,5 +1,6 @@
 """Track regions through all videos of a list: workers decode and search, the network runs in this process."""
 
+import hashlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ import numpy as np
 from vidssl.config import differences
 from vidssl.data.dataset import resolve_span
 from vidssl.data.samplers import chunk_starts
-from vidssl.data.track_files import read_tracks, tracks_file, tracks_name, write_tracks
+from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, first_few
 from vidssl.progress import progress
@@ -30,8 +31,8 @@ from vidssl.tracking.proposals import (
 )
 from vidssl.tracking.tracker import Tracker, TrackerSettings, join_tracks
 from vidssl.transforms.crops import short_side
-from vidssl.types import Frames, VideoRecord
-from vidssl.video.reader import DecodeSettings, state_of_video
+from vidssl.types import Frames, VideoMeta, VideoRecord
+from vidssl.video.reader import DecodeSettings, is_video_file, state_of_video
 from vidssl.worker_pool import ItemGuard, ordered
 
 _log = logging.getLogger(__name__)
@@ -120,7 +121,7 @@ def track_list(
             found = [tracker.track(chunk.frames, chunk.boxes, size=video.size) for chunk in video.chunks]
             starts = [chunk.start for chunk in video.chunks]
             tracks = join_tracks([replace(t, frames=s + t.frames) for s, t in zip(starts, found, strict=True)])
-            write_tracks(task.path, tracks, task.made_with)
+            write_tracks(task.path, tracks, {**task.made_with, "video": task.made_with["video"] | video.variable_rate})
             done.add(task.name, len(np.unique(tracks.track)), video)
     done.seconds = time.monotonic() - started
     return done
@@ -160,10 +161,9 @@ def _tasks(
 ) -> tuple[list[_Task], int]:
     """Return the videos of a shard that have no valid tracks, and the number of the others."""
     rows: dict[Path, tuple[str, VideoRecord]] = {}
+    check_names(videos.names, videos.records)
     for name, record in zip(videos.names, videos.records, strict=True):
-        other, first = rows.setdefault(tracks_file(out, name, record), (name, record))
-        if first.path != record.path:
-            raise DataError(f"{other} and {name} would have one file of tracks: rename one of the videos")
+        rows.setdefault(tracks_file(out, name, record), (name, record))
     mine = list(rows.items())[shard[0] :: shard[1]]
     tasks: list[_Task] = []
     stale: list[str] = []
@@ -172,6 +172,9 @@ def _tasks(
         before: dict[str, Any] = {}
         with suppress(DataError):  # missing or damaged
             _, before = read_tracks(path)
+        if before and not record.start is record.end is None and is_video_file(Path(record.path)):
+            with suppress(DataError), reading.open(record) as video:  # an error is reported when it is tracked
+                needed["video"] |= _variable_rate(record, video.meta)
         changed = differences(before, needed) if before else []
         if changed:
             stale.append(f"{path}, was made with another {', '.join(name for name, _, _ in changed)}")
@@ -180,6 +183,13 @@ def _tasks(
     if stale:
         _log.warning("%d files of tracks are made again: the first, %s", len(stale), stale[0])
     return tasks, len(mine) - len(tasks)
+
+
+def _variable_rate(record: VideoRecord, meta: VideoMeta) -> dict[str, str]:
+    """What the frames of a span depend on besides its seconds: the times of the frames, if the rate varies."""
+    if meta.times is None or record.start is record.end is None:
+        return {}
+    return {"times": hashlib.sha256(meta.times.tobytes()).hexdigest()}
 
 
 # One video, in a worker -------------------------------------------------------------------------------------
@@ -196,6 +206,7 @@ class _Prepared(NamedTuple):
     size: tuple[int, int]  # height and width of the video
     searched: int  # frames
     bare: int  # frames without a proposal
+    variable_rate: dict[str, str]
 
 
 def _prepare(
@@ -227,9 +238,10 @@ def _prepare(
                         boxes[number] = propose(np.ascontiguousarray(image), config.search)
                 small = short_side(frames, config.size)
                 chunks.append(_Chunk(start, small, [boxes[number] for number in wanted.tolist()]))
+            variable_rate = _variable_rate(task.record, video.meta)
     except DataError as error:
         return str(error).removeprefix(f"{task.record.path}: ")
     if known is None:
         write_proposals(path, key, union, [boxes[number] for number in union.tolist()])
     bare = sum(np.array_equal(found, whole_frame(*size)) for found in boxes.values())
-    return _Prepared(chunks, size, len(union), bare)
+    return _Prepared(chunks, size, len(union), bare, variable_rate)

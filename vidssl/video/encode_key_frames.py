@@ -13,6 +13,7 @@ import numpy as np
 from vidssl.errors import DataError, DecodeError
 from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.decode import Image
+from vidssl.video.frame_times import is_regular
 from vidssl.video.reader import Video, is_video_file
 
 
@@ -47,9 +48,11 @@ def encode_key_frames(
 def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     """The time of each frame, from 0, then the end of the last one, and their unit in seconds.
 
-    These are the file's timestamps if they agree with its frame rate, which the copy must have; else regular ones.
+    These are the file's timestamps if they are its `times`, or agree with its frame rate if that is regular: the copy
+    must have the same. Else they are regular.
     """
-    count, rate = video.meta.num_frames, Fraction(video.meta.fps).limit_denominator(100_000)
+    meta = video.meta
+    count, rate = meta.num_frames, Fraction(meta.fps).limit_denominator(100_000)
     regular = list(range(count + 1)), 1 / rate
     path = Path(video.path)
     if not is_video_file(path):
@@ -61,8 +64,13 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
     base /= finer
     ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
+    if len(ticks) != count:
+        return regular
+    if meta.end is not None:
+        return [*ticks, round(meta.end / base)], base
     end = round(count / rate / base)
-    return ([*ticks, end], base) if len(ticks) == count and end > ticks[-1] else regular
+    agrees = is_regular(np.array(ticks) * float(base), meta.fps, float(base) * finer)
+    return ([*ticks, end], base) if agrees and end > ticks[-1] else regular
 
 
 def safe_frames(video: Video) -> Iterator[Image]:

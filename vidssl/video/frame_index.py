@@ -1,5 +1,6 @@
 """Index of packed frames: where each frame of each video is, in one file that is mapped into memory."""
 
+import hashlib
 import json
 import mmap
 import os
@@ -16,12 +17,15 @@ from vidssl.atomic import write_whole
 from vidssl.errors import ConfigError
 from vidssl.types import VideoMeta
 
-_FORMAT = "vidssl packed frames 1"
+_FORMAT = "vidssl packed frames 2"
+# Without times: all videos count as regular. Without checksum and ids: a damaged index may lead to wrong frames.
+_FORMAT_1 = "vidssl packed frames 1"
+ID_BYTES = 16  # of the id of a shard, a hash of its content: equal shards have one id, others another
 
 
 @dataclass(frozen=True)
 class FrameIndex:
-    """The columns of the videos (V), sorted by name, and of their frames (F)."""
+    """The columns of the videos (V), sorted by name, of their frames (F), and the ids of the shards (S)."""
 
     names: NDArray[np.uint8]  # all names in UTF-8, one after another
     name_ends: NDArray[np.int64]  # (V,)
@@ -34,6 +38,10 @@ class FrameIndex:
     shards: NDArray[np.int32]  # (V,) number of the shard that holds all frames of the video
     offsets: NDArray[np.int64]  # (F,) bytes from the start of the shard
     sizes: NDArray[np.uint32]  # (F,) bytes
+    # (V,) place of frame 0 in `times`; the others follow, then the end of the last one. -1: the frame rate is regular.
+    first_times: NDArray[np.int64]
+    times: NDArray[np.float64]  # seconds, of the videos with a variable frame rate
+    shard_ids: NDArray[np.uint8]  # (S * ID_BYTES,) by number; 0: not known
 
     def __len__(self) -> int:
         return len(self.name_ends)
@@ -58,11 +66,20 @@ class FrameIndex:
         """Return the metadata of a video."""
         columns = (self.num_frames, self.fps, self.heights, self.widths)
         count, fps, height, width = (column[row].item() for column in columns)
-        return VideoMeta(count, fps, height, width)
+        start = int(self.first_times[row])
+        if start < 0:
+            return VideoMeta(count, fps, height, width)
+        times = self.times[start : start + count]
+        return VideoMeta(count, fps, height, width, None, times, float(self.times[start + count]))
 
     def state(self, row: int) -> tuple[int, int]:
         """Return the bytes of all frames of a video, and the state of its original (`changed`)."""
         return int(self.sizes[self.frames(row)].sum(dtype=np.int64)), int(self.changed[row])
+
+    def shard_id(self, number: int) -> bytes | None:
+        """Return the id of a shard; None if it is not known, as in folders of the first format."""
+        found = self.shard_ids[number * ID_BYTES : (number + 1) * ID_BYTES].tobytes()
+        return found if any(found) else None
 
     def shard_ends(self) -> NDArray[np.int64]:
         """Return for each shard, by number, where its last frame ends, in bytes; 0 for shards without frames."""
@@ -73,14 +90,15 @@ class FrameIndex:
 
 
 _TYPES: dict[str, np.dtype[np.generic]] = {
-    "names": np.dtype("u1"),
-    **dict.fromkeys(("name_ends", "first_frames", "changed", "offsets"), np.dtype("<i8")),
+    **dict.fromkeys(("names", "shard_ids"), np.dtype("u1")),
+    **dict.fromkeys(("name_ends", "first_frames", "changed", "offsets", "first_times"), np.dtype("<i8")),
     **dict.fromkeys(("num_frames", "heights", "widths", "shards"), np.dtype("<i4")),
-    "fps": np.dtype("<f8"),
+    **dict.fromkeys(("fps", "times"), np.dtype("<f8")),
     "sizes": np.dtype("<u4"),
 }
 OF_FRAMES = ("offsets", "sizes")
 OF_VIDEOS = ("num_frames", "fps", "heights", "widths", "changed", "shards")
+_ADDED = ("first_times", "times", "shard_ids")  # since the second format
 
 
 def make_index(names: Sequence[bytes], columns: Mapping[str, Sequence[float] | NDArray[Any]]) -> FrameIndex:
@@ -90,14 +108,30 @@ def make_index(names: Sequence[bytes], columns: Mapping[str, Sequence[float] | N
     return _select(list(names), {**arrays, "first_frames": np.cumsum(counts) - counts}, range(len(names)))
 
 
+def no_videos() -> FrameIndex:
+    """Make an index without videos."""
+    return make_index([], dict.fromkeys((*OF_VIDEOS, *OF_FRAMES, *_ADDED), ()))
+
+
 def merge_indices(indices: Sequence[FrameIndex]) -> FrameIndex:
     """Join indices. Of a video in several, the row in the shard of the highest number counts, which is the newest."""
     names = [index.name(row) for index in indices for row in range(len(index))]
-    columns = {name: np.concatenate([getattr(index, name) for index in indices]) for name in (*OF_VIDEOS, *OF_FRAMES)}
+    joined = (*OF_VIDEOS, *OF_FRAMES, "times")
+    columns = {name: np.concatenate([getattr(index, name) for index in indices]) for name in joined}
     starts = np.cumsum([0, *(len(index.offsets) for index in indices)])  # of the frames of each index
     columns["first_frames"] = np.concatenate(
         [index.first_frames + start for index, start in zip(indices, starts, strict=False)]
     )
+    starts = np.cumsum([0, *(len(index.times) for index in indices)])
+    columns["first_times"] = np.concatenate(
+        [
+            np.where(index.first_times < 0, -1, index.first_times + start)
+            for index, start in zip(indices, starts, strict=False)
+        ]
+    )
+    columns["shard_ids"] = np.zeros(max((len(index.shard_ids) for index in indices), default=0), np.uint8)
+    for index in indices:
+        columns["shard_ids"][: len(index.shard_ids)] |= index.shard_ids  # each shard is known to one, or equal
     newest: dict[bytes, tuple[int, int]] = {}
     for row, (name, shard) in enumerate(zip(names, columns["shards"].tolist(), strict=True)):
         newest[name] = max(newest.get(name, (-1, 0)), (shard, row))
@@ -107,7 +141,7 @@ def merge_indices(indices: Sequence[FrameIndex]) -> FrameIndex:
 def keep_rows(index: FrameIndex, rows: Iterable[int]) -> FrameIndex:
     """Make an index of some of the videos of another one."""
     names = [index.name(row) for row in range(len(index))]
-    columns = {name: getattr(index, name) for name in ("first_frames", *OF_VIDEOS, *OF_FRAMES)}
+    columns = {name: getattr(index, name) for name in ("first_frames", *OF_VIDEOS, *OF_FRAMES, *_ADDED)}
     return _select(names, columns, rows)
 
 
@@ -116,8 +150,9 @@ def _select(names: Sequence[bytes], columns: Mapping[str, NDArray[Any]], rows: I
     order = np.array(sorted(rows, key=names.__getitem__), np.int64)
     chosen = {name: columns[name][order] for name in OF_VIDEOS}
     counts = chosen["num_frames"].astype(np.int64)
-    first = np.cumsum(counts) - counts
-    frames = np.arange(counts.sum()) + np.repeat(columns["first_frames"][order] - first, counts)
+    first, frames = _runs(columns["first_frames"][order], counts)
+    timed = columns["first_times"][order]
+    first_times, times = _runs(timed, np.where(timed < 0, 0, counts + 1))
     sorted_names = [names[row] for row in order.tolist()]
     return FrameIndex(
         names=np.frombuffer(b"".join(sorted_names), np.uint8),
@@ -125,19 +160,32 @@ def _select(names: Sequence[bytes], columns: Mapping[str, NDArray[Any]], rows: I
         first_frames=first,
         **chosen,
         **{name: columns[name][frames] for name in OF_FRAMES},
+        first_times=np.where(timed < 0, -1, first_times),
+        times=columns["times"][times],
+        shard_ids=columns["shard_ids"],
     )
 
 
+def _runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Put runs of rows one after another: where each then starts, and the row that each row of them was before."""
+    first = np.cumsum(lengths) - lengths
+    return first, np.arange(lengths.sum()) + np.repeat(starts - first, lengths)
+
+
 def write_index(path: Path, index: FrameIndex) -> None:
-    """Write an index atomically, as a safetensors file."""
+    """Write an index atomically, as a safetensors file with a checksum."""
     from safetensors.numpy import save  # here: readers do not need it
 
     arrays = {field.name: np.ascontiguousarray(getattr(index, field.name)) for field in fields(FrameIndex)}
-    write_whole(path, save(arrays, {"format": _FORMAT}))
+    content = save(arrays)
+    start, header = _header(content)
+    checksum = _checksum(header, memoryview(content)[start:])
+    # One entry: the library writes several in any order, and equal indices are to be equal files.
+    write_whole(path, save(arrays, {"format": f"{_FORMAT}, sha256 {checksum}"}))
 
 
 def read_index(path: Path) -> FrameIndex:
-    """Map an index into memory: processes share its pages, and only those that are used are read.
+    """Map an index into memory: processes share its pages. All of it is read once, for the checksum.
 
     Raises:
         FileNotFoundError: There is none.
@@ -146,17 +194,60 @@ def read_index(path: Path) -> FrameIndex:
     try:
         with open(path, "rb") as file:
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        start = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:start])
-        if header["__metadata__"]["format"] != _FORMAT:
-            raise ValueError(f"its format is {header['__metadata__']['format']!r}, not {_FORMAT!r}")
-        spans = {name: header[name]["data_offsets"] for name in _TYPES}
-        if start + max(end for _, end in spans.values()) > len(content):
-            raise ValueError("the file is cut short")
+        start, header = _header(content)
+        kind, _, checksum = header.pop("__metadata__")["format"].partition(", sha256 ")
+        if kind not in (_FORMAT, _FORMAT_1):
+            raise ValueError(f"its format is {kind!r}, not {_FORMAT!r}")
         view = memoryview(content)[start:]
+        if kind == _FORMAT and checksum != _checksum(header, view):
+            raise ValueError("it is damaged: its checksum differs")
+        names = [name for name in _TYPES if kind == _FORMAT or name not in _ADDED]
+        spans = {name: header[name]["data_offsets"] for name in names}
+        if max(end for _, end in spans.values()) > len(view):
+            raise ValueError("the file is cut short")
         columns = {name: np.frombuffer(view[first:end], _TYPES[name]) for name, (first, end) in spans.items()}
+        if kind == _FORMAT_1:
+            regular = np.full(len(columns["num_frames"]), -1, np.int64)
+            columns |= {"first_times": regular, "times": np.empty(0), "shard_ids": np.empty(0, np.uint8)}
+        _check_columns(columns)
         return FrameIndex(**columns)
     except FileNotFoundError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}; make the packed frames again in another folder") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        reason = f"{type(error).__name__} {error}" if isinstance(error, KeyError | RecursionError) else error
+        raise ConfigError(f"cannot read {path}: {reason}; make the packed frames again in another folder") from None
+
+
+def _header(content: bytes | mmap.mmap) -> tuple[int, Any]:
+    """Where the columns start in a safetensors file, and its header."""
+    start = 8 + int.from_bytes(content[:8], "little")
+    return start, json.loads(content[8:start])
+
+
+def _checksum(header: Any, columns: memoryview) -> str:
+    """The sha256 of the columns of an index and of the header that describes them."""
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(columns)
+    return digest.hexdigest()
+
+
+def _check_columns(columns: Mapping[str, NDArray[Any]]) -> None:
+    """Raise a ValueError if the columns of an index do not fit each other."""
+    lengths = {len(columns[name]) for name in ("name_ends", "first_frames", "first_times", *OF_VIDEOS)}
+    counts, ends, shards = columns["num_frames"].astype(np.int64), columns["name_ends"], columns["shards"]
+    frames, times = columns["first_frames"], columns["first_times"]
+    right = len(lengths) == 1 and len(columns["offsets"]) == len(columns["sizes"])
+    if right and len(ends):
+        right = bool(
+            (np.diff(ends, prepend=0) >= 0).all()
+            and ends[-1] <= len(columns["names"])
+            and (counts > 0).all()
+            and (frames >= 0).all()
+            and (frames + counts <= len(columns["offsets"])).all()
+            and (times + counts < np.maximum(len(columns["times"]), counts)).all()
+            and (shards >= 0).all()
+            and (columns["offsets"] >= 0).all()
+            and np.isfinite(columns["fps"]).all()
+        )
+    if not right:
+        raise ValueError("it is damaged: its columns do not fit each other")

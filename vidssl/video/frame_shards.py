@@ -3,8 +3,10 @@
 A folder of packed frames holds `shard-000000.tar`, … and `frame_index.safetensors`. A video has the path that it would
 have as a file of this folder, so lists work unchanged with another root. The shards are in the layout of WebDataset,
 one sample for a video: `000000-000012.000003.jpg` is its frame 3, `000000-000012.json` its name, frame rate and size.
+Each shard has an id, a hash of its content, which the index has too: a shard of another packing is refused.
 """
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -14,9 +16,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.errors import DecodeError, TooLargeError
+from vidssl.errors import ConfigError, DecodeError, TooLargeError
 from vidssl.types import VideoMeta
-from vidssl.video.frame_index import FrameIndex, read_index
+from vidssl.video.frame_index import ID_BYTES, FrameIndex, read_index
+
+_log = logging.getLogger(__name__)
 
 INDEX = "frame_index.safetensors"
 _known: dict[str, tuple[tuple[int, int, int], FrameIndex]] = {}  # folder to inode, size and time of its index, and it
@@ -55,8 +59,32 @@ def _index_of(folder: str) -> FrameIndex:
     status = os.stat(file)
     state = status.st_ino, status.st_size, status.st_mtime_ns
     if folder not in _known or _known[folder][0] != state:
-        _known[folder] = state, read_index(Path(file))
+        _known[folder] = state, (index := read_index(Path(file)))
+        if len(index) and not index.shard_ids.any():
+            _log.warning(
+                "%s was written by an earlier version: every frame rate counts as constant, and damage is not noticed; "
+                "pack videos with a variable rate again, into another folder",
+                file,
+            )
     return _known[folder][1]
+
+
+def read_id(shard: int) -> bytes | None:
+    """Read the id of a shard, an open file, from the header of its first member; None if it has none."""
+    field = os.pread(shard, len(_ID_PREFIX) + 2 * ID_BYTES, _LINK_FIELD)
+    with suppress(ValueError):
+        if field.startswith(_ID_PREFIX):
+            return bytes.fromhex(field[len(_ID_PREFIX) :].decode("ascii"))
+    return None
+
+
+def link_field(shard_id: bytes) -> str:
+    """Return what the header of a shard's first member has as the name of a link, which files do not have."""
+    return _ID_PREFIX.decode() + shard_id.hex()
+
+
+_ID_PREFIX = b"vidssl shard "
+_LINK_FIELD = 157  # its place in the header of a member of a tar
 
 
 class PackedFrames:
@@ -69,6 +97,7 @@ class PackedFrames:
             raise TooLargeError(f"{path}: {size} is more than {max_pixels} pixels; raise the limit if meant")
         self._path, self._shard, frames = path, shard_path(folder, int(index.shards[row])), index.frames(row)
         self._offsets, self._sizes = index.offsets[frames], index.sizes[frames]
+        self._id = index.shard_id(int(index.shards[row]))
         self._file: int | None = None
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, NDArray[np.uint8]]]:
@@ -90,6 +119,11 @@ class PackedFrames:
         try:
             if self._file is None:
                 self._file = os.open(self._shard, os.O_RDONLY)
+                if self._id not in (None, read_id(self._file)):
+                    raise ConfigError(
+                        f"{self._shard} is not the shard that {INDEX} beside it describes, but one of another packing: "
+                        "put the right one back, or run vidssl shrink again into another folder"
+                    )
             content = os.pread(self._file, size, offset)
         except OSError as error:
             raise DecodeError(f"{self._path}: cannot read {self._shard}: {error.strerror}") from None

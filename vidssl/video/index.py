@@ -12,6 +12,7 @@ not) give the order. Decoding can start at a *key frame* only, which refers to n
 """
 
 import hashlib
+import io
 import itertools
 import logging
 import mmap
@@ -33,6 +34,7 @@ from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.frame_order import HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
+from vidssl.video.frame_times import FrameTimes, frame_times
 
 _log = logging.getLogger(__name__)
 
@@ -79,12 +81,13 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             keys.append(len(times))
         times.append(time)
         types.append(HIDDEN if packet.is_discard else frame_type(packet) if frame_type else SHOWN)
-    rate = float(stream.average_rate or stream.guessed_rate or Fraction(25))
+    header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     frame_of = numbered(presented, kinds) if ordered and presented is not None else None
+    rate = FrameTimes(header)
     if frame_of is not None or (name == "avi" and np.all(np.diff(stamps) > 0)):
-        rate = _frame_rate(stamps[kinds != HIDDEN], stream.time_base, rate)
+        rate = FrameTimes(_average_rate(stamps[kinds != HIDDEN], stream.time_base, header))
     if frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
         if doubt is not None and _steps_back(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
@@ -94,9 +97,11 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         frame_of, count = None, _count(path, max_pixels)
     else:
         count = int(frame_of.max()) + 1
+        if name != "avi":  # whose timestamps are frame numbers
+            rate = frame_times(np.sort(stamps[frame_of >= 0]), float(stream.time_base), header)
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
-    meta = VideoMeta(count, rate, codec.height, codec.width)
+    meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times, rate.end)
     if frame_of is None:
         return Packets(meta)
     if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
@@ -111,7 +116,7 @@ def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
     return Packets(VideoMeta(_count(path, max_pixels), meta.fps, meta.height, meta.width))
 
 
-def _frame_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
+def _average_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
     """Frames per second: the header's, unless the timestamps differ by 1 % or more, as with a variable rate."""
     if len(pts) < 2:
         return header
@@ -149,8 +154,10 @@ def _steps_back(path: Path, numbers: list[int], max_pixels: int) -> bool:
 
 Key = tuple[str, int, int]  # path, size and modification time: a changed file is indexed again
 _CACHE_SIZE = 4096  # files; a few kB each
-_CACHE_FORMAT = 3  # of the files under data.cache
+# Of the files under data.cache, each an npz file and its sha256. The number is in the name: others are not read.
+_CACHE_FORMAT = 4
 _ARRAYS = ("frame_of", "keys", "key_times")
+_SHA256 = 32  # bytes
 _cache: dict[Key, Packets] = {}
 
 
@@ -187,27 +194,34 @@ def _cache_file(folder: Path, key: Key) -> Path:
 
 
 def _load(file: Path) -> Packets | None:
+    """Read an index; None if there is none, or it is damaged: then it is written again."""
     try:
-        with np.load(file, allow_pickle=False) as saved:
-            count, fps, height, width = saved["meta"].tolist()
-            arrays = {name: saved[name] for name in _ARRAYS if name in saved}
-        return Packets(VideoMeta(int(count), fps, int(height), int(width)), **arrays)
+        content = file.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn_once(file, error)
         return None
-    except Exception:  # a damaged file fails in many ways; it is written again
+    if hashlib.sha256(content[:-_SHA256]).digest() != content[-_SHA256:]:
         return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as saved:
+        count, fps, height, width = saved["meta"].tolist()
+        times, end = (saved["times"], float(saved["end"])) if "times" in saved else (None, None)
+        arrays = {name: saved[name] for name in _ARRAYS if name in saved}
+    return Packets(VideoMeta(int(count), fps, int(height), int(width), None, times, end), **arrays)
 
 
 def _save(file: Path, packets: Packets) -> None:
     meta = packets.meta
     arrays = {name: value for name in _ARRAYS if (value := getattr(packets, name)) is not None}
+    if meta.times is not None:
+        arrays |= {"times": meta.times, "end": np.array(meta.end)}
+    content = io.BytesIO()
+    np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as content:
-            np.savez(content, meta=np.array([meta.num_frames, meta.fps, meta.height, meta.width]), **arrays)
+        with replacing(file) as written:
+            written.write(content.getvalue() + hashlib.sha256(content.getvalue()).digest())
     except OSError as error:
         _warn_once(file, error)
 

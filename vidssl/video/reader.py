@@ -62,6 +62,12 @@ class Video:
             self._decoder.close()
             self._decoder = None
 
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """Seconds at which each frame is shown (num_frames,), from the first frame, which is at 0."""
+        meta = self.meta
+        return np.arange(meta.num_frames) / meta.fps if meta.times is None else meta.times.copy()
+
     def _opened(self) -> Decoder:
         if self._decoder is None:
             raise ValueError(f"{self.path} is closed: open the video again to read its frames")

@@ -1,11 +1,13 @@
 """Writing of packed frames: videos are encoded image by image and added to tar files and an index."""
 
+import hashlib
 import json
 import os
 import tarfile
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -19,21 +21,23 @@ from vidssl.types import VideoMeta
 from vidssl.video.decode import Image
 from vidssl.video.encode_key_frames import safe_frames
 from vidssl.video.frame_index import (
+    ID_BYTES,
     OF_FRAMES,
     OF_VIDEOS,
     FrameIndex,
     keep_rows,
     make_index,
     merge_indices,
+    no_videos,
     read_index,
     write_index,
 )
-from vidssl.video.frame_shards import INDEX, shard_path
+from vidssl.video.frame_shards import INDEX, link_field, read_id, shard_path
 from vidssl.video.reader import Video
 
 FORMATS = {"jpeg": (".jpg", cv2.IMWRITE_JPEG_QUALITY), "webp": (".webp", cv2.IMWRITE_WEBP_QUALITY)}
 # Columns of the index that a writer fills, and the type of their values while a shard is written.
-_CODES = {name: "d" if name == "fps" else "q" for name in (*OF_VIDEOS, *OF_FRAMES)}
+_CODES = {name: "d" if name in ("fps", "times") else "q" for name in (*OF_VIDEOS, *OF_FRAMES, "first_times", "times")}
 _BLOCK = 512  # bytes; a member of a tar is a header of one block, then its content, filled up to whole blocks
 
 
@@ -63,7 +67,7 @@ def encode_frames(video: Video, short_side: int, kind: str, quality: int, alive:
             raise DecodeError(f"{width}x{height} cannot be encoded as {kind}")
         content += encoded.data
         sizes.append(len(encoded))
-    meta = VideoMeta(len(sizes), video.meta.fps, height, width)
+    meta = replace(video.meta, height=height, width=width, tracks=None)
     return EncodedVideo(meta, np.array(sizes, np.uint32), np.frombuffer(content, np.uint8))
 
 
@@ -92,6 +96,8 @@ class ShardWriter:
         self._file: BinaryIO | None = None
         self._names: list[bytes] = []  # of the videos in the shard that is being written, and their columns
         self._columns: dict[str, array[float]] = {}
+        self._digest = hashlib.sha256()  # of its members
+        self._first = tarfile.TarInfo()  # its first member
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -121,6 +127,7 @@ class ShardWriter:
             if self._file is None:
                 self._file = open(self._partial, "wb", opener=no_link)
                 self._names, self._columns = [], {column: array(code) for column, code in _CODES.items()}
+                self._digest = hashlib.sha256()
             key = f"{self._number:06d}-{len(self._names):06d}"
             self._write(f"{key}.json", header)
             content, start = video.content.data, 0
@@ -136,13 +143,21 @@ class ShardWriter:
         values = meta.num_frames, meta.fps, meta.height, meta.width, changed, self._number
         for column, value in zip(OF_VIDEOS, values, strict=True):
             self._columns[column].append(value)
+        self._columns["first_times"].append(-1 if meta.times is None else len(self._columns["times"]))
+        if meta.times is not None:
+            self._columns["times"].extend([*meta.times.tolist(), meta.time_of(meta.num_frames)])
 
     def _write(self, name: str, content: bytes | memoryview) -> int:
         """Write a member of the tar and return the offset of its content."""
         assert self._file is not None
         member = tarfile.TarInfo(name)  # its times and owners are 0: the same frames are the same bytes
         member.size = len(content)
-        self._file.write(member.tobuf(tarfile.USTAR_FORMAT))
+        header = member.tobuf(tarfile.USTAR_FORMAT)
+        self._digest.update(header)
+        self._digest.update(content)
+        if self._file.tell() == 0:
+            self._first = member  # the id is added when it is known
+        self._file.write(header)
         offset = self._file.tell()
         self._file.write(content)
         self._file.write(bytes(-len(content) % _BLOCK))
@@ -151,11 +166,16 @@ class ShardWriter:
     def _complete_shard(self) -> None:
         assert self._file is not None
         self._file.write(bytes(2 * _BLOCK))  # the end of a tar
+        shard_id = self._digest.digest()[:ID_BYTES]
+        self._first.linkname = link_field(shard_id)
+        self._file.seek(0)
+        self._file.write(self._first.tobuf(tarfile.USTAR_FORMAT))
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         self._file = None
-        part = make_index(self._names, self._columns)
+        ids = np.frombuffer(bytes(self._number * ID_BYTES) + shard_id, np.uint8)
+        part = make_index(self._names, {**self._columns, "shard_ids": ids})
         write_index(self._folder / f".shard-{self._number:06d}.index", part)
         os.replace(self._partial, shard_path(self._folder, self._number))
         sync(self._folder)
@@ -173,16 +193,28 @@ class ShardWriter:
         """The index, and those of shards that an interrupted run completed; without videos whose shard is not whole."""
         parts = sorted(path for path in self._folder.glob(".shard-*.index"))
         files = [path for path in (self._folder / INDEX, *parts) if path.exists()]
-        index = (
-            merge_indices([read_index(path) for path in files]) if files else make_index([], dict.fromkeys(_CODES, ()))
-        )
-        sizes = {number: path.stat().st_size for number, path in _shards(self._folder).items()}
-        whole = np.array([sizes.get(shard, 0) >= end for shard, end in enumerate(index.shard_ends().tolist())], bool)
+        index = merge_indices([read_index(path) for path in files]) if files else no_videos()
+        if len(index) and not index.shard_ids.any():
+            raise DataError(
+                f"{self._folder} holds packed frames of an earlier version, which can be read, but not continued: "
+                "choose another folder"
+            )
+        shards = _shards(self._folder)
+        ends = index.shard_ends().tolist()
+        whole = np.array([_is_whole(shards.get(n), end, index.shard_id(n)) for n, end in enumerate(ends)], bool)
         return keep_rows(index, np.flatnonzero(whole[index.shards]).tolist())
 
     def _unwritable(self, error: OSError) -> DataError:
         place = shard_path(self._folder, self._number)
         return DataError(f"cannot write {place}: {error.strerror}; free disk space or choose another folder")
+
+
+def _is_whole(shard: Path | None, end: int, shard_id: bytes | None) -> bool:
+    """Whether a shard is there, is the one that was indexed, and reaches to the end of its last frame."""
+    if shard is None or shard.stat().st_size < end:
+        return False
+    with open(shard, "rb") as file:
+        return read_id(file.fileno()) == shard_id
 
 
 def _shards(folder: Path) -> dict[int, Path]:

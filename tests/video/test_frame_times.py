@@ -1,0 +1,185 @@
+"""Presentation times: which files are regular, and the conversions between seconds and frames."""
+
+import dataclasses
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.data.write_lists import write_lists
+from vidssl.randomness import generator
+from vidssl.types import VideoMeta
+from vidssl.video.frame_times import frame_times
+from vidssl.video.reader import open_video
+
+# 40 frames at 25 fps, 20 at 8 and 40 at 62.5, as of a phone: they begin at 0, 1.6 and 4.1 s.
+MILLISECONDS = [*range(0, 1600, 40), *range(1600, 4100, 125), *range(4100, 4740, 16)]
+TIMES = np.array(MILLISECONDS) / 1000
+VARIABLE = VideoMeta(100, 99 / TIMES[-1], 32, 64, None, TIMES, 4.74)
+
+
+def meta_of(times, end=None):
+    """Metadata of a video with such times."""
+    times = np.asarray(times, float)
+    return VideoMeta(len(times), (len(times) - 1) / times[-1], 32, 32, None, times, end or 2 * times[-1] - times[-2])
+
+
+def random_meta(rng, count=60):
+    """A video whose frames last from a millisecond to ten seconds, many of them equally long."""
+    steps = rng.choice([1, 16, 33, 40, 125, 1000, 10_000], count, p=[0.05, 0.2, 0.2, 0.3, 0.15, 0.07, 0.03])
+    edges = np.concatenate([[0], np.cumsum(steps)]) / 1000
+    return VideoMeta(count, count / edges[-1], 32, 32, None, edges[:-1], edges[-1])
+
+
+# Files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("b_frames", [0, 2])
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv", "flv"])
+def test_times_of_a_file(tmp_path, write_variable, numbered, number_of, suffix, b_frames):
+    path = write_variable(tmp_path / f"a.{suffix}", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames)
+    with open_video(path) as video:
+        np.testing.assert_allclose(video.times, TIMES, atol=1e-9)
+        assert video.times.dtype == np.float64 and video.meta.duration == pytest.approx(4.74)
+        first, stop = video.meta.frames_between(1.6, 4.1)
+        assert number_of(video.frames(range(first, stop))) == list(range(40, 60))
+        assert [video.meta.frame_at(s) for s in (0, 1.6, 1.7, 1.71, 4.1, 4.74, 99)] == [0, 40, 40, 41, 60, 99, 99]
+
+
+def test_the_start_of_a_file_is_at_zero(tmp_path, write_variable, numbered):
+    path = write_variable(tmp_path / "a.mkv", numbered(100), [5000 + n for n in MILLISECONDS], Fraction(1, 1000))
+    with open_video(path) as video:
+        np.testing.assert_allclose(video.times, TIMES, atol=1e-9)
+
+
+@pytest.mark.parametrize("fps", [Fraction(24000, 1001), 25, Fraction(30000, 1001), 50, Fraction(60000, 1001), 240])
+@pytest.mark.parametrize("suffix", ["mp4", "mkv", "ts", "flv", "avi"])
+def test_regular_files_store_no_times(tmp_path, numbered, suffix, fps):
+    """Matroska rounds to milliseconds, transport streams to 1 / 90000 s."""
+    path = tmp_path / f"a.{suffix}"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream({"avi": "mpeg4", "flv": "flv"}.get(suffix, "libx264"), rate=fps)
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
+        for pixels in numbered(250):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+    with open_video(path) as video:
+        assert video.meta.times is None and video.meta.end is None
+        np.testing.assert_allclose(video.times, np.arange(250) / float(fps), atol=float(0.25 / fps))
+
+
+def test_folders_and_counted_files_are_regular(tmp_path, write_video, numbered):
+    path = write_video(tmp_path / "a.mpg", numbered(20), codec="mpeg2video")
+    with open_video(path) as video:
+        assert video.meta.times is None
+        np.testing.assert_array_equal(video.times, np.arange(20) / 25)
+
+
+@pytest.mark.parametrize("dropped", [1, 7, 50, 98])
+@pytest.mark.parametrize("header", [25.0, 25.2, 24.75])
+def test_a_single_dropped_frame_is_not_regular(dropped, header):
+    pts = np.delete(np.arange(100) * 512, dropped)
+    rate = frame_times(pts, 1 / 12800, header)
+    np.testing.assert_allclose(rate.times, pts / 12800)
+    assert rate.fps == pytest.approx(98 / (99 / 25))
+    assert rate.end == pytest.approx(4.04 if dropped == 98 else 4.0)  # the last frame lasts as long as the one before
+
+
+def test_the_measured_rate_where_the_header_is_off():
+    """The header's rate if it holds to the end of the file; a small error adds up over a long file."""
+    pts = np.round(np.arange(9000) * 1001 / 30).astype(np.int64)
+    assert frame_times(pts, 0.001, 30000 / 1001) == (30000 / 1001, None, None)
+    assert frame_times(pts[:100], 0.001, 29.9) == (29.9, None, None)
+    rate = frame_times(pts, 0.001, 29.9)
+    assert rate.fps == pytest.approx(30000 / 1001, rel=2e-6) and rate.times is None
+    assert frame_times(pts[:1], 0.001, 7.0) == (7.0, None, None)
+
+
+@pytest.mark.parametrize("settings", [ShrinkSettings(16), FrameSettings(16)])
+@pytest.mark.parametrize("late", [0, 30])
+def test_copies_have_the_times_of_the_original(tmp_path, write_variable, numbered, settings, late):
+    """Also where the header's rate fits, or the last frame is long."""
+    ticks = [*MILLISECONDS[:-1], MILLISECONDS[-1] + 100 * late]
+    write_variable(tmp_path / "v/a.mkv", numbered(100), ticks, Fraction(1, 1000), b_frames=2)
+    write_lists(tmp_path / "lists", tmp_path / "v", {"all": [("a.mkv", 0)]}, ())
+    shrink_list(tmp_path / "lists/all.csv", tmp_path / "out", settings)
+    with open_video(tmp_path / "v/a.mkv") as video, open_video(tmp_path / "out/a.mkv") as copy:
+        np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
+        assert copy.meta.fps == pytest.approx(video.meta.fps) and copy.meta.end == pytest.approx(video.meta.end)
+        assert copy.meta.frames_between(1.6, 4.1) == (40, 60)
+
+
+# Conversions -------------------------------------------------------------------------------------------------
+
+
+def belongs(meta, frame, start, end):
+    """Whether a span shows half of a frame, or half a frame of the average rate, in tenths of microseconds."""
+    begin, stop, start, end = (round(1e7 * s) for s in (meta.time_of(frame), meta.time_of(frame + 1), start, end))
+    half = min((stop - begin) / 2, 0.5e7 / meta.fps)
+    return stop - start > half and end - begin >= half
+
+
+def test_a_span_has_the_frames_that_it_shows():
+    """By a loop over all frames."""
+    rng = generator(0)
+    for _ in range(300):
+        meta = random_meta(rng)
+        start, end = np.sort(rng.uniform(0, meta.duration, 2))
+        shown = [n for n in range(meta.num_frames) if belongs(meta, n, start, end)]
+        first, stop = meta.frames_between(start, end)
+        assert list(range(first, stop)) == (shown or [first]) and 0 <= first < stop <= meta.num_frames
+        assert meta.time_of(first) < end + 1 / meta.fps and meta.time_of(stop) > start
+
+
+def test_seconds_of_frames_in_microseconds_mean_these_frames():
+    rng = generator(1)
+    for _ in range(200):
+        meta = random_meta(rng)
+        first, stop = sorted(rng.choice(meta.num_frames + 1, 2, replace=False).tolist())
+        assert meta.frames_between(round(meta.time_of(first), 6), round(meta.time_of(stop), 6)) == (first, stop)
+        part = meta.part(first, stop)
+        assert part.duration == pytest.approx(meta.time_of(stop) - meta.time_of(first))
+        for frame in range(part.num_frames):
+            assert part.frame_at(part.time_of(frame)) == frame == meta.frame_at(meta.time_of(first + frame)) - first
+
+
+def test_spans_that_follow_one_another_leave_no_frame_out():
+    rng = generator(2)
+    for _ in range(200):
+        meta = random_meta(rng)
+        cuts = [0, *np.round(np.sort(rng.uniform(0, meta.duration, 12)), 6), meta.duration]
+        covered = {
+            n for start, end in zip(cuts, cuts[1:], strict=False) for n in range(*meta.frames_between(start, end))
+        }
+        assert covered == set(range(meta.num_frames))
+
+
+def test_long_frames_begin_where_they_begin():
+    """A slide of eight seconds is shown at each of them, and is not the frame of the second before."""
+    meta = meta_of([*np.arange(50) / 25, 2, *(10 + np.arange(50) / 25)])
+    assert [meta.frame_at(s) for s in (1.96, 1.99, 2, 3, 9, 9.9, 10)] == [49, 50, 50, 50, 50, 50, 51]
+    assert meta.frames_between(3, 4) == meta.frames_between(7, 9) == (50, 51)
+    assert meta.frames_between(1, 3) == (25, 51)
+
+
+def test_regular_rates_round_as_ever():
+    meta = VideoMeta(100, 25.0, 32, 32)
+    for seconds in np.arange(0, 4.2, 0.013):
+        assert meta.frame_at(seconds) == min(round(seconds * 25), 99)
+        assert meta.frames_at(np.array([seconds])) == [meta.frame_at(seconds)]
+    assert meta.part(10, 20) == VideoMeta(10, 25.0, 32, 32) and meta.time_of(50) == 2.0
+
+
+@pytest.mark.parametrize(
+    ("times", "end"),
+    [([0, 1, 1], 2), ([0, 2, 1], 3), ([1, 2, 3], 4), ([0, 1], 2), ([0, 1, 2], 2), ([0, np.nan, 2], 3), (None, 3)],
+)
+def test_times_that_are_none(times, end):
+    with pytest.raises(ValueError, match="times"):
+        VideoMeta(3, 1.0, 32, 32, None, None if times is None else np.array(times, float), end)
+
+
+def test_times_stay_when_tracks_are_added():
+    assert dataclasses.replace(VARIABLE, tracks=None).times is VARIABLE.times

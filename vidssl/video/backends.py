@@ -14,7 +14,7 @@ import torch
 
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.video.container import video_stream
-from vidssl.video.decode import Decoder, Image, PyAV, is_mirrored
+from vidssl.video.decode import Decoder, Image, PyAV, orientation
 from vidssl.video.index import Packets
 
 T = TypeVar("T")
@@ -37,15 +37,18 @@ class ExternalDecoder:
         make: Callable[[], tuple[int, _Read]],
     ) -> None:
         self._name, self._path, self._packets = name, path, packets
-        is_avi = container.format.name == "avi"
+        is_avi, in_mp4 = container.format.name == "avi", container.format.name.startswith("mov")
         container.close()
         # These packages find frames by timestamp, and return wrong ones where timestamps are unreliable.
         if packets.key_times is None or packets.frame_of is None:
             raise self._refusal("its timestamps are unreliable")
         if is_avi and np.any(np.diff(packets.frame_of) < 0):
             raise self._refusal("its timestamps are unreliable (AVI with B-frames)")
-        if is_mirrored(path, max_pixels):  # they turn the picture instead
+        turned, mirrored = orientation(path, max_pixels)
+        if mirrored:  # they turn the picture instead
             raise self._refusal("its display matrix mirrors the picture")
+        if turned and name == "decord" and not in_mp4:  # it reads this from MP4 and MOV only
+            raise self._refusal("its display matrix turns the picture")
         count, self._read = self._guarded(make)
         if count != packets.meta.num_frames:
             raise self._refusal(f"it finds {count} frames of {packets.meta.num_frames}")

@@ -98,21 +98,31 @@ def _first_video(container: Any) -> Any:
     return next((stream for stream in container.streams.video if not stream.disposition & _COVER), None)
 
 
-def video_packets(container: Any, path: Path) -> Iterator[Any]:
-    """Yield the packets of the first video stream, from the current position to the end of the file."""
+def video_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:
+    """Yield the packets of the first video stream, from the current position to the end of the file.
+
+    `complete`: all packets are wanted, and an AVI whose index lists more of them is an error.
+    """
+    stream = video_stream(container)
+    # FFmpeg passes over damaged parts of an AVI without an error. Others have no such index, or are read by theirs.
+    listed = sum(entry.size > 0 for entry in stream.index_entries) if complete and container.format.name == "avi" else 0
+    count = 0
     try:
-        for packet in container.demux(video_stream(container)):
+        for packet in container.demux(stream):
             # PyAV ends with a packet of its own, empty and without a time, that flushes the decoder.
             if packet.size or packet.pts is not None or packet.dts is not None:
+                count += 1
                 yield packet
     except av.FFmpegError as error:
         raise DecodeError(f"{path}: cannot read: {error.strerror}; the file is damaged") from None
+    if count < listed:
+        raise DecodeError(f"{path}: {count} of the {listed} packets in its index can be read; the file is damaged")
 
 
-def frame_packets(container: Any, path: Path) -> Iterator[Any]:
+def frame_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:
     """Yield packets as `video_packets` does, with one frame in each."""
     # DivX and XviD store a B-frame in one packet with the frame before it ("packed bitstream").
-    packets = video_packets(container, path)
+    packets = video_packets(container, path, complete)
     stream = video_stream(container)
     if container.format.name != "avi" or stream.codec_context.name != "mpeg4":
         return packets

@@ -205,18 +205,18 @@ def _rgb(frame: Any, reformatter: VideoReformatter) -> Image:
     return rgb if matrix is None else _upright(rgb, np.frombuffer(matrix, np.int32)[:5].tolist())
 
 
-def is_mirrored(path: Path, max_pixels: int) -> bool:
-    """Whether a file asks for a mirror: its display matrix turns the picture over. Decodes one frame."""
+def orientation(path: Path, max_pixels: int) -> tuple[bool, bool]:
+    """Whether a file asks for its pictures to be (turned or mirrored, mirrored). Decodes one frame."""
     with open_container(path, max_pixels) as container:
         try:
             frame = next(container.decode(video_stream(container)))
         except (av.FFmpegError, StopIteration):
-            return False  # the caller finds that it cannot be decoded
+            return False, False  # the caller finds that it cannot be decoded
     matrix = frame.side_data.get(Type.DISPLAYMATRIX)
     if matrix is None:
-        return False
+        return False, False
     a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
-    return bool(a * d < b * c)
+    return min(a, d) <= 0, bool(a * d < b * c)
 
 
 def _upright(image: Image, matrix: list[int]) -> Image:

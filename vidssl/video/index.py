@@ -72,7 +72,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     frame_type = type_reader(name, codec) if ordered else None
-    for packet in frame_packets(container, path):
+    for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
             ordered = False

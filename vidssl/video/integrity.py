@@ -66,6 +66,8 @@ def check_video(
     if contents.cut or (missing and (failure or shortfall is not None)):
         reasons = (missing or "it ends within a packet", shortfall, failure)
         return meta, [("truncated", "; ".join(filter(None, reasons)))]
+    if failure is None and path.is_file() and not images:
+        failure = broken_clusters(path)
     if failure:
         return meta, [("decode error" if meta or contents.packets else "not a video", failure)]
     disorder = [("timestamps out of order", "they are not in the order of the frames, which are counted instead")]
@@ -148,7 +150,12 @@ def _reason(error: Exception, path: Path) -> str:
 # Sizes that containers store ---------------------------------------------------------------------------------
 
 _MP4_STARTS = frozenset((b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"pnot"))
-_EBML, _SEGMENT = bytes.fromhex("1a45dfa3"), bytes.fromhex("18538067")
+# Matroska, RFC 9559, section 5.1: how a file and a segment begin, and the elements of a segment and of a cluster.
+_EBML, _SEGMENT, _CLUSTER = map(bytes.fromhex, ("1a45dfa3", "18538067", "1f43b675"))
+_OF_SEGMENT = "1f43b675 1c53bb6b 114d9b74 1549a966 1654ae6b 1254c367 1043a770 1941a469 ec bf"
+_OF_CLUSTER = "e7 a3 a0 ab a7 5854 af ec bf"
+_LONGEST_HEADER = 12  # bytes of identity and length
+_ELEMENTS = frozenset(map(bytes.fromhex, f"{_OF_SEGMENT} {_OF_CLUSTER}".split()))
 
 
 def missing_bytes(path: Path) -> str | None:
@@ -197,6 +204,34 @@ def _end_of_riff(file: BinaryIO, size: int) -> int:
             break
         position += 8 + length
     return position
+
+
+def broken_clusters(path: Path) -> str | None:
+    """Return where the elements of a Matroska file do not follow each other, or None.
+
+    FFmpeg goes on at the next cluster, without an error and without the frames between.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if file.read(len(_EBML)) != _EBML:
+            return None
+        stop = min(_end_of_segment(file) or size, size) - _LONGEST_HEADER  # of what may be cut off, or follow it
+        end = 0  # of the cluster; 0: it states none
+        while (position := file.tell()) < stop:
+            identity = _read_id(file)
+            length = _read_vint(file)
+            if identity == _CLUSTER:  # it is read element by element, with or without a length of its own
+                end = 0 if length is None else file.tell() + length
+            elif identity not in _ELEMENTS or position < end < file.tell() + (length or 0):
+                return f"the element at byte {position} of {size} is damaged, so frames are missing"
+            elif length is not None:
+                file.seek(length, os.SEEK_CUR)
+    return None
+
+
+def _read_id(file: BinaryIO) -> bytes:
+    first = file.read(1)
+    return first + file.read(8 - first[0].bit_length()) if first and first[0] >= 16 else first
 
 
 def _end_of_segment(file: BinaryIO) -> int | None:

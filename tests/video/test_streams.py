@@ -1,0 +1,209 @@
+"""Which stream is the video, how its pictures lie, and files whose stream cannot be decoded or has an odd clock."""
+
+from fractions import Fraction
+
+import av
+import av.filter
+import numpy as np
+import pytest
+from av.bitstream import BitStreamFilterContext
+from av.stream import Disposition
+
+from vidssl.commands.check import check_list
+from vidssl.errors import DecodeError, NoVideoError, TooLargeError
+from vidssl.video.integrity import check_video
+from vidssl.video.reader import MAX_PIXELS, open_video
+
+COUNT = 20
+
+
+def checked(path):
+    return [name for name, _ in check_video(path, 1.0, MAX_PIXELS, lambda: None)[1]]
+
+
+def add_cover(container):
+    stream = container.add_stream("mjpeg", rate=1, options={"strict": "unofficial"})
+    stream.height, stream.width, stream.pix_fmt = 48, 48, "yuvj420p"
+    stream.disposition = Disposition.attached_pic
+    image = av.VideoFrame.from_ndarray(np.full((48, 48, 3), 200, np.uint8), format="rgb24")
+    return [*stream.encode(image), *stream.encode()]
+
+
+def with_cover(path, source, first):
+    """Copy a video and add a cover image; `first`: its stream comes before that of the video."""
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        old = before.streams.video[0]
+        new = container.add_stream_from_template(old)
+        for packet in add_cover(container):
+            container.mux(packet)
+        for packet in before.demux(old):
+            if packet.size:
+                packet.stream = new
+                container.mux(packet)
+    if first:  # the streams of an MP4 are in the order of these boxes
+        content = path.read_bytes()
+        track, data = content.rindex(b"trak") - 4, content.rindex(b"udta") - 4
+        path.write_bytes(content[:track] + content[data:] + content[track:data])
+    with av.open(str(path)) as container:
+        assert [bool(stream.disposition & Disposition.attached_pic) for stream in container.streams] == [
+            first,
+            not first,
+        ]
+    return path
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("backend", ["pyav", "decord", "torchcodec"])
+def test_a_cover_image_is_not_the_video(tmp_path, write_video, numbered, number_of, first, backend, request):
+    if backend != "pyav":
+        pytest.importorskip(backend, exc_type=Exception)
+    video = write_video(tmp_path / "a.mp4", numbered(COUNT), b_frames=2)
+    path = with_cover(tmp_path / "cover.mp4", video, first)
+    if backend != "pyav":
+        try:
+            opened = open_video(path, backend)
+        except DecodeError as error:
+            assert "use data.backend=pyav" in str(error)
+            return
+        with opened:
+            assert number_of(opened.frames(range(COUNT))) == list(range(COUNT))
+        return
+    with open_video(path) as opened:
+        assert (opened.meta.num_frames, opened.meta.height, opened.meta.width) == (COUNT, 32, 64)
+        for i in (0, 7, COUNT - 1):
+            assert number_of(opened.frames([i])) == [i]
+        assert len(list(opened.iter_frames())) == COUNT
+    assert checked(path) == []
+
+
+def test_sound_with_a_cover_image_is_no_video(tmp_path, write_sound):
+    path = tmp_path / "cover.mp4"
+    with av.open(str(write_sound(tmp_path / "a.mp4"))) as before, av.open(str(path), "w") as container:
+        old = before.streams.audio[0]
+        new = container.add_stream_from_template(old)
+        for packet in add_cover(container):
+            container.mux(packet)
+        for packet in before.demux(old):
+            if packet.size:
+                packet.stream = new
+                container.mux(packet)
+    with pytest.raises(NoVideoError, match="the file has no video stream"):
+        open_video(path)
+    assert checked(path) == ["no video stream"]
+
+
+ONE = 1 << 16
+# (x, y) is shown at (ax + cy, bx + dy): (a, b, c, d), and FFmpeg's filters that do the same.
+MATRICES = {
+    "none": ((1, 0, 0, 1), []),
+    "mirror": ((-1, 0, 0, 1), ["hflip"]),
+    "upside down mirror": ((1, 0, 0, -1), ["vflip"]),
+    "180": ((-1, 0, 0, -1), ["hflip", "vflip"]),
+    "90": ((0, 1, -1, 0), ["transpose=clock"]),
+    "270": ((0, -1, 1, 0), ["transpose=cclock"]),
+    "90 and mirror": ((0, 1, 1, 0), ["transpose=cclock_flip"]),
+    "270 and mirror": ((0, -1, -1, 0), ["transpose=clock_flip"]),
+}
+
+
+def filtered(image, filters):
+    graph = av.filter.Graph()
+    node = graph.add_buffer(width=image.shape[1], height=image.shape[0], format="rgb24", time_base=Fraction(1, 25))
+    for text in filters:
+        name, _, options = text.partition("=")
+        before, node = node, graph.add(name, options or None)
+        before.link_to(node)
+    last = graph.add("buffersink")
+    node.link_to(last)
+    graph.configure()
+    graph.push(av.VideoFrame.from_ndarray(image, format="rgb24"))
+    return graph.pull().to_ndarray(format="rgb24")
+
+
+@pytest.mark.parametrize("name", MATRICES)
+@pytest.mark.parametrize("suffix", ["mp4", "mov", "mkv"])
+def test_pictures_are_turned_and_mirrored_as_ffmpeg_does(tmp_path, write_video, numbered, name, suffix):
+    (a, b, c, d), filters = MATRICES[name]
+    frames = numbered(5)
+    frames[:, :8, :30] = 160  # no symmetry
+    plain = write_video(tmp_path / "plain.mp4", frames)
+    path = tmp_path / f"a.{suffix}"
+    with av.open(str(plain)) as before, av.open(str(path), "w") as container:
+        old = before.streams.video[0]
+        new = container.add_stream_from_template(old)
+        new.set_display_matrix([a * ONE, b * ONE, 0, c * ONE, d * ONE, 0, 0, 0, 1 << 30])
+        for packet in before.demux(old):
+            if packet.size:
+                packet.stream = new
+                container.mux(packet)
+    with open_video(plain) as video:
+        stored = video.frames([3])[0].transpose(1, 2, 0)
+    with open_video(path) as video:
+        shown = video.frames([3])[0].transpose(1, 2, 0)
+        one_pass = list(video.iter_frames())[3]
+    expected = filtered(np.ascontiguousarray(stored), filters)
+    assert np.array_equal(shown, expected) and np.array_equal(one_pass, expected)
+    for backend in ("decord",):  # they agree, or refuse the file
+        pytest.importorskip(backend, exc_type=Exception)
+        try:
+            with open_video(path, backend) as video:
+                other = video.frames([3])[0].transpose(1, 2, 0)
+        except DecodeError as error:
+            mirrored = a * d - b * c < 0
+            assert ("mirrors" if mirrored else "turns") + " the picture" in str(error)
+            assert mirrored or (filters and suffix == "mkv")
+        else:
+            assert a * d - b * c > 0 and np.abs(other.astype(int) - shown).mean() < 3
+
+
+@pytest.mark.parametrize("suffix", ["ts", "flv"])
+def test_a_stream_without_headers_cannot_be_decoded(tmp_path, write_video, numbered, suffix):
+    """As of a broadcast that was cut within a group of pictures: it is not too large, and a limit is no remedy."""
+    source = write_video(tmp_path / f"a.{suffix}", numbered(30), gop=100)
+    path = tmp_path / f"cut.{suffix}"
+    if suffix == "flv":  # the tag with the headers becomes one of another kind
+        path.write_bytes(source.read_bytes().replace(b"\x17\0\0\0\0", b"\x17\2\0\0\0", 1))
+    else:
+        with av.open(str(source)) as before, av.open(str(path), "w") as container:
+            old = before.streams.video[0]
+            new = container.add_stream_from_template(old)
+            for packet in before.demux(old):
+                if packet.size and not packet.is_keyframe:
+                    packet.stream = new
+                    container.mux(packet)
+    with pytest.raises(DecodeError, match="cannot decode: no frame header can be read") as raised:
+        open_video(path)
+    assert not isinstance(raised.value, TooLargeError)
+    (tmp_path / "list.csv").write_text(f"path,label\n{path.name},0\n")
+    (finding,) = check_list(tmp_path / "list.csv", tmp_path / "out").findings
+    assert finding.finding == "decode error" and "limit" not in finding.reason
+
+
+@pytest.mark.parametrize("suffix", ["ts", "mpg", "avi", "mkv", "flv", "mp4"])
+def test_a_large_frame_is_named_with_its_size(tmp_path, write_video, numbered, suffix):
+    codec = "mpeg2video" if suffix == "mpg" else "libx264"
+    path = write_video(tmp_path / f"a.{suffix}", numbered(12), codec=codec)
+    with pytest.raises(TooLargeError, match="64x32 is more than 2047 pixels"):
+        open_video(path, max_pixels=2047)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+def test_an_avi_whose_clock_is_finer_than_its_frames(tmp_path, write_video, numbered, number_of, codec):
+    """As of `ffmpeg -i a.mp4 -c copy a.avi`: 600 ticks a second, and a frame at every 24th."""
+    source = write_video(tmp_path / "a.mp4", numbered(COUNT), codec=codec)
+    path = tmp_path / "a.avi"
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        old = before.streams.video[0]
+        new = container.add_stream_from_template(old)
+        new.time_base = Fraction(1, 600)
+        unpack = BitStreamFilterContext("h264_mp4toannexb" if codec == "libx264" else "null", old)
+        for whole in before.demux(old):
+            for packet in unpack.filter(whole) if whole.size else ():
+                packet.stream = new
+                container.mux(packet)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate > 100  # what the header says
+    with open_video(path) as video:
+        assert (video.meta.num_frames, video.meta.fps) == (COUNT, 25)
+        assert number_of(video.frames([COUNT - 1])) == [COUNT - 1]
+    assert checked(path) == []

@@ -111,9 +111,9 @@ class VideoMeta:
         if self.times is None:
             numbers = np.round(seconds * self.fps).astype(np.int64)
             return np.asarray(np.clip(numbers, 0, self.num_frames - 1), np.int64)
-        shown, since, half = self._shown(seconds)
+        shown, since, half = self._shown_at(seconds)
         remaining = self._edges[shown + 1] - self._edges[shown] - since
-        return np.minimum(shown + (remaining <= half), self.num_frames - 1)
+        return np.asarray(np.minimum(shown + (remaining <= half), self.num_frames - 1), np.int64)
 
     def frames_between(self, start: float, end: float) -> tuple[int, int]:
         """Return the first frame of a span of seconds, and the one after its last: at least one frame.
@@ -130,13 +130,16 @@ class VideoMeta:
 
     def stops_at(self, ends: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return for spans that end at some times the frame after their last, where the rate varies."""
-        shown, since, half = self._shown(ends)
+        shown, since, half = self._shown_at(ends)
         return shown + (since + _MICROSECOND >= half)  # lists have times in microseconds
 
-    def _shown(self, seconds: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+    def shown_at(self, seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the frame that is shown at each time, without rounding, where the rate varies."""
+        return np.clip(np.searchsorted(self._edges, seconds, side="right") - 1, 0, self.num_frames - 1)
+
+    def _shown_at(self, seconds: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
         """The frames that are shown at some times, for how long they were shown then, and half a frame, in seconds."""
-        edges = self._edges
-        shown = np.clip(np.searchsorted(edges, seconds, side="right") - 1, 0, self.num_frames - 1)
+        edges, shown = self._edges, self.shown_at(seconds)
         return shown, seconds - edges[shown], np.minimum((edges[shown + 1] - edges[shown]) / 2, 0.5 / self.fps)
 
     def part(self, first: int, stop: int) -> "VideoMeta":

@@ -1,6 +1,7 @@
 """Presentation times: which files are regular, and the conversions between seconds and frames."""
 
 import dataclasses
+import itertools
 from fractions import Fraction
 
 import av
@@ -150,9 +151,7 @@ def test_spans_that_follow_one_another_leave_no_frame_out():
     for _ in range(200):
         meta = random_meta(rng)
         cuts = [0, *np.round(np.sort(rng.uniform(0, meta.duration, 12)), 6), meta.duration]
-        covered = {
-            n for start, end in zip(cuts, cuts[1:], strict=False) for n in range(*meta.frames_between(start, end))
-        }
+        covered = {n for start, end in itertools.pairwise(cuts) for n in range(*meta.frames_between(start, end))}
         assert covered == set(range(meta.num_frames))
 
 

@@ -1,5 +1,7 @@
 """The cache of packet indices: in memory for a process, and in a folder for all processes."""
 
+import hashlib
+import io
 import json
 import logging
 import mmap
@@ -7,6 +9,7 @@ import os
 import stat
 import tempfile
 import time
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +68,31 @@ def test_nothing_is_written_without_a_folder(tmp_path, write_video, numbered, pa
     assert sorted(tmp_path.rglob("*")) == before and passes == ["a.mp4"]
 
 
-@pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2]])
+def rewritten(name, change, checksum=True):
+    """Damage of an array of the file, with a right checksum or without."""
+
+    def damage(content):
+        with np.load(io.BytesIO(content)) as saved:
+            arrays = dict(saved)
+        arrays[name] = change(arrays[name])
+        file = io.BytesIO()
+        np.savez(file, **arrays)
+        return file.getvalue() + hashlib.sha256(file.getvalue()).digest() * checksum
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda b: b"", lambda b: b"half", lambda b: bytes(300), lambda b: b[: len(b) // 2], lambda b: b[:-1]),
+        *(lambda b, n=n: b[:n] + bytes([b[n] ^ 4]) + b[n + 1 :] for n in (0, 40, 200, 300, 700, -1)),
+        rewritten("frame_of", lambda column: column[:5], checksum=False),
+        *(rewritten(name, lambda column: column[:-1]) for name in ("frame_of", "keys", "key_times")),
+        rewritten("frame_of", lambda column: column * 0),
+        rewritten("keys", lambda column: column + 9),
+    ],
+)
 def test_a_damaged_cache_is_rewritten(tmp_path, write_video, numbered, number_of, passes, damage):
     path, cache = write_video(tmp_path / "a.mp4", numbered(9)), tmp_path / "cache"
     open_video(path, cache=cache).close()
@@ -78,6 +105,21 @@ def test_a_damaged_cache_is_rewritten(tmp_path, write_video, numbered, number_of
     with np.load(next(cache.rglob("*.npz"))) as saved:
         assert saved["meta"][0] == 9
     assert len(list(cache.rglob("*"))) == 2  # the file and its folder: nothing is left behind
+
+
+def test_times_are_cached_and_other_formats_are_not_read(tmp_path, write_variable, numbered, passes, monkeypatch):
+    ticks = [0, 40, 80, 800, 840, 880]
+    path, cache = write_variable(tmp_path / "a.mkv", numbered(6), ticks, Fraction(1, 1000)), tmp_path / "cache"
+    for _ in range(2):
+        clear_cache()
+        with open_video(path, cache=cache) as opened:
+            np.testing.assert_allclose(opened.meta.times, np.array(ticks) / 1000)
+            assert opened.meta.duration == pytest.approx(0.92)
+    assert passes == ["a.mkv"]
+    monkeypatch.setattr(index, "_CACHE_FORMAT", index._CACHE_FORMAT - 1)
+    clear_cache()
+    open_video(path, cache=cache).close()
+    assert passes == ["a.mkv"] * 2 and len(list(cache.rglob("*.npz"))) == 2
 
 
 def test_an_unwritable_cache_logs_one_warning(tmp_path, write_video, numbered, number_of, passes, caplog):

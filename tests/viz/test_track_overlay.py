@@ -93,3 +93,11 @@ def test_the_file_holds_the_pictures_and_appears_whole(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
     with pytest.raises(DataError, match="cannot write"):
         write_mp4(tmp_path / "deep" / "a.mp4" / "b.mp4", iter(pictures), 25.0)
+
+
+def test_a_video_with_times(tmp_path):
+    images = [np.full((32, 32, 3), 9 * n, np.uint8) for n in range(6)]
+    times = [5.0, 5.04, 5.08, 7.0, 7.016, 7.5]
+    write_mp4(tmp_path / "a.mp4", images, 25.0, times)
+    with open_video(tmp_path / "a.mp4") as video:
+        np.testing.assert_allclose(video.times, np.array(times) - 5, atol=1e-4)

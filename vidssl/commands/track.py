@@ -121,7 +121,8 @@ def _draw_video(target: Path, record: VideoRecord, tracks: Tracks, decoding: Dec
         if len(tracks.frames) == 2 * len(np.unique(tracks.track)):
             write_mp4(target, _pairs(video, offset, tracks), _PAIRS_PER_SECOND)
         else:
-            write_mp4(target, _paths(video, offset, tracks), part.fps)
+            shown = None if part.times is None else part.times[np.unique(tracks.frames)].tolist()
+            write_mp4(target, _paths(video, offset, tracks), part.fps, shown)
 
 
 def _paths(video: Video, offset: int, tracks: Tracks) -> Iterator[Image]:

@@ -73,7 +73,7 @@ class Segments(Sampler):
                 begin = meta.time_of(start)
                 end = min(begin + self.config.length(meta, span), meta.duration)
                 edges = np.linspace(begin, end, self.config.frames + 1)
-                drawn = np.maximum(meta.frames_at(generator.uniform(edges[:-1], edges[1:])), start)
+                drawn = meta.shown_at(generator.uniform(edges[:-1], edges[1:]))
             else:
                 edges = np.linspace(clip.first, clip.last + 1, self.config.frames + 1)
                 drawn = np.floor(generator.uniform(edges[:-1], edges[1:])).astype(np.int64)

@@ -1,0 +1,193 @@
+"""The index of packed frames: times, checksum and ids of shards; a damaged or foreign one never gives wrong frames."""
+
+import json
+import logging
+import os
+import shutil
+import tarfile
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from vidssl.commands.shrink import FrameSettings, shrink_list
+from vidssl.data.write_lists import write_lists
+from vidssl.errors import ConfigError, DataError, VidsslError
+from vidssl.randomness import generator
+from vidssl.video import frame_shards
+from vidssl.video.frame_index import merge_indices, read_index
+from vidssl.video.reader import open_video
+
+INDEX = "frame_index.safetensors"
+SMALL = FrameSettings(16, 90)
+TICKS = [0, 40, 80, 800, 840, 880, 1600, 1640, 1680]
+
+
+def pack(folder, out, names, **options):
+    write_lists(folder / "lists", folder / "videos", {"all": [(name, 0) for name in names]}, ())
+    return shrink_list(folder / "lists/all.csv", out, SMALL, **options)
+
+
+@pytest.fixture
+def packed(tmp_path, write_video, write_variable, numbered):
+    """Two regular videos and two of a variable rate, packed: their shards have the numbers 0 to 2."""
+    for n, name in enumerate(("a", "c")):
+        write_video(tmp_path / f"videos/{name}.mp4", numbered(40)[n : n + 9])
+    for n, name in enumerate(("b", "d")):
+        ticks = [tick * (n + 1) for tick in TICKS]
+        write_variable(tmp_path / f"videos/{name}.mp4", numbered(40)[9 + n : 18 + n], ticks, Fraction(1, 1000))
+    for names in (["d.mp4"], ["a.mp4", "b.mp4", "d.mp4"], ["c.mp4", "b.mp4"]):
+        pack(tmp_path, tmp_path / "packed", names)
+    return tmp_path / "packed"
+
+
+def content(folder):
+    """The frames and times of all videos."""
+    found = {}
+    for name in "abcd":
+        with open_video(folder / f"{name}.mp4") as video:
+            found[name] = np.stack([*video.iter_frames()]), video.times.tolist(), video.meta.duration
+    return found
+
+
+def equal(one, other):
+    return all(np.array_equal(one[name][0], other[name][0]) and one[name][1:] == other[name][1:] for name in "abcd")
+
+
+def test_times_survive_joins_of_indices(packed, tmp_path):
+    for name in "abcd":
+        with open_video(tmp_path / f"videos/{name}.mp4") as video, open_video(packed / f"{name}.mp4") as copy:
+            assert (copy.meta.times is None) == (video.meta.times is None) == (name in "ac")
+            np.testing.assert_allclose(copy.times, video.times, atol=1e-9)
+            assert copy.meta.duration == pytest.approx(video.meta.duration) and copy.meta.fps == video.meta.fps
+    index = read_index(packed / INDEX)
+    assert len(index.times) == 2 * 10 and index.first_times.tolist().count(-1) == 2  # regular ones store none
+    again = merge_indices([index])
+    assert all(np.array_equal(getattr(again, name), getattr(index, name)) for name in vars(index))
+
+
+def test_ids_are_in_shards_and_depend_on_their_content(packed, tmp_path):
+    index, ids = read_index(packed / INDEX), []
+    for number in range(3):
+        with tarfile.open(packed / f"shard-{number:06d}.tar") as tar:
+            ids.append(tar.next().linkname)
+            assert tar.next().linkname == ""
+        assert ids[-1] == f"vidssl shard {index.shard_id(number).hex()}"
+    assert len({*ids}) == 3
+    names = ["d.mp4", "a.mp4"]
+    for out in ("one", "other"):
+        pack(tmp_path, tmp_path / out, names, workers=1 + (out == "other"))
+    same = [(tmp_path / out / name).read_bytes() for out in ("one", "other") for name in (INDEX, "shard-000000.tar")]
+    assert same[:2] == same[2:]
+
+
+def test_a_shard_of_another_packing_is_refused(packed, tmp_path):
+    """Also where all sizes are equal; in place of it, and as a shard without an id."""
+    shutil.copytree(tmp_path / "videos", tmp_path / "more/videos")
+    for one, other in ("ac", "ca", "bd", "db"):
+        shutil.copyfile(tmp_path / f"videos/{one}.mp4", tmp_path / f"more/videos/{other}.mp4")
+    pack(tmp_path / "more", tmp_path / "foreign", ["a.mp4", "b.mp4", "c.mp4", "d.mp4"])
+    shard = packed / "shard-000001.tar"
+    right = shard.read_bytes()
+    nameless = bytearray(right)
+    nameless[157:257] = bytes(100)
+    for wrong in ((tmp_path / "foreign/shard-000000.tar").read_bytes(), (packed / "shard-000002.tar").read_bytes()):
+        shard.write_bytes(wrong)
+        with (
+            open_video(packed / "a.mp4") as video,
+            pytest.raises(ConfigError, match=r"000001\.tar is not the shard that"),
+        ):
+            video.frames([0])
+    shard.write_bytes(nameless)
+    with open_video(packed / "a.mp4") as video, pytest.raises(ConfigError, match="of another packing: put the right"):
+        video.frames([0])
+    # A run that goes on packs the videos of such a shard again.
+    assert pack(tmp_path, packed, ["a.mp4", "b.mp4", "c.mp4", "d.mp4"]).made == 2  # a and b
+    shard.write_bytes(right)
+    assert pack(tmp_path, packed, ["a.mp4", "b.mp4", "c.mp4", "d.mp4"]).made == 0
+
+
+def test_every_flipped_bit_is_refused_or_harmless(packed):
+    """300 bits of the whole file, and all of the header's first bytes."""
+    expected, file = content(packed), packed / INDEX
+    whole, rng, refused = file.read_bytes(), generator(0), 0
+    for place in [*range(0, 64 * 8, 5), *rng.choice(8 * len(whole), 300, replace=False).tolist()]:
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        file.write_bytes(damaged)
+        try:
+            assert equal(content(packed), expected)
+        except ConfigError as error:
+            refused += 1
+            assert INDEX in str(error) and "\n" not in str(error)
+    assert refused > 350
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda b: b"",
+        lambda b: b[:7],
+        lambda b: b[:-1],
+        lambda b: b + b"more",
+        lambda b: (200_000).to_bytes(8, "little") + b"[" * 200_000,
+        lambda b: (2).to_bytes(8, "little") + b"[]",
+        lambda b: (19).to_bytes(8, "little") + b'{"__metadata__": 7}',
+        lambda b: bytes([255] * 8) + b[8:],
+    ],
+)
+def test_other_files_are_refused_in_one_line(packed, damage):
+    (packed / INDEX).write_bytes(damage((packed / INDEX).read_bytes()))
+    with pytest.raises(ConfigError, match=r"cannot read .*; make the packed frames again in another folder"):
+        open_video(packed / "a.mp4")
+
+
+def to_first_format(folder):
+    """Write the index, and the shards, as the first format had them."""
+    columns = load((folder / INDEX).read_bytes())
+    for name in ("first_times", "times", "shard_ids"):
+        del columns[name]
+    (folder / INDEX).write_bytes(save(columns, {"format": "vidssl packed frames 1"}))
+    for shard in folder.glob("shard-*.tar"):
+        member = tarfile.open(shard).next()
+        member.linkname = ""
+        with open(shard, "r+b") as file:
+            file.write(member.tobuf(tarfile.USTAR_FORMAT))
+    return columns
+
+
+def test_folders_of_the_first_format_count_as_regular(packed, tmp_path, caplog, monkeypatch):
+    expected = content(packed)
+    to_first_format(packed)
+    monkeypatch.setattr(frame_shards, "_known", {})
+    with caplog.at_level(logging.WARNING):
+        found = content(packed)
+    assert caplog.text.count("was written by an earlier version: every frame rate counts as constant") == 1
+    for name in "abcd":
+        np.testing.assert_array_equal(found[name][0], expected[name][0])
+    assert found["a"][1:] == expected["a"][1:]
+    with open_video(packed / "b.mp4") as video:
+        assert video.meta.times is None
+    with pytest.raises(DataError, match=r"frames of an earlier version, which can be read, but not continued: choose"):
+        pack(tmp_path, packed, ["a.mp4"])
+
+
+def test_columns_of_the_first_format_that_do_not_fit_are_refused(packed):
+    """It has no checksum: nothing but an error for a column that is too short or points outside."""
+    columns = to_first_format(packed)
+    changes = [(name, columns[name][:-1]) for name in columns if name != "names"]
+    changes += [(name, columns[name] + np.array(1000, columns[name].dtype)) for name in ("name_ends", "first_frames")]
+    changes += [("num_frames", columns["num_frames"] * 0), ("shards", columns["shards"] - 5)]
+    for name, column in changes:
+        file = packed / INDEX
+        file.write_bytes(save({**columns, name: column}, {"format": "vidssl packed frames 1"}))
+        os.utime(file, ns=(1, len(name) * 10**9 + len(column)))
+        with pytest.raises(VidsslError, match="its columns do not fit each other"):
+            content(packed)
+
+
+def test_webdataset_members_have_no_more_fields(packed):
+    with tarfile.open(packed / "shard-000001.tar") as tar:
+        about = json.loads(tar.extractfile(tar.next()).read())
+    assert {*about} == {"name", "num_frames", "fps", "height", "width"}

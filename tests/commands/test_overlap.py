@@ -321,3 +321,17 @@ def test_the_model_card_knows_every_command_of_its_checkpoint(data, tmp_path, ca
         "map/results.json holds results of no test of this checkpoint: not in the model card",
         "foreign/results.json holds results of another checkpoint: not in the model card",
     }
+
+
+def test_a_search_in_python_warns_of_copies(data, caplog):
+    network, options = f"{data}/run/checkpoints/last.pt", {"workers": 0, "device": "cpu", "progress": False}
+    query, gallery = (vidssl.extract(network, f"{data}/{name}/list.csv", **options) for name in ("test", "train"))
+    found = vidssl.search(gallery, query, k=3)
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    videos = f"{data}/videos"
+    assert len(lines) == 2 and lines[0].startswith(
+        f"3 of 7 videos of {videos} are in the gallery {videos} too (1 under"
+    )
+    assert f"1 of 7 videos of {videos} are of 1 recordings" in lines[1]
+    assert found.index[2, 0] == 2  # the copy is found, and the video itself is not
+    assert 0 not in found.index[0] and 1 not in found.index[1]

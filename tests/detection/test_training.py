@@ -119,10 +119,9 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
     for results, weights in ((tested, "sha256"), (trained, "step")):  # both lists are the same one
         overlap, fingerprint = results["overlap"]["training"], results["fingerprints"]["query"]
         assert (overlap["videos"], overlap["tested"], overlap["copies"], overlap["changed"]) == (8, 8, 0, False)
-        assert (
-            overlap["fingerprint"] == fingerprint == results["request"]["list"] == results["fingerprints"]["training"]
-        )
-        assert weights in results["request"]["weights"] and results["format"] and results["date"] and results["command"]
+        assert overlap["fingerprint"] == fingerprint == results["request"]["list"]
+        assert results["fingerprints"]["training"] == fingerprint and weights in results["request"]["weights"]
+        assert results["format"] and results["date"] and results["command"] and results["versions"]
     (line,) = {r.getMessage() for r in caplog.records if "8 of 8" in r.getMessage()}
     assert f"are in the list that the network was trained on, {run.data.train} too" in line
     for arguments, message in (

@@ -140,7 +140,10 @@ def report_overlap(overlap: Tree, query: object, *, measured: bool = True, remed
         log_once(_log, logging.INFO, f"{text}: {training['not_checked']}")
     elif training:
         where = f"{'the gallery and ' if both else ''}the list that the network was trained on, {training['list']}"
-        _report(training, query, where + ", which has changed since" * training["changed"], measured, "")
+        _report(training, query, where + ", which has changed since," * training["changed"], measured, "")
+        if training["missing"]:
+            text = f"{training['missing']} files of {training['list']}, which the network was trained on, are not there"
+            log_once(_log, logging.INFO, f"{text}: {query} was compared with them by path only")
 
 
 def _report(counts: Tree, query: object, where: str, measured: bool, remedy: str) -> None:

@@ -14,6 +14,7 @@ import vidssl
 from vidssl import commands
 from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.parsers import COMMANDS
+from vidssl.commands.shrink import ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -335,3 +336,19 @@ def test_a_search_in_python_warns_of_copies(data, caplog):
     assert f"1 of 7 videos of {videos} are of 1 recordings" in lines[1]
     assert found.index[2, 0] == 2  # the copy is found, and the video itself is not
     assert 0 not in found.index[0] and 1 not in found.index[1]
+
+
+def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
+    """A copy that was encoded again has the name of the original; each list of a run is compared."""
+    shrink_list(data / "train/list.csv", tmp_path / "small", ShrinkSettings(short_side=32))
+    classes = read_list(data / "train/list.csv").classes
+    one = write(tmp_path / "one", "list", [("test/0.mp4", 0)], classes, data / "videos")
+    given = [f"data.train=[{{list: {tmp_path}/small/list.csv, weight: 2}}, {one}]", "data.moving_digits=null"]
+    given += ["data.workers=0", "device=cpu", "steps=1", "batch_size=4", "evaluate.clips=1", f"output={tmp_path}/run"]
+    train(load_run(TOY, given))
+    for name, videos, copies in (("train", 6, 6), ("test", 2, 1)):  # of the test list train/0.mp4 is a copy by name
+        words = ["test", f"{data}/{name}/list.csv", "--checkpoint", f"{tmp_path}/run", "--workers", "0"]
+        commands.run(words[0], [*words[1:], "--device", "cpu", "--protocol", "accuracy", "--out", f"{tmp_path}/{name}"])
+        found = json.loads((tmp_path / name / "results.json").read_text())["overlap"]["training"]
+        assert (found["videos"], found["copies"], found["changed"]) == (videos, copies, False)
+        assert found["list"] == f"{tmp_path}/small/list.csv and {one}"

@@ -22,7 +22,8 @@ from vidssl.commands.extract import parse_windows, windows_of
 from vidssl.commands.load import LoadOptions, chosen_clips, load_subject
 from vidssl.commands.train import settings_of_input
 from vidssl.config import Tree, override, read, set_value
-from vidssl.data.overlap import own_rows
+from vidssl.data.column_store import Records
+from vidssl.data.overlap import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine import train as engine
 from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
@@ -30,6 +31,7 @@ from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.moments import nearest_moments
+from vidssl.evaluation.overlap import describe, report_overlap
 from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
@@ -167,7 +169,8 @@ def search(
     """Find the k rows of the gallery with the highest cosine similarity to each query, as `vidssl retrieval` does.
 
     Features of `extract` know their videos: a query does not find a span of its own file that overlaps it, and in a
-    gallery of windows a row that overlaps a nearer one is left out.
+    gallery of windows a row that overlaps a nearer one is left out. Copies of a query under other names are found, with
+    a warning.
 
     Args:
         gallery: Features of `extract`, or any (N, D) float32 tensor on the CPU.
@@ -192,6 +195,8 @@ def search(
         k = min(k, len(g) - 1)  # not itself, even if there is nothing else
     if isinstance(asked, Features) and isinstance(gallery, Features):
         pairs.append(own_rows(gallery, asked))
+        if asked.records and gallery.records:
+            _report_copies(asked, gallery)
     exclude = join_pairs(pairs)
     if isinstance(gallery, Features) and gallery.records and (gallery.windows or one_per_video):
         records = gallery.records
@@ -201,6 +206,20 @@ def search(
     if one_per_video:
         raise ConfigError("one_per_video needs the files of the gallery: give features of vidssl.extract")
     return nearest(q, g, k, exclude, center=center)
+
+
+def _report_copies(query: Features, gallery: Features) -> None:
+    """Warn of copies of the queries in the gallery, and of other videos of their recordings."""
+    q, g = (_list_of(features) for features in (query, gallery))
+    labelled = len(q.records) > 1 and bool((query.label >= 0).all() and (gallery.label >= 0).all())
+    overlap = {"gallery": describe(q, g, compare(q, g)), "training": None}
+    report_overlap(overlap, q.path, measured=labelled, remedy="`exclude` leaves out pairs")
+
+
+def _list_of(features: Features) -> VideoList:
+    records = features.records
+    listed = records if isinstance(records, Records) else Records(Path(), records)
+    return VideoList(listed.roots[0], listed, features.classes)
 
 
 def _read_config(

@@ -104,7 +104,7 @@ def test_other_commands_refuse_a_detector_in_one_line(toy_run, tmp_path, monkeyp
     assert end.value.code == 2 and "is of a detector" in error
 
 
-def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys):
+def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monkeypatch, capsys, caplog):
     run = toy_run("a")
     options = ["--checkpoint", str(train(run)), "--out", str(tmp_path / "test"), "--device", "cpu"]
 
@@ -116,6 +116,14 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
     assert "box_AP50" in capsys.readouterr().out
     tested, trained = (json.loads((tmp_path / n / "results.json").read_text()) for n in ("test", "a"))
     assert tested["numbers"] == trained["numbers"] and tested["checkpoint"]["step"] == 6
+    for results, weights in ((tested, "sha256"), (trained, "step")):  # both lists are the same one
+        overlap, fingerprint = results["overlap"]["training"], results["fingerprints"]["query"]
+        assert (overlap["videos"], overlap["tested"], overlap["copies"], overlap["changed"]) == (8, 8, 0, False)
+        assert overlap["fingerprint"] == fingerprint == results["request"]["list"]
+        assert results["fingerprints"]["training"] == fingerprint and weights in results["request"]["weights"]
+        assert results["format"] and results["date"] and results["command"] and results["versions"]
+    (line,) = {r.getMessage() for r in caplog.records if "8 of 8" in r.getMessage()}
+    assert f"are in the list that the network was trained on, {run.data.train} too" in line
     for arguments, message in (
         ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
         ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),

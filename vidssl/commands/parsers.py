@@ -71,7 +71,7 @@ def retrieval(parser: ArgumentParser) -> None:
     option("--out", type=Path, required=True, help="folder for results.json and index.html")
     option("--center", action="store_true", help="subtract the mean of each list first")
     option("--k", type=at_least(1), default=10, help="neighbours for kNN, or results for one video (default 10)")
-    text = "ignore gallery videos whose features equal the query's bit by bit (copies of the file)"
+    text = "ignore copies of the query in the gallery: files of the same content, or bit-identical features"
     option("--drop-duplicates", action="store_true", help=text)
     option("--page-queries", type=at_least(0), default=48, help="queries on the page (default 48)")
     add_window_options(parser, "search in windows of the gallery's videos")

@@ -12,7 +12,7 @@ from vidssl import distributed
 from vidssl.commands.arguments import print_results
 from vidssl.commands.extract import parse_windows
 from vidssl.commands.gallery import Gallery, load_gallery
-from vidssl.commands.load import LoadOptions, class_hash, load_subject, network_options
+from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import claim_results, format_clips, format_count, format_table
 from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
 from vidssl.config import Tree
@@ -98,11 +98,11 @@ def retrieve(
         if gradcam:
             subject.encoder.layer_module(gradcam)  # an error before the long work, if there is none
         data = distributed.on_main(lambda: identify(queries))
-        found = load_gallery(subject, listed, index, options.root, (query, data), windows, one_per_video)
-        q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
         # Without labels nothing is measured that the training could have seen.
         labelled = not one_video and bool((queries.labels >= 0).all())
         training = subject.check_overlap(queries)["training"] if labelled else None
+        found = load_gallery(subject, listed, index, options.root, (query, data), windows, one_per_video)
+        q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
 
         def search() -> Results:
             g, own = found[0], queries.rows(q.index.tolist())
@@ -123,16 +123,8 @@ def retrieve(
                 "copies": data["copies"],
                 **subject.describe(),
             }
-            request = subject.request(
-                command="retrieval",
-                list=queries.fingerprint,
-                classes=class_hash(queries),
-                data=data,
-                gallery=g.list,
-                gallery_data=g.data,
-                windows=g.windows,
-                options={"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video},
-            )
+            chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
+            request = _request(subject, queries, data, g, chosen)
             existing_results(out, request, reuse=False)
             overlap["training"] = training
             of_lists = {"query": queries.fingerprint, "gallery": g.list}
@@ -145,6 +137,20 @@ def retrieve(
             return results
 
         return distributed.on_main(search)
+
+
+def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
+    """What decides the numbers; `data` describes the files of the queries."""
+    return subject.request(
+        command="retrieval",
+        list=queries.fingerprint,
+        classes=class_hash(queries),
+        data=data,
+        gallery=gallery.list,
+        gallery_data=gallery.data,
+        windows=gallery.windows,
+        options=options,
+    )
 
 
 def _read(path: Path, options: LoadOptions) -> VideoList:

@@ -41,7 +41,9 @@ class Monitor:
         if any(protocol.probabilities for protocol in self.protocols.values()):
             check_names(query, videos.classes, f"in {videos.path}")
         used = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
-        self.overlap = measure_overlap(query, used, lambda: TrainingVideos(str(videos.path), videos))
+        self.overlap = measure_overlap(
+            query, used, lambda: TrainingVideos(str(videos.path), videos, fingerprint=videos.fingerprint)
+        )
         distributed.on_main(lambda: report_overlap(self.overlap, query.path))
 
     def measure(self, run: Run, method: Method, device: torch.device, request: StopRequest) -> dict[str, float]:

@@ -31,9 +31,11 @@ class TrainingVideos:
     data: Tree | None = None  # of its files then, as of `identify`
 
     @property
-    def changed(self) -> bool:
-        """Whether the list has other rows now."""
-        return self.videos is not None and self.fingerprint not in (None, self.videos.fingerprint)
+    def changed(self) -> bool | None:
+        """Whether the list has other rows now; None if it is not known: exported weights have no fingerprint."""
+        if self.videos is None or self.fingerprint is None:
+            return None
+        return self.fingerprint != self.videos.fingerprint
 
 
 def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
@@ -140,7 +142,10 @@ def report_overlap(overlap: Tree, query: object, *, measured: bool = True, remed
         log_once(_log, logging.INFO, f"{text}: {training['not_checked']}")
     elif training:
         where = f"{'the gallery and ' if both else ''}the list that the network was trained on, {training['list']}"
-        _report(training, query, where + ", which has changed since" * training["changed"], measured, "")
+        _report(training, query, where + ", which has changed since," * bool(training["changed"]), measured, "")
+        if training["missing"]:
+            text = f"{training['missing']} files of {training['list']}, which the network was trained on, are not there"
+            log_once(_log, logging.INFO, f"{text}: {query} was compared with them by path only")
 
 
 def _report(counts: Tree, query: object, where: str, measured: bool, remedy: str) -> None:

@@ -20,8 +20,8 @@ _log = logging.getLogger(__name__)
 
 Results = dict[str, Any]
 NAME = "results.json"
-# The number of lines "Numbers change" in CHANGELOG.md, as tests/evaluation/test_result_files.py checks: results of
-# another one are measured again.
+# The number of entries "Numbers change" in CHANGELOG.md, as tests/commands/test_overlap.py checks: results of another
+# format are measured again.
 FORMAT = 15
 
 

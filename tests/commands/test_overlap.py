@@ -1,0 +1,354 @@
+"""Every command that measures: what its `results.json` states, and what it says of tested videos that it should not."""
+
+import argparse
+import csv
+import json
+import re
+import shutil
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+import vidssl
+from vidssl import commands
+from vidssl.commands.analysis_parsers import ANALYSES
+from vidssl.commands.parsers import COMMANDS
+from vidssl.commands.shrink import ShrinkSettings, shrink_list
+from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+from vidssl.errors import DataError
+from vidssl.evaluation.result_files import FORMAT
+
+TOP = Path(__file__).parents[2]
+TOY = TOP / "configs" / "toy" / "supervised.yaml"
+EVERY = {"overlap", "fingerprints", "request", "command", "date", "versions", "format"}
+SHARED = {"videos": 3, "copies": 1, "groups": 1, "group_videos": 1, "tested": 7, "missing": 0}
+
+# The words of each command; those that name the training list compare with it.
+QUERY = ["retrieval", "--page-queries", "0", "--query", "INPUT"]
+MEASURES = {
+    "test": ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "accuracy", "knn"],
+    "test --splits": ["test", "INPUT{split}", "--train-list", "TRAIN", "--splits", "1", "2"],
+    "retrieval": [*QUERY, "--gallery", "TRAIN"],
+    "retrieval --index": [*QUERY, "--index", "INDEX"],
+    "retrieval --window": [*QUERY, "--gallery", "TRAIN", "--window", "0.4"],
+    "map": ["map", "INPUT", "--layout", "pca", "--thumbnails", "0"],
+    "analyze robustness": [
+        *("analyze", "robustness", "INPUT", "--train-list", "TRAIN"),
+        *("--corruptions", "contrast", "--severities", "1"),
+    ],
+    "analyze classes": ["analyze", "classes", "INPUT"],
+    "analyze invariance": ["analyze", "invariance", "INPUT", "--transformations", "reverse", "--top-k", "1"],
+    "analyze background": ["analyze", "background", "INPUT", "--boxes", "BOXES"],
+    "analyze gradcam": [
+        "analyze",
+        "gradcam",
+        "INPUT",
+        "--target",
+        "similarity",
+        "--gallery",
+        "TRAIN",
+        "--overlays",
+        "0",
+    ],
+    "analyze all": ["analyze", "all", "INPUT", "--train-list", "TRAIN", "--videos", "all"],
+}
+
+
+def write(folder, name, rows, classes, root):
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{path},{label}\n" for path, label in rows)
+    (folder / f"{name}.csv").write_text(f"path,label\n{text}")
+    (folder / "classes.txt").write_text("".join(f"{each}\n" for each in classes))
+    (folder / "root.txt").write_text(f"{root}\n")
+    return folder / f"{name}.csv"
+
+
+@pytest.fixture(scope="module")
+def data(digits, tmp_path_factory):
+    """A training list of six videos, a test list of seven, of which four are shared in some way, and a network."""
+    folder = tmp_path_factory.mktemp("overlap")
+    root = folder / "videos"
+    (root / "train").mkdir(parents=True)
+    (root / "test").mkdir()
+
+    def sources(half):
+        records = read_list(digits / f"motion/{half}.csv").records
+        return {label: iter([record.path for record in records if record.label == label]) for label in (0, 1)}
+
+    def place(name, label, paths):
+        shutil.copy(next(paths[label]), root / name)
+        return name, label
+
+    train_paths, test_paths = sources("train"), sources("test")
+    names = [*(f"train/{n}.mp4" for n in range(5)), "train/v_a_g01_c01.mp4"]
+    trained = [place(name, n % 2, train_paths) for n, name in enumerate(names)]
+    (root / "test/link.mp4").symlink_to(root / "train/1.mp4")
+    shutil.copy(root / "train/2.mp4", root / "test/copy.mp4")
+    tested = [("train/0.mp4", 0), ("test/link.mp4", 1), ("test/copy.mp4", 0)]
+    names = ("test/0.mp4", "test/1.mp4", "test/2.mp4", "test/v_a_g01_c02.mp4")
+    tested += [place(name, n % 2, test_paths) for n, name in enumerate(names)]
+    classes = read_list(digits / "motion/train.csv").classes
+    lists = {"train": write(folder / "train", "list", trained, classes, root)}
+    for name in ("test", "test1", "test2"):  # the last two are splits
+        write(folder / name, "list", tested, classes, root)
+    with open(folder / "boxes.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "frame", "x1", "y1", "x2", "y2"])
+        rows.writerows([name, frame, 10, 10, 30, 30] for name, _ in tested for frame in range(24))
+    given = [f"data.train={lists['train']}", "data.moving_digits=null", "data.workers=0", "device=cpu", "steps=1"]
+    given += [f"output={folder}/run", "batch_size=4", "evaluate.clips=1"]
+    train(load_run(TOY, given))
+    commands.run("extract", [str(lists["train"]), *network(folder), "--out", str(folder / "index"), "--quiet"])
+    return folder
+
+
+def network(folder):
+    return ["--checkpoint", f"{folder}/run/checkpoints/last.pt", "--workers", "0", "--device", "cpu"]
+
+
+def words_of(folder, words):
+    places = {"INPUT{split}": f"{folder}/test{{split}}/list.csv", "INPUT": f"{folder}/test/list.csv"}
+    places |= {"TRAIN": f"{folder}/train/list.csv", "BOXES": f"{folder}/boxes.csv", "INDEX": f"{folder}/index"}
+    return [places.get(word, word) for word in words]
+
+
+def run(folder, out, words, *more):
+    """Run a command on the lists; return its results.json."""
+    command, *rest = words_of(folder, words)
+    commands.run(command, [*rest, *network(folder), "--out", str(out), *more])
+    return json.loads((out / "results.json").read_text())
+
+
+def test_every_command_that_writes_results_is_among_them():
+    """Those whose help names results.json; `train` does with --splits, and for detectors (tests/detection)."""
+
+    def names_results(options):
+        parser = argparse.ArgumentParser()
+        options(parser)
+        return "results.json" in parser.format_help() or options.__name__ == "all_analyses"
+
+    found = {name for name, options in COMMANDS.items() if names_results(options)}
+    found |= {f"analyze {name}" for name, options in ANALYSES.items() if names_results(options)}
+    assert found - {"export", "compare"} == {name for name in MEASURES if "--" not in name}
+
+
+SLOW = [pytest.param(name, marks=pytest.mark.long) if name == "analyze all" else name for name in MEASURES]
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_results_state_what_they_are_of(data, tmp_path, name, caplog):
+    words = MEASURES[name]
+    compares = not {"TRAIN", "INDEX"}.isdisjoint(words)
+    with caplog.at_level("INFO"):
+        results = run(data, tmp_path / "out", words)
+    assert results.keys() >= EVERY
+    assert results["format"] == FORMAT and results["versions"]["vidssl"] == vidssl.__version__
+    assert results["command"].startswith(f"vidssl {words[0]} ") and str(tmp_path) in results["command"]
+    age = datetime.now(timezone.utc) - datetime.fromisoformat(results["date"])
+    assert timedelta(0) - timedelta(seconds=1) <= age < timedelta(minutes=10)
+    splits = ["1", "2"] if "--splits" in words else [None]
+    for split in splits:
+        overlap, prints = (
+            results[key] if split is None else results[key][split] for key in ("overlap", "fingerprints")
+        )
+        request = results["request"] if split is None else results["request"]["splits"][split]
+        assert request["weights"]["sha256"] and request["list"] == prints["query"]
+        assert request["data"]["files"] == 7
+        if name == "map":  # nothing is tested
+            assert overlap is None
+            continue
+        trained = read_list(data / "train/list.csv").fingerprint
+        assert prints["training"] == trained and prints["gallery"] == (trained if compares else None)
+        assert {key: overlap["training"][key] for key in SHARED} == SHARED
+        assert overlap["training"]["changed"] is False
+        if compares:
+            assert {key: overlap["gallery"][key] for key in SHARED} == SHARED and not overlap["gallery"]["one_list"]
+        else:
+            assert overlap["gallery"] is None
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING" and "3 of 7 videos" in r.getMessage()]
+    assert lines or name == "map"
+    assert len({*lines}) == len(lines), "a command says it once"
+
+
+@pytest.mark.parametrize("protocol", ["svm", "logistic", "lowshot", "order"])
+@pytest.mark.parametrize("shared", ["train/0.mp4", "test/link.mp4", "test/copy.mp4"])
+def test_what_learns_refuses_its_own_videos(data, tmp_path, protocol, shared):
+    """By path, by a link, and by content."""
+    rows = [row for row in csv.reader(open(data / "test/list.csv")) if row[0] == shared or re.match(r"test/\d", row[0])]
+    folder = tmp_path / "lists"
+    query = write(folder, "list", rows, read_list(data / "test/list.csv").classes, data / "videos")
+    words = ["test", str(query), "--train-list", "TRAIN", "--protocol", protocol]
+    with pytest.raises(
+        DataError, match=f"1 videos of .* are in .* too, the first '{shared}'.*{protocol} would be tested"
+    ):
+        run(data, tmp_path / "out", words)
+    words = ["analyze", "background", str(query), "--train-list", "TRAIN", "--boxes", "BOXES"]
+    with pytest.raises(DataError, match="the search would be tested"):
+        run(data, tmp_path / "out", words)
+
+
+def test_a_training_list_that_is_gone_or_changed(data, tmp_path, caplog):
+    lists = data / "train/list.csv"
+    text = lists.read_text()
+    words = ["test", "INPUT", "--protocol", "accuracy"]
+    try:
+        lists.unlink()
+        with caplog.at_level("INFO"):
+            results = run(data, tmp_path / "gone", words)
+        assert results["overlap"]["training"]["not_checked"] == "its list is not there"
+        (line,) = (r for r in caplog.records if "was not compared" in r.getMessage())
+        assert line.levelname == "INFO" and line.getMessage().endswith(f"{lists}: its list is not there")
+        lists.write_text("path\n../../etc/passwd\n")
+        results = run(data, tmp_path / "broken", words)
+        assert "leaves the root" in results["overlap"]["training"]["not_checked"]
+        lists.write_text(text.replace("train/2.mp4,0\n", ""))
+        results = run(data, tmp_path / "changed", words)
+        found = results["overlap"]["training"]
+        assert (found["videos"], found["copies"], found["changed"]) == (2, 0, True)
+        assert found["fingerprint"] == results["fingerprints"]["training"] != read_list(lists).fingerprint
+    finally:
+        lists.write_text(text)
+
+
+def test_an_untrained_network_has_no_training_list(data, tmp_path):
+    words = words_of(data, ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"])
+    more = ["--checkpoint", "random", "--cfg", str(TOY), "data.moving_digits=null", "data.workers=0", "--clips", "1"]
+    commands.run(words[0], [*words[1:], *more, "--out", str(tmp_path)])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["overlap"]["training"] is None and results["overlap"]["gallery"]["videos"] == 3
+
+
+def test_a_search_in_one_list_warns_of_nothing_but_copies(data, tmp_path, caplog):
+    """A plain line names the recordings."""
+    folder = data / "videos/train"
+    shutil.copytree(folder, tmp_path / "own")
+    shutil.move(tmp_path / "own/0.mp4", tmp_path / "own/v_a_g01_c02.mp4")
+    words = ["retrieval", "--query", str(tmp_path / "own"), "--gallery", str(tmp_path / "own")]
+    with caplog.at_level("INFO"):
+        results = run(data, tmp_path / "out", words)
+    found = results["overlap"]["gallery"]
+    assert found["one_list"] and (found["videos"], found["group_videos"], found["groups"]) == (0, 2, 1)
+    assert not [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [r.levelname for r in caplog.records if "recordings" in r.getMessage()] == ["INFO"]
+    shutil.copy(tmp_path / "own/1.mp4", tmp_path / "own/again.mp4")
+    caplog.clear()
+    results = run(data, tmp_path / "out", words)
+    assert results["overlap"]["gallery"]["videos"] == 2 and results["duplicates"] == 2
+    (line,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert "2 of 7 videos" in line and "are in this list under another name" in line and "--drop-duplicates" in line
+
+
+def test_periodic_evaluation_warns_and_counts(data, tmp_path, caplog):
+    given = [f"data.train={data}/train/list.csv", f"evaluate.query={data}/test/list.csv", "data.moving_digits=null"]
+    given += [
+        f"evaluate.gallery={data}/train/list.csv",
+        "evaluate.every=1",
+        "steps=1",
+        "batch_size=4",
+        "evaluate.clips=1",
+    ]
+    train(load_run(TOY, [*given, f"output={tmp_path}", "data.workers=0", "device=cpu"]))
+    (line,) = (r.getMessage() for r in caplog.records if "3 of 7 videos" in r.getMessage())
+    assert f"the gallery and the list that the network was trained on, {data}/train/list.csv" in line
+    steps = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    measured = [step for step in steps if "top1" in step]
+    assert [(step["overlap_training"], step["overlap_gallery"]) for step in measured] == [(3, 3)]
+    with pytest.raises(DataError, match="svm would be tested on training videos"):
+        train(load_run(TOY, [*given, f"output={tmp_path}/svm", "evaluate.protocols=[{name: svm}]", "device=cpu"]))
+
+
+@pytest.mark.parametrize("change", [{"format": FORMAT - 1}, {"format": None}, {"versions": {"vidssl": "0.0.1"}}])
+def test_results_of_another_format_or_version_are_measured_again(data, tmp_path, caplog, change):
+    words = ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"]
+    first = run(data, tmp_path / "out", words)
+    assert run(data, tmp_path / "out", words) == first  # with its date: reused
+    edited = {**first, "knn": 0.123, **change}
+    (tmp_path / "out/results.json").write_text(json.dumps({k: v for k, v in edited.items() if v is not None}))
+    with caplog.at_level("INFO"):
+        again = run(data, tmp_path / "out", words)
+    assert again["knn"] == first["knn"] and again["format"] == FORMAT
+    (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
+    assert ("vidssl 0.0.1" if "versions" in change else "format") in line
+
+
+def test_reused_results_warn_as_the_first_time(data, tmp_path, caplog):
+    words = ["test", "INPUT", "--train-list", "TRAIN", "--protocol", "knn"]
+    said = []
+    for _ in range(2):
+        caplog.clear()
+        run(data, tmp_path / "out", words)
+        said.append([r.getMessage() for r in caplog.records if r.levelname == "WARNING"])
+    assert said[0] == said[1] and len(said[0]) == 2
+
+
+@pytest.mark.parametrize("name", ["retrieval", "map", "analyze gradcam"])
+def test_what_is_replaced_is_named(data, tmp_path, caplog, name):
+    words = MEASURES[name]
+    run(data, tmp_path / "out", words)
+    other = [word if word != "INPUT" else f"{data}/train/list.csv" for word in words]
+    other = [*words, "--seed", "1"] if name == "map" else other  # the features of other videos are refused
+    with caplog.at_level("INFO"):
+        run(data, tmp_path / "out", other)
+    (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
+    assert "holds results of another test (" in line and ("map.seed 0" if name == "map" else "list ") in line
+
+
+def test_the_format_is_raised_with_each_change_of_numbers():
+    """results.json of before is not reused: FORMAT is the number of lines "Numbers change" in the changelog."""
+    text = (TOP / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\* .*numbers change", text, re.IGNORECASE | re.MULTILINE)) == FORMAT
+
+
+def test_the_model_card_knows_every_command_of_its_checkpoint(data, tmp_path, caplog):
+    """Also a map, which holds no test; results of another checkpoint are called so."""
+    shutil.copytree(data / "run", tmp_path / "run", symlinks=True)
+    arguments = ["--checkpoint", f"{tmp_path}/run/checkpoints/last.pt", "--workers", "0", "--device", "cpu"]
+    for name in ("test", "map", "retrieval"):
+        command, *rest = words_of(data, MEASURES[name])
+        commands.run(command, [*rest, *arguments, "--out", f"{tmp_path}/run/{name}"])
+    foreign = json.loads((tmp_path / "run/test/results.json").read_text())
+    foreign["request"]["weights"]["sha256"] = "0" * 64
+    (tmp_path / "run/foreign").mkdir()
+    (tmp_path / "run/foreign/results.json").write_text(json.dumps(foreign))
+    with caplog.at_level("INFO"):
+        commands.run("export", [f"{tmp_path}/run", "--to", "folder", "--out", f"{tmp_path}/net"])
+    card = (tmp_path / "net/README.md").read_text()
+    assert "| test/results.json |" in card and "| retrieval/results.json |" in card and "map/results.json" not in card
+    said = {r.getMessage().split("/run/")[1] for r in caplog.records if "not in the model card" in r.getMessage()}
+    assert said == {
+        "map/results.json holds results of no test of this checkpoint: not in the model card",
+        "foreign/results.json holds results of another checkpoint: not in the model card",
+    }
+
+
+def test_a_search_in_python_warns_of_copies(data, caplog):
+    network, options = f"{data}/run/checkpoints/last.pt", {"workers": 0, "device": "cpu", "progress": False}
+    query, gallery = (vidssl.extract(network, f"{data}/{name}/list.csv", **options) for name in ("test", "train"))
+    found = vidssl.search(gallery, query, k=3)
+    lines = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    videos = f"{data}/videos"
+    assert len(lines) == 2 and lines[0].startswith(
+        f"3 of 7 videos of {videos} are in the gallery {videos} too (1 under"
+    )
+    assert f"1 of 7 videos of {videos} are of 1 recordings" in lines[1]
+    assert found.index[2, 0] == 2  # the copy is found, and the video itself is not
+    assert 0 not in found.index[0] and 1 not in found.index[1]
+
+
+def test_several_lists_and_shrunk_copies_of_the_tested_videos(data, tmp_path):
+    """A copy that was encoded again has the name of the original; each list of a run is compared."""
+    shrink_list(data / "train/list.csv", tmp_path / "small", ShrinkSettings(short_side=32))
+    classes = read_list(data / "train/list.csv").classes
+    one = write(tmp_path / "one", "list", [("test/0.mp4", 0)], classes, data / "videos")
+    given = [f"data.train=[{{list: {tmp_path}/small/list.csv, weight: 2}}, {one}]", "data.moving_digits=null"]
+    given += ["data.workers=0", "device=cpu", "steps=1", "batch_size=4", "evaluate.clips=1", f"output={tmp_path}/run"]
+    train(load_run(TOY, given))
+    for name, videos, copies in (("train", 6, 6), ("test", 2, 1)):  # of the test list train/0.mp4 is a copy by name
+        words = ["test", f"{data}/{name}/list.csv", "--checkpoint", f"{tmp_path}/run", "--workers", "0"]
+        commands.run(words[0], [*words[1:], "--device", "cpu", "--protocol", "accuracy", "--out", f"{tmp_path}/{name}"])
+        found = json.loads((tmp_path / name / "results.json").read_text())["overlap"]["training"]
+        assert (found["videos"], found["copies"], found["changed"]) == (videos, copies, False)
+        assert found["list"] == f"{tmp_path}/small/list.csv and {one}"

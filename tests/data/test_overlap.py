@@ -1,0 +1,172 @@
+"""Rows that two lists share: every kind of copy, against a comparison of all pairs of files."""
+
+import filecmp
+import os
+import shutil
+import tarfile
+
+import cv2
+import numpy as np
+import pytest
+
+from vidssl.commands.copy_formats import FrameSettings
+from vidssl.commands.shrink import shrink_list
+from vidssl.data.column_store import Records
+from vidssl.data.overlap import compare, copied_rows, own_rows, recording_group
+from vidssl.data.video_list import VideoList
+from vidssl.randomness import generator
+from vidssl.types import VideoRecord
+from vidssl.video.content import content_hash
+
+
+def listed(folder, *rows):
+    """A list of names, or of (name, start, end)."""
+    spans = [row if isinstance(row, tuple) else (row, None, None) for row in rows]
+    return VideoList(folder / "list.csv", Records(folder, [VideoRecord(n, 0, a, b) for n, a, b in spans]), ())
+
+
+def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
+    """Files of few sizes, of which some differ in the middle only, below the ends that are read first."""
+    random, bytes_of = generator(3), []
+    for size in (0, 5, 5000, 300_000):
+        first = random.integers(0, 255, size, np.uint8)
+        second = first.copy()
+        second[size // 2 : size // 2 + 1] ^= 1
+        bytes_of += [first.tobytes(), second.tobytes()]
+    names = [f"{n}.mp4" for n in range(40)]
+    for name, choice in zip(names, random.integers(0, len(bytes_of), 40), strict=True):
+        (tmp_path / name).write_bytes(bytes_of[choice])
+    query, other = listed(tmp_path, *names[:25]), listed(tmp_path, *names[15:], "missing.mp4")
+    found = compare(query, other)
+    wanted = [
+        [n, m]
+        for n, one in enumerate(query.names)
+        for m, two in enumerate(other.names[:-1])
+        if one != two and (tmp_path / one).stat().st_size
+        if filecmp.cmp(tmp_path / one, tmp_path / two, shallow=False)
+    ]
+    assert wanted and found.copies.tolist() == wanted == copied_rows(other, query).tolist()
+    assert found.same.tolist() == [[15 + n, n] for n in range(10)] == own_rows(other, query).tolist()
+    assert found.missing == 1 and not found.one_list
+
+
+@pytest.fixture
+def kinds(tmp_path, write_video, numbered):
+    """A folder with a video and the same video, or a similar one, in all forms that a list can name."""
+    write_video(tmp_path / "a.mp4", numbered(6))
+    shutil.copy(tmp_path / "a.mp4", tmp_path / "copy.avi")
+    (tmp_path / "link.mp4").symlink_to("a.mp4")
+    (tmp_path / "linked").symlink_to(tmp_path)
+    os.link(tmp_path / "a.mp4", tmp_path / "hard.mp4")
+    other = bytearray((tmp_path / "a.mp4").read_bytes())
+    other[-1] ^= 1
+    (tmp_path / "same_size.mp4").write_bytes(other)
+    (tmp_path / "pipe.mp4").parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / "pipe.mp4")
+    with tarfile.open(tmp_path / "x.tar", "w") as tar:
+        tar.add(tmp_path / "a.mp4", "in/b.mp4")
+        tar.add(tmp_path / "same_size.mp4", "in/c.mp4")
+    for folder, values in {"f": (1, 2, 3), "g": (1, 2, 3), "h": (1, 9, 3)}.items():
+        (tmp_path / folder).mkdir()
+        for n, value in enumerate(values):
+            cv2.imwrite(str(tmp_path / folder / f"{n}.png"), np.full((8, 8, 3), value, np.uint8))
+    shrink_list(_csv(tmp_path, "a.mp4", "copy.avi"), tmp_path / "packed", FrameSettings())
+    return tmp_path
+
+
+def _csv(folder, *names):
+    (folder / "list.csv").write_text("path\n" + "".join(f"{name}\n" for name in names))
+    return folder / "list.csv"
+
+
+@pytest.mark.parametrize(
+    ("query", "other", "same", "copied"),
+    [
+        ("a.mp4", "a.mp4", True, False),
+        ("a.mp4", "./a.mp4", True, False),
+        ("link.mp4", "a.mp4", True, False),
+        ("linked/a.mp4", "a.mp4", True, False),
+        ("a.mp4", "copy.avi", False, True),
+        ("link.mp4", "copy.avi", False, True),
+        ("hard.mp4", "a.mp4", False, True),
+        ("a.mp4", "same_size.mp4", False, False),
+        ("x.tar#in/b.mp4", "a.mp4", False, True),
+        ("x.tar#in/b.mp4", "x.tar#in/b.mp4", True, False),
+        ("linked/x.tar#in/b.mp4", "x.tar#in/b.mp4", True, False),
+        ("x.tar#in/c.mp4", "a.mp4", False, False),
+        ("f", "g", False, True),
+        ("f", "h", False, False),
+        ("f", "f", True, False),
+        ("packed/a.mp4", "packed/copy.avi", False, True),
+        ("packed/a.mp4", "a.mp4", False, False),  # packed frames are other bytes: see by_name
+        ("packed/none.mp4", "a.mp4", False, False),
+        ("x.tar#none", "a.mp4", False, False),
+        ("pipe.mp4", "a.mp4", False, False),
+        ("none.mp4", "none.mp4", True, False),
+    ],
+)
+def test_every_form_of_a_video(kinds, query, other, same, copied):
+    found = compare(listed(kinds, query), listed(kinds, other))
+    assert (len(found.same), len(found.copies)) == (same, copied)
+    back = compare(listed(kinds, other), listed(kinds, query))
+    assert (len(back.same), len(back.copies)) == (same, copied)
+
+
+def test_spans_of_copies_overlap_or_not(kinds):
+    query = listed(kinds, ("a.mp4", 0.0, 1.0), ("a.mp4", 1.0, 2.0), ("a.mp4", 1.5, None))
+    other = listed(kinds, ("copy.avi", 1.0, 1.5), ("copy.avi", None, 0.5), ("a.mp4", 0.9, 1.1))
+    found = compare(query, other)
+    assert found.copies.tolist() == [[0, 1], [1, 0]] and found.same.tolist() == [[0, 2], [1, 2]]
+
+
+def test_copies_of_other_settings_have_the_names_of_the_originals(kinds):
+    originals, packed = listed(kinds, "a.mp4", "copy.avi"), listed(kinds / "packed", "copy.avi")
+    assert not len(compare(originals, packed).copies)
+    assert compare(originals, packed, by_name=True).copies.tolist() == [[1, 0]]
+
+
+def test_a_list_and_itself(kinds):
+    """Whatever its name: then a video does not count for itself, only for its copies."""
+    query = listed(kinds, "a.mp4", "copy.avi", "same_size.mp4")
+    for other in (query, listed(kinds, "linked/same_size.mp4", "link.mp4", "copy.avi")):
+        found = compare(query, other)
+        assert found.one_list and len(found.same) == 3 and len(found.copies) == 2
+    assert not compare(query, listed(kinds, "a.mp4", "copy.avi")).one_list
+    halves = [listed(kinds, *((name, *span) for name in query.names)) for span in ((0, 1), (1, 2))]
+    assert not compare(*halves).one_list and not len(compare(*halves).copies)
+
+
+@pytest.mark.parametrize(
+    ("path", "group"),
+    [
+        ("Archery/v_Archery_g08_c03.avi", "v_Archery_g08"),
+        ("/data/x.tar#Archery/v_Archery_g08_c03.avi", "v_Archery_g08"),
+        ("v_HandstandPushups_g01_c02_000010.mp4", "v_HandstandPushups_g01"),
+        ("frames/v_Archery_g08_c03/00012.jpg", "v_Archery_g08"),
+        ("v_Archery_g08_c03/a/b/clip.mp4", None),  # a folder further up is no name of a video
+        ("Archery_g08_c03.avi", None),
+        ("v_Archery_c03.avi", None),
+        ("v_Archery_g08.avi", None),
+        ("my_v_Archery_g08_c03.avi", None),
+    ],
+)
+def test_recordings_are_read_from_names(path, group):
+    assert recording_group(path) == group
+
+
+def test_recordings_are_shared_with_other_videos_only(tmp_path):
+    names = [f"v_a_g0{group}_c0{clip}.mp4" for group in (1, 2) for clip in (1, 2)]
+    query = listed(tmp_path, names[0], names[2], "own.mp4")
+    found = compare(query, listed(tmp_path, names[0], names[1], names[2]))
+    assert found.groups == {0: "v_a_g01"}  # of the other recording there is only the query itself
+    assert compare(query, query).groups == {}
+    assert compare(listed(tmp_path, *names), listed(tmp_path, *names)).groups.keys() == {0, 1, 2, 3}
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path):
+    path = tmp_path / "a.mp4"
+    path.write_bytes(b"first")
+    before = content_hash(str(path))
+    path.write_bytes(b"later")
+    os.utime(path, ns=(1, 1))
+    assert before != content_hash(str(path)) and content_hash(str(path)) is not None

@@ -22,9 +22,8 @@ from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
-KEPT = frozenset(
-    ("wrong case", "header mismatch", "timestamp gap", "animated image")
-)  # a row with only these stays in the list
+# A row with only these stays in the list.
+KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "animated image"))
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,12 @@ VIDEO_SUFFIXES = frozenset(
 )
 # Videos and images too, which FFmpeg formats that are not read here, rare codecs, or other data have.
 _OTHER_VIDEOS = frozenset(
-    ".y4m .mxf .nut .apng .asf .divx .f4v .ivf .m2v .h264 .hevc .obu .dv .qt .264 .265 .3g2 .mjpeg .mjpg .ogm .ogg .rm "
-    ".rmvb .m1v .mpe .mpv .dav .yuv .av1 .vp9 .wtv .mod .tod .insv .braw .r3d .avif .heic .tif .tiff".split()
+    f".{name}"
+    for name in (
+        *("y4m", "mxf", "nut", "apng", "asf", "divx", "f4v", "ivf", "m2v", "m1v", "h264", "hevc", "264", "265", "obu"),
+        *("av1", "vp9", "dv", "qt", "3g2", "mjpeg", "mjpg", "ogm", "ogg", "rm", "rmvb", "mpe", "mpv", "dav", "yuv"),
+        *("wtv", "mod", "tod", "insv", "braw", "r3d", "avif", "heic", "tif", "tiff"),
+    )
 )
 
 

@@ -19,7 +19,7 @@ from vidssl.engine.config_schema import Run
 from vidssl.engine.periodic_evaluation import Monitor, encode_list
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.setup import Training
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, naming
 from vidssl.evaluation.list_checks import check_classes, own_rows
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
@@ -94,7 +94,8 @@ def training_list(run: Run) -> VideoList:
     digits = run.data.moving_digits
     if digits is not None:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
-    lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
+    with naming("data.train"):
+        lists = [read_list(each.list, each.root or run.data.root, run.data.allow_external) for each in run.data.lists]
     if run.data.subset is not None:
         lists = [choose(videos, run.data.subset) for videos in lists]
     kind = METHODS[run.method.name]

@@ -60,10 +60,8 @@ def _number(figure: "Figure", texts: list["Text"], unknown: frozenset[str]) -> N
     new = [f"{run!r} {number}" for run, number in numbers.items() if run not in _named]
     if new:
         _named.update(numbers)
-        text = (
-            "no installed font has the letters of %s: charts have numbers for them; install one, such as Noto Sans CJK"
-        )
-        _log.warning(text, first_few(new, 5))
+        message = "no installed font has the letters of %s: charts have numbers for them; install Noto Sans CJK"
+        _log.warning(message, first_few(new, 5))
     if figure.get_layout_engine() is not None:  # which makes room for it
         codes = (f"{number} {' '.join(f'U+{ord(letter):04X}' for letter in run)}" for run, number in numbers.items())
         figure.supxlabel(first_few(codes, 20, "\n"), x=0.01, ha="left", fontsize=7, color="#5d636c")

@@ -1,6 +1,7 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class VidsslError(Exception):
@@ -65,6 +66,15 @@ class Interrupted(BaseException):
     def __init__(self, signal: int) -> None:
         super().__init__(signal)
         self.signal = signal
+
+
+@contextmanager
+def naming(setting: str) -> Iterator[None]:
+    """Put the name of a setting before a DataError: the setting is what a user can change."""
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(f"{setting}: {error}") from None
 
 
 def first_few(items: Iterable[object], limit: int = 3, separator: str = ", ") -> str:

@@ -14,15 +14,16 @@ import av
 import cv2
 import numpy as np
 import pytest
+from PIL import Image
 
 from vidssl import commands
-from vidssl.commands.check import _case_variants, check_list
+from vidssl.commands.check import KEPT, _case_variants, check_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.randomness import generator
-from vidssl.video import decode
+from vidssl.video import decode, frame_folder
 from vidssl.video.integrity import _Contents, missing_bytes
 from vidssl.video.reader import open_video
 
@@ -56,7 +57,7 @@ def checked(folder, rows, header="path,label", **options):
         report = list(csv.DictReader(file))
     found = {}
     for row in report:
-        assert row["kept"] == ("yes" if row["finding"] in ("wrong case", "header mismatch", "timestamp gap") else "no")
+        assert row["kept"] == ("yes" if row["finding"] in KEPT else "no")
         assert "\n" not in row["reason"] and str(folder) not in row["reason"]
         found.setdefault(row["path"], []).append(row["finding"])
     with open(folder / "out/all.csv", newline="") as file:
@@ -73,6 +74,24 @@ def remuxed(source, path):
                 packet.stream = stream
                 out.mux(packet)
     return path
+
+
+@pytest.mark.parametrize("suffix", ["webp", "png"])
+def test_animated_images_are_named(tmp_path, suffix, caplog, monkeypatch):
+    """Only their first frame is read: a finding, and one warning a process."""
+    monkeypatch.setattr(frame_folder, "_warned", [])
+    frames = [Image.new("RGB", (32, 32), (40 * n, 0, 0)) for n in range(3)]
+    for name in ("moving", "other"):
+        frames[0].save(tmp_path / f"{name}.{suffix}", save_all=True, append_images=frames[1:], duration=40)
+    frames[0].save(tmp_path / f"still.{suffix}")
+    found, kept, _ = checked(tmp_path, [(f"{name}.{suffix}", 0) for name in ("still", "moving", "other")])
+    assert found == {f"moving.{suffix}": ["animated image"], f"other.{suffix}": ["animated image"]} and len(kept) == 3
+    for name in ("still", "moving", "other"):
+        with open_video(tmp_path / f"{name}.{suffix}") as video:
+            assert video.meta.num_frames == 1
+    assert [record.getMessage().split(" is animated: ")[0] for record in caplog.records] == [
+        str(tmp_path / f"moving.{suffix}")
+    ]
 
 
 def test_1_check_names_truncated_empty_and_html_files(tmp_path, write_video, noisy, digits):

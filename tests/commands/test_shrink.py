@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands.shrink import ShrinkSettings, shrink_list
+from vidssl.commands.shrink import ShrinkSettings, Shrunk, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -441,6 +441,12 @@ def test_18_a_full_disk(tmp_path, videos, shrunk, write_video, numbered, monkeyp
         shrunk(["a.mp4"])
     assert not leftovers(tmp_path / "small") and not (tmp_path / "small/a.mp4").exists()
     assert shrunk(["a.mp4"]).made == 1
+
+
+@pytest.mark.parametrize(("before", "after", "larger"), [(7, 9, True), (9, 7, False), (7, 7, False), (0, 0, False)])
+def test_larger_copies_are_reported(before, after, larger):
+    report = str(Shrunk(Path("l.csv"), made=1, before=before, after=after))
+    assert ("the copies are larger than the originals" in report) == larger and report.endswith("\nlist: l.csv")
 
 
 def test_exit_status_and_output_of_the_tool(tmp_path, videos, write_video, numbered, monkeypatch, capsys):

@@ -509,6 +509,13 @@ def test_a_mistake_in_the_last_split_shows_before_the_first_is_trained(splits, t
     assert not (tmp_path / "out").exists()
 
 
+def test_splits_need_no_gallery_for_accuracy(splits, tmp_path):
+    few = ["steps=1", "evaluate.clips=1", "evaluate.crops=1", "evaluate.protocols=[{name: accuracy}]"]
+    given = [word for word in splits if not word.startswith(("evaluate.gallery", "evaluate.protocols"))]
+    results, _ = train_splits(CONFIGS / "toy" / "supervised.yaml", [*given, "evaluate.gallery=none.csv", *few], (1, 2))
+    assert set(results["mean"]) >= {"top1"}
+
+
 def test_splits_can_be_seeds(digits, tmp_path):
     lists = [f"{role}={digits}/motion/{half}.csv" for role, half in
              (("data.train", "train"), ("evaluate.gallery", "train"), ("evaluate.query", "test"))]  # fmt: skip

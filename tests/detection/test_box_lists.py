@@ -65,9 +65,83 @@ def test_crowds_and_difficult_objects(shapes, tmp_path):
     assert kept.outlines[0] == boxes.outlines[2] and np.array_equal(kept.boxes[kept.rows_of(1)], boxes.boxes[4:5])
 
 
+def test_boxes_beyond_their_image(shapes, tmp_path, caplog):
+    """They are clipped, those that lie outside are left out; a pixel more is rounding, as in COCO's own files."""
+    sizes = []
+
+    def edit(content):
+        rows, image = content["annotations"], content["images"][0]
+        sizes.extend((image["width"], image["height"]))
+        rows[0]["bbox"] = [10, 20, 9999, 1e30]
+        rows[1]["bbox"] = [-0.5, -0.5, image["width"] + 1, image["height"] + 1]
+        rows[2]["bbox"] = [-50, 5, 60, 10]
+        rows[3]["bbox"] = [10_000, 5, 20, 20]
+
+    boxes = read_boxes([change(shapes, tmp_path, edit)])
+    (width, height), rows = sizes, boxes.boxes.tolist()
+    assert rows[:3] == [[10, 20, width, height], [-0.5, -0.5, width + 0.5, height + 0.5], [0, 5, 10, 15]]
+    assert len(rows) == 15
+    assert "boxes that reach beyond their image are clipped: 3" in caplog.text
+    assert "boxes without area are left out: 1" in caplog.text
+
+
+def test_proper_boxes_stay_as_they_are(shapes, movies, caplog):
+    """Boxes to the very edge, and AVA's fractions of the frame."""
+    read_boxes([shapes / "lists/voc/trainval.json", shapes / "lists/voc/trainval.json"])
+    read_boxes([movies / "lists/train.json"])
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("<width>96<", "<width>0<", "its image is 0x64"),
+        ("<xmin>", "<xmin>1e999</xmin><xmin>", "the box inf, .* not finite"),
+    ],
+)
+def test_annotations_of_voc_without_a_size_or_box(shapes, tmp_path, old, new, message):
+    shutil.copytree(shapes / "voc", tmp_path / "voc")
+    xml = tmp_path / "voc/Annotations/001.xml"
+    xml.write_text(xml.read_text().replace(old, new, 1))
+    with pytest.raises(DataError, match=rf"001.xml is not an annotation of VOC: {message}"):
+        prepare_voc(tmp_path / "voc", tmp_path / "lists")
+
+
+@pytest.mark.parametrize("text", ["  \n", "\n"])
+def test_a_root_of_blanks(shapes, tmp_path, text):
+    path = change(shapes, tmp_path, lambda content: None)
+    (tmp_path / "root.txt").write_text(text)
+    with pytest.raises(DataError, match=r"root.txt is empty"):
+        read_boxes([path])
+
+
+def test_images_that_splits_name_twice(shapes, tmp_path):
+    shutil.copytree(shapes / "voc", tmp_path / "voc")
+    names = tmp_path / "voc/ImageSets/Main/trainval.txt"
+    names.write_text(names.read_text() + "003\n003 1\n001\n")
+    report = prepare_voc(tmp_path / "voc", tmp_path / "lists")
+    assert "trainval: 8 images, 16 objects" in report
+    assert "trainval: 3 lines repeat an image, and are dropped: '001', '003', '003'" in report
+    one, other = (read_boxes([lists / "trainval.json"]) for lists in (tmp_path / "lists", shapes / "lists/voc"))
+    assert one.fingerprint == other.fingerprint
+
+
+def test_voc_boxes_beyond_their_image_are_reported(shapes, tmp_path):
+    shutil.copytree(shapes / "voc", tmp_path / "voc")
+    xml = tmp_path / "voc/Annotations/003.xml"
+    xml.write_text(xml.read_text().replace("<xmax>", "<xmax>99", 1))
+    report = prepare_voc(tmp_path / "voc", tmp_path / "lists")
+    assert "warning: boxes of 1 images reach beyond them by more than 1 %: 'JPEGImages/003.png'" in report
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
+        (lambda c: c["annotations"][3].update(bbox=[0, 0, 1e308, 1e308]), "box of annotation 4 is not finite"),
+        (lambda c: c["annotations"][3].update(bbox=[-1e308, 0, 5, 5]), "box of annotation 4 is not finite"),
+        (lambda c: c["annotations"][3].update(bbox=[1e308, 0, 1e308, 5]), "box of annotation 4 is not finite"),
+        (lambda c: c["annotations"][3].update(area=float("inf")), "area of annotation 4 is not finite"),
+        (lambda c: c["images"].append({**c["images"][2], "id": 99}), "'toy/002.png' is listed twice"),
         (lambda c: c.pop("images"), "is not a list of boxes (KeyError: 'images')"),
         (lambda c: c["annotations"][3].update(image_id=99), "KeyError: 99"),
         (lambda c: c["annotations"][3].update(bbox=[0, 0, float("nan"), 4]), "box of annotation 4 is not finite"),

@@ -519,6 +519,26 @@ def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_pa
     train(toy_run("simclr", "a", "steps=1", *given))
 
 
+@pytest.mark.parametrize("setting", ["data.train", "evaluate.query", "evaluate.gallery"])
+@pytest.mark.parametrize("content", [None, "path,label\n"])
+def test_a_list_that_cannot_be_read_is_named_by_its_setting(toy_run, toy_folder, tmp_path, setting, content):
+    path = tmp_path / "other.csv"
+    if content is not None:
+        path.write_text(content)
+    lists = {f"evaluate.{role}": toy_folder / "data/motion/test.csv" for role in ("gallery", "query")} | {setting: path}
+    with pytest.raises(DataError, match=rf"^{setting}: .*other\.csv"):
+        train(toy_run("sce", "a", "evaluate.every=9", *(f"{key}={value}" for key, value in lists.items())))
+
+
+def test_a_gallery_that_no_protocol_uses_is_not_read(toy_run, toy_folder, metrics):
+    query = f"evaluate.query={toy_folder}/data/motion/test.csv"
+    few = ("evaluate.clips=1", "evaluate.crops=1", "evaluate.gallery=none.csv", "evaluate.every=1", "steps=1", query)
+    train(toy_run("supervised", "a", *few, "evaluate.protocols=[{name: accuracy}]"))
+    assert len(metrics("a", "top1")) == 1
+    with pytest.raises(DataError, match=r"^evaluate.gallery: cannot read list none.csv"):
+        train(toy_run("supervised", "b", *few, "evaluate.protocols=[{name: accuracy}, {name: knn}]"))
+
+
 def test_lists_of_the_monitor_are_read_before_anything_is_trained(toy_run, metrics, tmp_path):
     lists = [f"evaluate.{role}={tmp_path}/none.csv" for role in ("gallery", "query")]
     with pytest.raises(DataError, match=r"none\.csv"):

@@ -186,6 +186,9 @@ def test_copies_that_cannot_be_kept_together_are_named(tmp_path, by):
             [f"{c}/{m}_{c}_u_nm_{n}.avi" for c in ("hit", "run") for m in ("Fellini", "Nemo", "Up") for n in range(5)],
             r"\d",
         ),
+        ([f"{c}/Subject {p}-{n}.avi" for c in ("box", "jog") for p in range(8) for n in range(4)], "subject"),
+        ([f"{c}/S001C00{n}P00{p}R001A00{c}.avi" for c in "12" for p in range(8) for n in range(1, 4)], "P"),
+        ([f"{c}/a{c}_s{p}_t{n}_color.avi" for c in "12" for p in range(8) for n in range(1, 5)], "s"),
         ([f"{c}/tape {m} clip{n}.avi" for c in ("hit", "run") for m in "abcde" for n in range(3)], r"\d"),
     ],
 )

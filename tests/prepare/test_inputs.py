@@ -10,6 +10,7 @@ import pytest
 from vidssl import commands
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
+from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.inputs import read_input
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
@@ -44,6 +45,21 @@ def test_a_folder_a_pattern_and_a_file(folder):
     assert names(folder / every[1]) == ["it's <2>, [two].mp4"]
     for record in read_input(folder / "**" / "*").records:
         assert record.label == -1 and (folder.parent / record.path).is_file()
+
+
+@pytest.mark.parametrize("name", ["x.y4m", "deep/x.MXF", "x.nut", "x.apng", "x.heic"])
+def test_videos_that_are_not_listed_are_counted(folder, caplog, name):
+    (folder / "deep").mkdir()
+    (folder / name).write_bytes(b"video")
+    assert len(names(folder)) == 3
+    assert f"{folder}: 1 {Path(name).suffix.lower()} are not listed, other extensions are: .3gp .avi" in caplog.text
+    assert "notes" not in caplog.text and ".txt" not in caplog.text
+    caplog.clear()
+    (folder / ".hidden.txt").touch()
+    report = prepare_folder(folder, folder.parent / "lists", unlabeled=True)
+    others = ", ".join(sorted((f"1 {Path(name).suffix.lower()}", "1 .txt", "1 videos, images or hidden files")))
+    assert f"3 other files ignored ({others})" in report
+    assert "are not listed" in caplog.text
 
 
 def test_frames_and_images(tmp_path):

@@ -58,3 +58,14 @@ def test_errors_name_the_file(voc, tmp_path):
     with pytest.raises(DataError, match=r"cannot read .*dog_test.txt: No such file.* VOC has a file for each class"):
         prepare_voc_classes(voc, tmp_path / "lists")
     assert not (tmp_path / "lists").exists()
+
+
+def test_images_that_files_name_twice(voc, tmp_path):
+    """The same line twice says nothing new; a line that says otherwise is an error."""
+    path = voc / "ImageSets" / "Main" / "cat_trainval.txt"
+    path.write_text(path.read_text() + "000005  1\n")
+    prepare_voc_classes(voc, tmp_path / "lists")
+    assert read_list(tmp_path / "lists/train.csv").targets.tolist() == [[1, 0, -1], [0, 1, 1]]
+    path.write_text(path.read_text() + "000005 -1\n")
+    with pytest.raises(DataError, match=r"cat_trainval.txt, line 4: '000005 -1' contradicts line 1"):
+        prepare_voc_classes(voc, tmp_path / "again")

@@ -17,13 +17,14 @@ from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.frame_folder import num_animated
 from vidssl.video.frame_times import deviation
 from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 # A row with only these stays in the list.
-KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "timestamps out of order"))
+KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "animated image"))
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,8 @@ def _examine(
         # Without limits in seconds any frame rate will do for an image folder.
         meta, faults = check_video(root / name, fps or 1.0, max_pixels, lambda: guard.at(number))
         found += faults
+        if (count := num_animated(root / name)) > 1 and (root / name).is_file():
+            found.append(("animated image", f"of its {count} frames only the first is read"))
     except Exception as error:  # decoders raise anything; one file must not end the whole check
         found.append(("decode error", f"{type(error).__name__}: {error}"))
     return name, meta, [(kind, reason.replace("\n", " ")) for kind, reason in found]

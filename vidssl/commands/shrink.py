@@ -42,9 +42,14 @@ class Shrunk:
     def __str__(self) -> str:
         failed = "".join(f"left out: {name}: {reason}\n" for name, reason in self.left_out.items())
         total = self.made + self.kept + len(self.left_out)
+        larger = (
+            "the copies are larger than the originals, which are small or strongly compressed: they decode faster at "
+            "any frame; a smaller --short-side or another --quality saves space\n"
+        )
         return (
             f"{failed}{total} files: {self.made} copied, {self.kept} were there, {len(self.left_out)} left out\n"
-            f"{self.before / 1e6:.1f} MB -> {self.after / 1e6:.1f} MB in {self.seconds:.0f} s\nlist: {self.list}"
+            f"{self.before / 1e6:.1f} MB -> {self.after / 1e6:.1f} MB in {self.seconds:.0f} s\n"
+            f"{larger if self.after > self.before else ''}list: {self.list}"
         )
 
 

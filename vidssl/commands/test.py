@@ -23,7 +23,7 @@ from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import Run, choose_device, import_modules
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
-from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
+from vidssl.evaluation.measure import Measurement, chosen_protocols, measure, need_gallery
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.overlap import report_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
@@ -138,10 +138,11 @@ def plan_test(options: LoadOptions, videos: Path, train: Path | None, protocols:
     if several:
         raise ConfigError(f"{several[0]} contains {{split}}; name the splits: --splits 1 2 3")
     query = read_input(videos, options.root, options.allow_external)
-    gallery = None if train is None else read_input(train, options.root, options.allow_external)
     subject = load_subject(options)
     # Bound only now: modules that the run imports may register protocols.
     bound = None if protocols is None else _bind(protocols)
+    used = train is not None and need_gallery(bound)
+    gallery = read_input(str(train), options.root, options.allow_external) if used else None
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,14 @@ from typing_extensions import Self
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
 from vidssl.data.path_rules import PathRule
-from vidssl.data.video_list import VideoList, read_text
+from vidssl.data.video_list import VideoList, lines_beside, read_text
 from vidssl.errors import DataError
 from vidssl.output_folder import check_files, write_files
 from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
+_LARGEST = float(np.finfo(np.float32).max)  # boxes are float32
+_SLACK = 0.01  # of the side of an image by which a box may leave it
 _REMEDY = "vidssl prepare voc, coco or ava writes lists of boxes"
 
 
@@ -186,10 +190,9 @@ class _Reader:
 
     def __init__(self, path: Path, root: str | Path | None) -> None:
         self.path = path
-        beside = path.parent / "root.txt"
-        if root is None and beside.exists():
-            root = read_text(beside, "delete it").strip()
-        self.root = path.parent if root is None else Path(root)
+        if root is None:
+            root = next(iter(lines_beside(path, "root.txt")), path.parent)
+        self.root = Path(root)
         try:
             content = json.loads(read_text(path, _REMEDY))
             ids = [category["id"] for category in content["categories"]]
@@ -204,16 +207,22 @@ class _Reader:
             if any(min(size) < 1 for size in self.sizes):
                 raise ValueError("the height or width of an image is less than 1")
             place = {image["id"]: n for n, image in enumerate(images)}
-            kept = [_object(item, place, number) for item in content["annotations"]]
+            self._clipped = 0
+            kept = [self._object(item, place, number) for item in content["annotations"]]
             self.times = [float(image["time"]) for image in images if "time" in image]
             self.has_proposals = "proposals" in content
-            found = [_object({**item, "category_id": ids[0]}, place, number) for item in content.get("proposals", [])]
+            proposals = ({**item, "category_id": ids[0]} for item in content.get("proposals", []))
+            found = [self._object(item, place, number) for item in proposals]
             if len(self.times) not in (0, len(images)) or not np.isfinite(self.times).all():
                 raise ValueError("an image has no time, or one that is not finite, and others have")
         except (json.JSONDecodeError, RecursionError, LookupError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a list of boxes ({type(error).__name__}: {error}): {_REMEDY}") from None
         if not images or len(place) < len(images) or len(number) < len(ids):
             raise DataError(f"{path} has no images, or two images or classes of one id: {_REMEDY}")
+        keys = [*zip(names, self.times or names, strict=True)]
+        if len({*keys}) < len(keys):
+            repeated = next(key for key, count in Counter(keys).items() if count > 1)[0]
+            raise DataError(f"{path}: {repeated!r} is listed twice: its objects would count twice; delete one image")
         rule = PathRule(self.root, allow_external=False)
         for name in names:
             try:
@@ -225,6 +234,37 @@ class _Reader:
         empty = len(kept) + len(found) - len(self.objects) - len(self.proposals)
         if empty:
             _log.warning("%s: boxes without area are left out: %d", path, empty)
+        if self._clipped:
+            _log.warning("%s: boxes that reach beyond their image are clipped: %d", path, self._clipped)
+
+    def _object(self, item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
+        """An object or proposal, its box within its image; None if nothing of it is."""
+        x, y, width, height = map(float, item["bbox"])
+        box = (x, y, x + width, y + height)
+        if not all(abs(value) < _LARGEST for value in (*box, width, height)):  # nor nan
+            raise ValueError(f"the box of annotation {item.get('id')} is not finite")
+        area = float(item.get("area", width * height))
+        if not isfinite(area):
+            raise ValueError(f"the area of annotation {item.get('id')} is not finite")
+        image = place[item["image_id"]]
+        if width > 0 and height > 0 and reaches_beyond(box, self.sizes[image]):
+            self._clipped += 1
+            rows, columns = self.sizes[image]
+            x1, x2 = (min(max(value, 0.0), columns) for value in box[::2])
+            y1, y2 = (min(max(value, 0.0), rows) for value in box[1::2])
+            box = (x1, y1, x2, y2)
+        if box[2] <= box[0] or box[3] <= box[1]:
+            return None
+        return {
+            "image": image,
+            "category": number[item["category_id"]],
+            "box": box,
+            "area": area,
+            "difficult": bool(item.get("difficult", 0)),
+            # Difficult objects are marked as crowds too, so that pycocotools does not count them.
+            "crowd": bool(item.get("iscrowd", 0)) and not item.get("difficult", 0),
+            "segmentation": item.get("segmentation"),
+        }
 
 
 def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], list[int]]:
@@ -233,22 +273,11 @@ def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], li
     return kept, np.bincount(np.array([item["image"] for item in kept], np.int64), minlength=images).tolist()
 
 
-def _object(item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
-    x, y, width, height = map(float, item["bbox"])
-    if not np.isfinite([x, y, width, height]).all():
-        raise ValueError(f"the box of annotation {item.get('id')} is not finite")
-    if width <= 0 or height <= 0:
-        return None
-    return {
-        "image": place[item["image_id"]],
-        "category": number[item["category_id"]],
-        "box": (x, y, x + width, y + height),
-        "area": float(item.get("area", width * height)),
-        "difficult": bool(item.get("difficult", 0)),
-        # Difficult objects are marked as crowds too, so that pycocotools does not count them.
-        "crowd": bool(item.get("iscrowd", 0)) and not item.get("difficult", 0),
-        "segmentation": item.get("segmentation"),
-    }
+def reaches_beyond(box: tuple[float, float, float, float], size: tuple[int, int]) -> bool:
+    """Whether a box, xyxy, leaves its image of this height and width by more than 1 % of a side: no rounding."""
+    x1, y1, x2, y2 = box
+    height, width = size
+    return min(x1 / width, y1 / height) < -_SLACK or max(x2 / width, y2 / height) > 1 + _SLACK
 
 
 def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree], inputs: Sequence[Path] = ()) -> None:

@@ -146,9 +146,9 @@ def read_list(path: str | Path, root: str | Path | None = None, allow_external: 
     """
     path = Path(path)
     if root is None:
-        root = next(iter(_lines_beside(path, "root.txt")), path.parent)
+        root = next(iter(lines_beside(path, "root.txt")), path.parent)
     root = Path(root)
-    classes = _lines_beside(path, "classes.txt")
+    classes = lines_beside(path, "classes.txt")
     _check_names(path.parent / "classes.txt", classes)
     rows = read_rows(path, "vidssl prepare writes lists")
     line, header = next(rows, (1, []))
@@ -196,7 +196,7 @@ def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoLis
     return VideoList(path, records, lists[0].classes if same_classes else (), tuple(parts))
 
 
-def _lines_beside(path: Path, name: str) -> tuple[str, ...]:
+def lines_beside(path: Path, name: str) -> tuple[str, ...]:
     """Lines of a file beside a list; none without the file."""
     file = path.parent / name
     if not file.exists():

@@ -20,7 +20,7 @@ from vidssl.engine.periodic_evaluation import Monitor, encode_list
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.setup import Training
 from vidssl.engine.trained_lists import join, read_lists
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, naming
 from vidssl.evaluation.list_checks import check_classes
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone
@@ -95,7 +95,8 @@ def training_list(run: Run) -> VideoList:
     digits = run.data.moving_digits
     if digits is not None:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
-    lists = read_lists(run)
+    with naming("data.train"):
+        lists = read_lists(run)
     kind = METHODS[run.method.name]
     needs_labels = kind.needs_labels or kind.classifies
     if len(lists) > 1:

@@ -20,7 +20,7 @@ from vidssl.engine.batch_feed import Feed
 from vidssl.engine.detection_schema import ActionRun, AnyDetectionRun
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.setup import Training
-from vidssl.errors import ConfigError, DataError
+from vidssl.errors import ConfigError, DataError, naming
 from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.evaluation.result_files import complete, write_results
 from vidssl.methods.base import Method
@@ -40,8 +40,10 @@ class DetectionTraining(Training[AnyDetectionRun]):
         data, evaluate = self.run.data, self.run.evaluate
         self.samples = "key frames" if isinstance(self.run, ActionRun) else "images"
         paths = [data.train] if isinstance(data.train, str) else data.train
-        self.boxes = boxes = read_list(self.run, paths, data.root).images_with_objects()
-        self.tested = None if evaluate.list is None else read_evaluation_list(self.run, evaluate.list, data.root)
+        with naming("data.train"):
+            self.boxes = boxes = read_list(self.run, paths, data.root).images_with_objects()
+        with naming("evaluate.list"):
+            self.tested = None if evaluate.list is None else read_evaluation_list(self.run, evaluate.list, data.root)
         if self.tested is not None and self.tested.classes != boxes.classes:
             raise DataError(f"{self.tested.path} has other classes than {boxes.path}: prepare both lists from one set")
         if self.tested is not None:

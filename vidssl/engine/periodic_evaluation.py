@@ -10,9 +10,10 @@ from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
+from vidssl.errors import naming
 from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
-from vidssl.evaluation.measure import chosen_protocols, measure
+from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
@@ -28,8 +29,11 @@ class Monitor:
     def __init__(self, run: Run, videos: VideoList) -> None:
         where, rule = run.evaluate, (run.data.root, run.data.allow_external)
         assert where.query is not None
-        self.query = query = read_list(where.query, *rule)
-        self.gallery = gallery = None if where.gallery is None else read_list(where.gallery, *rule)
+        with naming("evaluate.query"):
+            self.query = query = read_list(where.query, *rule)
+        used = where.gallery is not None and need_gallery(where.protocols)
+        with naming("evaluate.gallery"):
+            self.gallery = gallery = read_list(str(where.gallery), *rule) if used else None
         if gallery is not None:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
         test = evaluation_clips(run)
@@ -40,9 +44,9 @@ class Monitor:
         check_measurable(self.protocols, gallery, query, self.classes, test.cells)
         if any(protocol.probabilities for protocol in self.protocols.values()):
             check_names(query, videos.classes, f"in {videos.path}")
-        used = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
+        compared = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
         self.overlap = measure_overlap(
-            query, used, lambda: TrainingVideos(str(videos.path), videos, fingerprint=videos.fingerprint)
+            query, compared, lambda: TrainingVideos(str(videos.path), videos, fingerprint=videos.fingerprint)
         )
         distributed.on_main(lambda: report_overlap(self.overlap, query.path))
 

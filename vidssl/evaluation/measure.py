@@ -36,6 +36,11 @@ class Measurement:
         return {name: value for measured in self.found.values() for name, value in measured.numbers.items()}
 
 
+def need_gallery(choices: Sequence[Any] | None) -> bool:
+    """Whether one of the protocols, bound configs, compares with a gallery; None, the default ones, do."""
+    return choices is None or any(PROTOCOLS[choice.name].gallery for choice in choices)
+
+
 def chosen_protocols(
     choices: Sequence[Any] | None, classifies: bool, gallery: VideoList | None, query: VideoList
 ) -> dict[str, EvaluationProtocol]:

@@ -1,6 +1,8 @@
 """Index of the videos and of the folders of images below a folder: scanned once, then looked up by name."""
 
+import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,9 +12,20 @@ from typing import Literal, NamedTuple
 from vidssl.errors import DataError, first_few
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 
+_log = logging.getLogger(__name__)
+
 VIDEO_SUFFIXES = frozenset(
     {".mp4", ".avi", ".mkv", ".webm", ".mov", ".mpg", ".mpeg", ".vob", ".m4v", ".wmv", ".flv", ".3gp", ".gif"}
     | {".ts", ".mts", ".m2ts", ".ogv"}
+)
+# Videos and images too, which FFmpeg formats that are not read here, rare codecs, or other data have.
+_OTHER_VIDEOS = frozenset(
+    f".{name}"
+    for name in (
+        *("y4m", "mxf", "nut", "apng", "asf", "divx", "f4v", "ivf", "m2v", "m1v", "h264", "hevc", "264", "265", "obu"),
+        *("av1", "vp9", "dv", "qt", "3g2", "mjpeg", "mjpg", "ogm", "ogg", "rm", "rmvb", "mpe", "mpv", "dav", "yuv"),
+        *("wtv", "mod", "tod", "insv", "braw", "r3d", "avif", "heic", "tif", "tiff"),
+    )
 )
 
 
@@ -38,6 +51,7 @@ class FileIndex:
     videos: list[str] = field(default_factory=list)
     image_folders: dict[str, ImageFolder] = field(default_factory=dict)
     num_files: int = 0  # of any kind, hidden ones too
+    others: Counter[str] = field(default_factory=Counter)  # extensions of the files that are neither, not hidden
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
 
     def find(self, name: str, any_case: bool = True) -> FileMatch:
@@ -68,6 +82,13 @@ class FileIndex:
         """Notes on followed links, for the report."""
         remedy = "read these lists with allow_external=True, in a config data.allow_external=true"
         return [f"{len(self.outside)} links leave the folder: {remedy}"] if self.outside else []
+
+    def warn_of_others(self) -> None:
+        """Log the number of files that are videos or images by their extensions, and that are not listed."""
+        found = Counter({suffix: count for suffix, count in self.others.items() if suffix in _OTHER_VIDEOS})
+        if found:
+            text = "%s: %s are not listed, other extensions are: %s; convert them, for example with ffmpeg"
+            _log.warning(text, self.root, describe(found), " ".join(sorted(VIDEO_SUFFIXES | IMAGE_SUFFIXES)))
 
     @cached_property
     def _by_stem(self) -> dict[str, list[str]]:
@@ -140,6 +161,8 @@ def index_files(
                         index.videos.append(folder + entry.name)
                     elif suffix in IMAGE_SUFFIXES and entry.is_file():
                         images.append(entry.name)
+                    elif not is_folder:
+                        index.others[suffix if "." in suffix else "no extension"] += 1
         except OSError as error:
             raise DataError(f"cannot read folder {root / folder}: {error.strerror}") from None
         if images and folder:
@@ -147,6 +170,12 @@ def index_files(
             index.image_folders[folder.rstrip("/")] = ImageFolder(len(images), is_video)
     index.videos.sort()
     return index
+
+
+def describe(suffixes: Counter[str]) -> str:
+    """The number of files of each extension, from the most frequent on: `2 .y4m, 1 .mxf`."""
+    counts = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
+    return first_few((f"{count} {suffix}" for suffix, count in counts), 6)
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
 from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
-from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, index_files, quoted
+from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
 from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.prepare.split_checks import keep_copies_together, warn_of_classes, warn_of_copies, warn_of_recordings
 from vidssl.types import VideoRecord
@@ -47,6 +47,7 @@ def prepare_folder(
         IMAGE_SUFFIXES if images else VIDEO_SUFFIXES,
         follow_links,
     )
+    index.warn_of_others()
     videos = _find_videos(index, images) if labels is None else _read_labels(index, labels, group_column)
     splits = splits_of(root, [video.path for video in videos], unlabeled)
     if labels is None and not unlabeled:
@@ -185,7 +186,9 @@ def _report(
     frames = listed & index.image_folders.keys()
     kind = "images" if images else "folders of images" if len(frames) == len(listed) else "videos"
     used = len(listed - frames) + sum(index.image_folders[path].num_images for path in frames)
-    lines = [f"{len(listed)} {kind} found, {index.num_files - used} other files ignored"]
+    others = index.others + Counter({"videos, images or hidden files": index.num_files - used - index.others.total()})
+    detail = f" ({describe(others)})" if others else ""
+    lines = [f"{len(listed)} {kind} found, {index.num_files - used} other files ignored{detail}"]
     for name, videos in lists.items():
         lines.append(f"{name}: {len(videos)} videos of {len({video.group for video in videos})} groups")
     counts = Counter((video.label, name) for name, videos in lists.items() for video in videos)

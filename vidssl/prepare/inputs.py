@@ -68,6 +68,7 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
         packed = read_index(folder / INDEX)
         return folder, [os.fsdecode(packed.name(row)) for row in range(len(packed))]
     index = index_files(folder)
+    index.warn_of_others()
     if index.videos:
         return folder, index.videos
     images = [path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]

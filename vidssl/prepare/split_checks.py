@@ -15,7 +15,9 @@ Lists = Mapping[str, Sequence[FolderVideo]]
 # Names of several clips of one recording or person; the first group of each is what they have in common.
 _RECORDINGS = (
     r"([^/]*_g\d+)_c\d+",  # UCF101: v_Archery_g01_c02
-    r"((?:person|subject|actor|participant)[ _-]?\d+)",  # KTH: person01_boxing_d1
+    r"S\d{3}C\d{3}(P\d{3})R\d{3}A\d{3}",  # NTU: S001C002P003R001A050
+    r"_(s\d+)_t\d+",  # UTD-MHAD: a1_s2_t3_color
+    *(rf"(?i)({who}[ _-]?\d+)" for who in ("person", "subject", "actor", "participant")),  # KTH: person01_boxing_d1
     r"([^/]*[^/\d])\d+\.\w+$",  # HMDB51: Nemo_hit_f_nm_3; tape_1_clip_2
 )
 _MOST_CLIPS = 10  # of a recording on average; more clips of one name are counted by a camera, not cut from a recording

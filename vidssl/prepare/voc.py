@@ -1,13 +1,16 @@
 """Pascal VOC, and other sets in its form, to lists of boxes."""
 
+from collections import Counter
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
 from vidssl.config import Tree
-from vidssl.data.box_list import check_boxes, check_images, write_boxes
+from vidssl.data.box_list import check_boxes, check_images, reaches_beyond, write_boxes
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
+from vidssl.prepare.file_index import quoted
 from vidssl.progress import progress
 
 SPLITS = ("train", "val", "trainval", "test")
@@ -37,6 +40,8 @@ def read_annotations(path: Path) -> list[VOCObject]:
 
 def _object(node: ElementTree.Element) -> VOCObject:
     x1, y1, x2, y2 = (float(_text(node, f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax"))
+    if not all(map(isfinite, (x1, y1, x2, y2))):
+        raise ValueError(f"the box {x1:g}, {y1:g}, {x2:g}, {y2:g} is not finite")
     return VOCObject(_text(node, "name"), (x1 - 1, y1 - 1, x2, y2), node.findtext("difficult", "0").strip() == "1")
 
 
@@ -65,10 +70,14 @@ def prepare_voc(root: Path, out: Path) -> str:
     check_boxes(out, root, names_of.values())
     images: dict[Path, tuple[Tree, list[VOCObject]]] = {}  # by annotation file: splits overlap
     lists: dict[str, list[Path]] = {}
+    notes = []
     for year, _, file in files:
         names = [line.split()[0] for _, line in read_lines(file, "complete the folder ImageSets")]
         name = names_of[file]
-        lists[name] = [year / "Annotations" / f"{each}.xml" for each in names]
+        repeated = [each for each, count in Counter(names).items() for _ in range(count - 1)]
+        if repeated:
+            notes.append(f"{name}: {len(repeated)} lines repeat an image, and are dropped: {quoted(repeated)}")
+        lists[name] = [year / "Annotations" / f"{each}.xml" for each in dict.fromkeys(names)]
         for path in progress(lists[name], title=name, unit="image", leave=False):
             if path not in images:
                 images[path] = (_image(path, year.relative_to(root)), read_annotations(path))
@@ -77,13 +86,22 @@ def prepare_voc(root: Path, out: Path) -> str:
     content = {name: _list([images[path] for path in paths], classes) for name, paths in lists.items()}
     write_boxes(out, root, content)
     counts = [f"{name}: {len(c['images'])} images, {len(c['annotations'])} objects" for name, c in content.items()]
-    return "\n".join([*counts, f"{len(classes)} classes"])
+    beyond = [
+        image["file_name"]
+        for image, objects in images.values()
+        if any(reaches_beyond(each.box, (image["height"], image["width"])) for each in objects)
+    ]
+    if beyond:
+        notes.append(f"warning: boxes of {len(beyond)} images reach beyond them by more than 1 %: {quoted(beyond)}")
+    return "\n".join([*counts, f"{len(classes)} classes", *notes])
 
 
 def _image(path: Path, folder: Path) -> Tree:
     try:
         size = ElementTree.parse(path).getroot()
         height, width = (int(_text(size, f"size/{side}")) for side in ("height", "width"))
+        if min(height, width) < 1:
+            raise ValueError(f"its image is {width}x{height}")
         file = size.findtext("filename", "").strip() or f"{path.stem}.jpg"
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}; complete the folder Annotations") from None

@@ -34,11 +34,17 @@ def _read_split(root: Path, sets: Path, classes: list[str], split: str) -> list[
             lines = path.read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise DataError(f"cannot read {path}: {error.strerror}; VOC has a file for each class and split") from None
+        first: dict[str, tuple[int, str]] = {}  # line and mark of each image
         for at, line in enumerate(lines, start=1):
             image, _, mark = line.strip().partition(" ")
             if mark.strip() not in _MARKS:
                 raise DataError(f"{path}, line {at}: {line!r} is not the name of an image and 1, 0 or -1")
             known = labels.setdefault(image, [])
+            earlier = first.setdefault(image, (at, mark.strip()))
+            if earlier[1] != mark.strip():
+                raise DataError(f"{path}, line {at}: {line!r} contradicts line {earlier[0]}: delete one of them")
+            if earlier[0] != at:
+                continue
             sign = _MARKS[mark.strip()]
             if sign is not None:
                 known.append(f"{number}{sign}")

@@ -1,5 +1,6 @@
 """Videos stored as images: a folder with one file per frame, as in TrackingNet, or a single image."""
 
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +18,9 @@ from vidssl.types import VideoMeta
 IMAGE_SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
 _SUFFIXES = "|".join(map(re.escape, sorted(IMAGE_SUFFIXES)))
 _NUMBERED = re.compile(rf"(?!\.)(.*?)(\d+)(?:{_SUFFIXES})", re.IGNORECASE)  # prefix and number
+
+_log = logging.getLogger(__name__)
+_warned: list[Path] = []  # the first animated image of this process: one warning is enough
 
 # Checked by content, so that a file of another kind never reaches a decoder, whatever its suffix.
 _KINDS = ("JPEG", "PNG", "BMP", "DIB", "WEBP")
@@ -55,6 +59,22 @@ def is_image(path: Path) -> bool:
     return path.suffix.lower() in IMAGE_SUFFIXES
 
 
+def num_animated(path: Path) -> int:
+    """Number of frames of an animated image (WebP, PNG), of which only the first one is read; 1 for other files."""
+    if path.suffix.lower() not in (".webp", ".png"):
+        return 1
+    try:
+        with header.open(path, formats=_KINDS) as image:
+            return _num_frames(image)
+    except (OSError, ValueError, SyntaxError, header.DecompressionBombError):
+        return 1  # that it cannot be read is reported where it is read
+
+
+def _num_frames(image: header.Image) -> int:
+    # Photos of some phones are JPEG files of several images, which are no animation.
+    return int(getattr(image, "n_frames", 1)) if image.format in ("WEBP", "PNG") else 1
+
+
 class FrameFolder:
     """Decoder for a folder of images, sorted by the number at the end of their names, however padded.
 
@@ -88,6 +108,9 @@ class FrameFolder:
         try:
             with header.open(file, formats=_KINDS) as image:
                 width, height = image.size
+                if len(self._files) == 1 and not _warned and (count := _num_frames(image)) > 1:
+                    _warned.append(file)
+                    _log.warning("%s is animated: only the first of its %d frames is read, as always", file, count)
         except header.DecompressionBombError as error:
             raise TooLargeError(f"{file}: {error}") from None
         except (OSError, ValueError):

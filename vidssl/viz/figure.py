@@ -3,6 +3,8 @@
 import io
 from typing import TYPE_CHECKING, Any
 
+from vidssl.viz.glyphs import make_readable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -38,7 +40,8 @@ def add_legend(axes: "Axes", **options: Any) -> None:
 
 
 def png(figure: "Figure", dpi: int = 150) -> bytes:
-    """Encode a figure as a PNG file; equal figures give equal bytes."""
+    """Encode a figure as a PNG file, its names in any script; equal figures give equal bytes."""
+    make_readable(figure)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=dpi, metadata={"Software": None})
     return content.getvalue()

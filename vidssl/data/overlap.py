@@ -1,10 +1,11 @@
 """Which rows of two lists show the same video: by path, by content, and by the recording that they were cut from."""
 
 import re
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import torch
@@ -83,6 +84,12 @@ def compare(query: HasNames, other: HasNames, by_name: bool = False) -> Overlap:
     return Overlap(same, copies, groups, sum(path not in states for path in o), one_list)
 
 
+def find_copies(root: Path, names: Iterable[str]) -> dict[str, str]:
+    """Map the name of each file that is an exact copy to the first name of the same content."""
+    name_of = {str(root / name): name for name in names}
+    return {name_of[path]: name_of[group[0]] for group in _equal_files(_states(name_of)) for path in group[1:]}
+
+
 def recording_group(path: str) -> str | None:
     """Return the recording that a path names, `v_Archery_g08` of `v_Archery_g08_c03.avi`; None for other names."""
     match = _GROUP.search(path)
@@ -126,13 +133,15 @@ def _common(q: Rows[Key], o: Rows[Key]) -> Rowwise:
 
 
 def _copied(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]]) -> Rowwise:
-    for copies in _equal_files(q, o, states):
+    for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
         mine, others = ([path for path in copies if path in rows] for rows in (q, o))
         yield from ((q[one], o[other]) for one in mine for other in others if one != other)
 
 
-def _equal_files(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]]) -> list[list[str]]:
-    """Group files by content that are in both lists. Few are read: those of equal size, whole those with equal ends."""
+def _equal_files(
+    states: Mapping[str, tuple[int, ...]], wanted: Callable[[list[str]], bool] = lambda part: True
+) -> list[list[str]]:
+    """Group files by content, in `wanted` groups. Few are read: those of equal size, whole those with equal ends."""
     groups = [[*states]]
     for key in (states.__getitem__, partial(content_hash, ends=True), content_hash):
         found: dict[tuple[int, Hashable], list[str]] = {}
@@ -141,11 +150,7 @@ def _equal_files(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...
                 value: Hashable = key(path)
                 if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
                     found.setdefault((number, value), []).append(path)
-        groups = [
-            part
-            for part in found.values()
-            if len(part) > 1 and not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))
-        ]
+        groups = [part for part in found.values() if len(part) > 1 and wanted(part)]
     return groups
 
 

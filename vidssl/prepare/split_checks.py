@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from vidssl.data.exact_copies import find_copies
+from vidssl.data.overlap import find_copies
 from vidssl.errors import first_few
 from vidssl.prepare.file_index import quoted
 from vidssl.prepare.folder_splits import FolderVideo

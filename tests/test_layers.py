@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages"},
+    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages", "plugins"},
     {"config", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},

@@ -24,7 +24,7 @@ from vidssl.commands.train import settings_of_input
 from vidssl.config import Tree, override, read, set_value
 from vidssl.data.video_list import VideoList
 from vidssl.engine import train as engine
-from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, choose_device, require_videos
 from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
@@ -33,6 +33,7 @@ from vidssl.evaluation.moments import nearest_moments
 from vidssl.evaluation.search import Neighbours, nearest
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
+from vidssl.plugins import import_modules
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import Report, reporting
 from vidssl.types import Features
@@ -105,6 +106,7 @@ def extract(
     root: str | Path | None = None,
     allow_external: bool = False,
     trust: bool = False,
+    imports: Sequence[str] = (),
     progress: Report = None,
     **options: Unpack[ClipOptions],
 ) -> Features:
@@ -124,6 +126,8 @@ def extract(
         root: Folder of the videos of a list; `allow_external` accepts paths outside of it.
         allow_external: See `root`.
         trust: Load a checkpoint with objects that can run code; see `read_anything` in vidssl/models/weights.py.
+        imports: Modules with your own methods, backbones or recipes that the checkpoint needs: they are not imported
+            because its config names them.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
         options: Settings of the clips that replace those of the run: see `ClipOptions`.
 
@@ -132,6 +136,7 @@ def extract(
     """
     if test is not None and (options or cfg is not None):
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
+    import_modules(imports, "imports")
     windows, listed = parse_windows(window, stride), _listed(videos, root, allow_external)
     chosen = LoadOptions(
         str(model) if isinstance(model, str | Path) else "a module",
@@ -247,7 +252,7 @@ def _run_of(model: nn.Module, cfg: Path | None) -> Run:
         raise ConfigError(
             f"this {type(model).__name__} does not state its clips: give test=vidssl.TestClips(…), or cfg, a config"
         )
-    return require_videos(bind_run(config, "the config of the backbone"), "the config of the backbone")
+    return require_videos(bind_stored(config, "the config of the backbone"), "the config of the backbone")
 
 
 class _ModuleBackbone(Backbone):

@@ -13,6 +13,7 @@ from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.arguments import parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.plugins import import_modules
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
@@ -44,6 +45,7 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
     module, parsed = parse_command(command, arguments, prog)
+    import_modules(getattr(parsed, "imports", ()), "--imports")
     importlib.import_module(f"vidssl.commands.{module}").run(parsed)
 
 

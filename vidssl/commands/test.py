@@ -18,13 +18,14 @@ from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, choose_device, import_modules
+from vidssl.engine.config_schema import Run, choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure
 from vidssl.evaluation.metrics import confusion
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.plugins import explaining, not_imported
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
@@ -43,7 +44,6 @@ def run(parsed: argparse.Namespace) -> None:
 
 def measure_parsed(parsed: argparse.Namespace) -> Results:
     """Measure a network as the arguments describe, for one split or several."""
-    import_modules(parsed.imports, "--imports")
     protocols, overrides = (None, []) if parsed.protocol is None else protocol_choices(parsed.protocol)
     parsed.overrides += overrides
     return for_splits(
@@ -130,8 +130,8 @@ def plan_test(options: LoadOptions, videos: Path, train: Path | None, protocols:
     query = read_input(videos, options.root, options.allow_external)
     gallery = None if train is None else read_input(train, options.root, options.allow_external)
     subject = load_subject(options)
-    # Bound only now: modules that the run imports may register protocols.
-    bound = None if protocols is None else _bind(protocols)
+    with explaining(not_imported(subject.run.imports)):
+        bound = None if protocols is None else _bind(protocols)
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
     check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
     if any(protocol.probabilities for protocol in chosen.values()):

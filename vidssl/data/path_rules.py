@@ -23,6 +23,9 @@ def full_path(root: Path, name: str) -> str:
     return path or "."
 
 
+TAR_MARK = ".tar#"  # between the path of a tar and the name of a file in it
+
+
 class RealPath:
     """Resolves links like `os.path.realpath`, but each folder only once."""
 
@@ -31,6 +34,9 @@ class RealPath:
 
     def __call__(self, path: str) -> str:
         """Return the path with all links resolved."""
+        if TAR_MARK in path and not os.path.lexists(path):  # a member of a tar: the tar may be a link
+            tar, _, member = path.partition(TAR_MARK)
+            return f"{self(f'{tar}.tar')}#{member}"
         folder, name = os.path.split(path)
         if name in ("", ".", ".."):
             return os.path.realpath(path)

@@ -7,7 +7,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = (
-    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages", "plugins"},
+    {"types", "registry", "distributed", "randomness", "errors", "atomic", "progress", "worker_messages"}
+    | {"plugins", "read_files"},
     {"config", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},
     {"data"},

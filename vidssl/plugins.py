@@ -44,7 +44,7 @@ def remedy(modules: Sequence[str]) -> str:
     listed = first_few([f"'{name}'" for name in modules])
     return (
         f"the file names modules that are not imported, as weights run no code: {names}; if you trust them: "
-        f"--imports {names} (Python: imports=[{listed}])"
+        f"vidssl COMMAND --imports {names} (Python: imports=[{listed}])"
     )
 
 

@@ -69,7 +69,7 @@ def parser_of(command):
 
 
 def takes_weights(parser):
-    return any("checkpoint" == action.dest for action in parser._actions)
+    return any(action.dest == "checkpoint" for action in parser._actions)
 
 
 LOADING = {
@@ -79,8 +79,16 @@ LOADING = {
     "extract": ["x.csv", "--out", "o"],
     "map": ["x.csv", "--out", "o"],
     "track": ["x.csv", "--out", "o"],
-    **{f"export {to}": ["--to", to, "--out", f"o{suffix}"]
-       for to, suffix in [("safetensors", ".safetensors"), ("onnx", ".onnx"), ("pt2", ".pt2"), ("folder", ""), ("detectron2", ".pkl")]},
+    **{
+        f"export {to}": ["--to", to, "--out", f"o{suffix}"]
+        for to, suffix in [
+            ("safetensors", ".safetensors"),
+            ("onnx", ".onnx"),
+            ("pt2", ".pt2"),
+            ("folder", ""),
+            ("detectron2", ".pkl"),
+        ]
+    },
     **{f"analyze {name}": ["x.csv", "--out", "o"] for name in ANALYSES},
 }
 LOADING["analyze background"] += ["--masks", "."]
@@ -111,7 +119,10 @@ def test_no_command_imports_what_weights_name(folder, digits, command):
     assert not ran(folder) and "model.hidden" not in sys.modules
     message = str(caught.value)
     assert "no 'named_by_data'" in message and "\n" not in message
-    assert "weights run no code: model.hidden; if you trust them: --imports model.hidden (Python: imports=" in message
+    assert (
+        "weights run no code: model.hidden; if you trust them: vidssl COMMAND --imports model.hidden (Python: imports="
+        in message
+    )
 
 
 @pytest.mark.parametrize("weights", ["model/model.safetensors", "model/last.pt", "model"])
@@ -180,7 +191,9 @@ def test_weights_that_are_not_finite_are_refused(folder, value, kind):
         content = torch.load(folder / "model" / "last.pt", weights_only=True)
         weights = content["method"]
         next(weights[key] for key in weights if key.startswith("backbone.") and key.endswith("weight"))[0] = value
-        other = {key.removeprefix("backbone."): weight for key, weight in weights.items() if key.startswith("backbone.")}
+        other = {
+            key.removeprefix("backbone."): weight for key, weight in weights.items() if key.startswith("backbone.")
+        }
         torch.save(other if kind == "other.pth" else content, path)
     with pytest.raises(CheckpointError, match=r"weights are NaN or infinite \(.*weight.*use an earlier checkpoint"):
         load_backbone(path)
@@ -192,8 +205,17 @@ def test_weights_that_are_not_finite_are_refused(folder, value, kind):
 
 @pytest.mark.parametrize(
     ("part", "value"),
-    [("config", None), ("config", []), ("config", {}), ("config", {"backbone": "resnet3d18"}), ("step", "3"),
-     ("method", None), ("method", {3: torch.zeros(1)}), ("classes", "ab"), ("classes", None)],
+    [
+        ("config", None),
+        ("config", []),
+        ("config", {}),
+        ("config", {"backbone": "resnet3d18"}),
+        ("step", "3"),
+        ("method", None),
+        ("method", {3: torch.zeros(1)}),
+        ("classes", "ab"),
+        ("classes", None),
+    ],
 )
 def test_a_checkpoint_with_a_part_of_another_type(folder, part, value):
     content = torch.load("model/last.pt", weights_only=True)

@@ -154,9 +154,7 @@ def _write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def _read_all(
-    folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, dict[str, bytes]], outlet: int
-) -> None:
+def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, dict[str, bytes]], outlet: int) -> None:
     """Read mutants in this process, and end it: `>` before each, `.` after it, or the finding."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -212,7 +210,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--seed", type=int, default=0)
-    option("--count", nargs="+", default=[], metavar="KIND=N", help="mutants of each kind; without it: all, for --minutes")
+    option(
+        "--count", nargs="+", default=[], metavar="KIND=N", help="mutants of each kind; without it: all, for --minutes"
+    )
     option("--minutes", type=float, default=10.0)
     option("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     option("--out", type=Path, help="folder for the smallest form of each finding")
@@ -240,8 +240,10 @@ def main() -> None:
             if counts or time.monotonic() > until:
                 break
             seed += 1
-        print(json.dumps({"mutants": total, "findings": len(known), "seeds": [parsed.seed, seed],
-                          "peak": fuzzer.peak}), flush=True)
+        print(
+            json.dumps({"mutants": total, "findings": len(known), "seeds": [parsed.seed, seed], "peak": fuzzer.peak}),
+            flush=True,
+        )
     sys.exit(1 if known else 0)
 
 

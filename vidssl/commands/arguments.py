@@ -92,7 +92,9 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:
     """Add `--imports`."""
-    text = "modules with your own methods, backbones, recipes, protocols …; a checkpoint's are not imported by themselves"
+    text = (
+        "modules with your own methods, backbones, protocols …; those that weights name are not imported by themselves"
+    )
     parser.add_argument("--imports", nargs="+", default=[], metavar="MODULE", help=text)
 
 

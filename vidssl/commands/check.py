@@ -1,6 +1,7 @@
 """The command `check`: decode the videos of a list, report defects, and write the list without broken videos."""
 
 import argparse
+import os
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -11,12 +12,14 @@ from pathlib import Path
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import write_csv
 from vidssl.data.dataset import resolve_span
+from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.encode_key_frames import DECODER_ERRORS
 from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
@@ -89,7 +92,7 @@ def check_list(
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)
-        if timed and (record.fps or fps) is None and Path(record.path).is_dir():
+        if timed and (record.fps or fps) is None and is_folder(record.path):
             raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
     keys = [(name, record.fps or fps) for name, record in rows]
     files = list(dict.fromkeys(keys))
@@ -160,7 +163,7 @@ def _examine(
         # Without limits in seconds any frame rate will do for an image folder.
         meta, faults = check_video(root / name, fps or 1.0, max_pixels, lambda: guard.at(number))
         found += faults
-    except Exception as error:  # decoders raise anything; one file must not end the whole check
+    except DECODER_ERRORS as error:  # one file must not end the whole check
         found.append(("decode error", f"{type(error).__name__}: {error}"))
     return name, meta, [(kind, reason.replace("\n", " ")) for kind, reason in found]
 
@@ -176,7 +179,8 @@ def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
         ]
     paths = {str(other): (root / other).resolve() for other in found}
     inside = root.resolve()
-    return [other for other, path in paths.items() if path.exists() and (allow_external or path.is_relative_to(inside))]
+    there = {other: path for other, path in paths.items() if os.path.lexists(path)}
+    return [other for other, path in there.items() if allow_external or path.is_relative_to(inside)]
 
 
 @lru_cache(maxsize=64)

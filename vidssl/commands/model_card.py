@@ -14,6 +14,7 @@ from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
+from vidssl.read_files import read_json
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
@@ -67,7 +68,7 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
     found = []
     for path in paths:
         try:
-            results = json.loads(path.read_text(encoding="utf-8"))
+            results = read_json(path)
             same = results["checkpoint"]["sha256"] == sha256
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 from vidssl.atomic import write_whole
 from vidssl.config import Tree, differences
+from vidssl.read_files import read_json
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def existing_results(out: Path, request: Tree) -> Results | None:
     """Return existing results of the same request. Others are replaced: the log states what differs."""
     path = out / "results.json"
     with suppress(OSError, ValueError):
-        results: Results = json.loads(path.read_text(encoding="utf-8"))
+        results: Results = read_json(path)
         stored = results.get("request") if isinstance(results, dict) else None
         if stored == request:
             _log.info("%s holds the results of this test; delete it to measure again", path)

@@ -16,12 +16,14 @@ from typing_extensions import Self
 from vidssl.atomic import check_folder, write_whole
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
-from vidssl.data.path_rules import PathRule
+from vidssl.data.path_rules import PathRule, is_utf8
 from vidssl.data.video_list import VideoList, read_text
 from vidssl.errors import DataError
+from vidssl.read_files import parse_json, whole_number
 from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
+_FAR = 1e9  # pixels
 _REMEDY = "vidssl prepare voc, coco or ava writes lists of boxes"
 
 
@@ -191,7 +193,7 @@ class _Reader:
             root = read_text(beside, "delete it").strip()
         self.root = path.parent if root is None else Path(root)
         try:
-            content = json.loads(read_text(path, _REMEDY))
+            content = parse_json(read_text(path, _REMEDY))
             ids = [category["id"] for category in content["categories"]]
             order = np.argsort(ids).tolist()
             self.classes = tuple(str(content["categories"][n]["name"]) for n in order)
@@ -200,9 +202,10 @@ class _Reader:
             rates = [float(image["fps"]) if "fps" in image else None for image in images]
             names = [str(image["file_name"]) for image in images]
             self.rows = [VideoRecord(name, fps=fps) for name, fps in zip(names, rates, strict=True)]
-            self.sizes = [(int(image["height"]), int(image["width"])) for image in images]
-            if any(min(size) < 1 for size in self.sizes):
-                raise ValueError("the height or width of an image is less than 1")
+            sides = [(image["height"], image["width"]) for image in images]
+            self.sizes = [(whole_number(height, 1), whole_number(width, 1)) for height, width in sides]
+            if not all(map(is_utf8, (*names, *self.classes))):
+                raise ValueError("the name of an image or a class is not UTF-8")
             place = {image["id"]: n for n, image in enumerate(images)}
             kept = [_object(item, place, number) for item in content["annotations"]]
             self.times = [float(image["time"]) for image in images if "time" in image]
@@ -210,7 +213,7 @@ class _Reader:
             found = [_object({**item, "category_id": ids[0]}, place, number) for item in content.get("proposals", [])]
             if len(self.times) not in (0, len(images)) or not np.isfinite(self.times).all():
                 raise ValueError("an image has no time, or one that is not finite, and others have")
-        except (json.JSONDecodeError, RecursionError, LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a list of boxes ({type(error).__name__}: {error}): {_REMEDY}") from None
         if not images or len(place) < len(images) or len(number) < len(ids):
             raise DataError(f"{path} has no images, or two images or classes of one id: {_REMEDY}")
@@ -234,21 +237,31 @@ def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], li
 
 
 def _object(item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
-    x, y, width, height = map(float, item["bbox"])
-    if not np.isfinite([x, y, width, height]).all():
-        raise ValueError(f"the box of annotation {item.get('id')} is not finite")
-    if width <= 0 or height <= 0:
+    x, y, width, height = map(_number, item["bbox"])
+    area = _number(item.get("area", width * height))
+    # As they are stored: float32 knows no numbers above 3e38, and far from 0 no small differences.
+    box = np.array([x, y, x + width, y + height]).clip(-_FAR, _FAR).astype(np.float32)
+    if not np.isfinite([x, y, width, height, area]).all() or abs(box).max() >= _FAR:
+        raise ValueError(f"the box of annotation {str(item.get('id'))[:40]} is not finite, or {_FAR:g} pixels away")
+    if width <= 0 or height <= 0 or (box[2:] <= box[:2]).any():
         return None
     return {
         "image": place[item["image_id"]],
         "category": number[item["category_id"]],
         "box": (x, y, x + width, y + height),
-        "area": float(item.get("area", width * height)),
+        "area": area,
         "difficult": bool(item.get("difficult", 0)),
         # Difficult objects are marked as crowds too, so that pycocotools does not count them.
         "crowd": bool(item.get("iscrowd", 0)) and not item.get("difficult", 0),
         "segmentation": item.get("segmentation"),
     }
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise ValueError(f"{str(value)[:40]}… is too large") from None
 
 
 def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree]) -> None:

@@ -5,10 +5,23 @@ import re
 from functools import cache
 from pathlib import Path
 
+from vidssl.errors import DataError
+
 # What FFmpeg would parse as a protocol instead of a file name.
 _PROTOCOL = re.compile(
     "(async|cache|concat|crypto|data|fd|file|ftp|https?|pipe|rtmp|rtp|subfile(,[^/:]*)?|tcp|tls|udp):"
 )
+_ESCAPED = re.compile("[\ud800-\udfff]")  # Python reads the bytes of a name that are not UTF-8 as lone surrogates
+
+
+def is_utf8(name: str) -> bool:
+    """Whether the name of a file is UTF-8, as lists, tables and pages are. Other names are left out, or refused."""
+    return not _ESCAPED.search(name)
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a path is a folder; False also where Path.is_dir raises, as for a name that is too long."""
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def full_path(root: Path, name: str) -> str:
@@ -48,6 +61,8 @@ class PathRule:
     """Refuses names that are empty, URLs, or, unless `allow_external`, outside the root after following links."""
 
     def __init__(self, root: Path, allow_external: bool) -> None:
+        if "\0" in str(root):
+            raise DataError(f"the root {str(root)!r} has a NUL byte: write root.txt again")
         self._root = root
         self._real_path = None if allow_external else RealPath()
         self._inside = f"{os.path.realpath(root).rstrip('/')}/"
@@ -56,6 +71,8 @@ class PathRule:
         """Raise ValueError if a name breaks the rule."""
         if not name.strip() or "\0" in name:
             raise ValueError(f"the {column} is empty or has a NUL byte")
+        if not is_utf8(name):
+            raise ValueError(f"{name!r} is not UTF-8: rename the file")
         if "://" in name or _PROTOCOL.match(name):
             raise ValueError(f"{name!r} is a URL: only local files are supported")
         if self._real_path is None:

@@ -60,9 +60,8 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
 
 def _wrong_part(content: dict[str, Any]) -> str | None:
     """Name a part of a checkpoint of vidssl that is not of its type; None if all are."""
-    config, backbone = content.get("config"), {}
-    if isinstance(config, dict):
-        backbone = config.get("backbone")
+    config = content.get("config")
+    backbone: Any = config.get("backbone") if isinstance(config, dict) else None
     names, classes = content["method"], content.get("classes", [])
     right = {
         "step": isinstance(content.get("step"), int),
@@ -232,7 +231,7 @@ def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
 
 
 def check_finite(weights: Mapping[str, Any], source: str) -> None:
-    """Raise a CheckpointError if weights of a file are NaN or infinite: all features would be, or those of some clips."""
+    """Raise a CheckpointError if weights of a file are NaN or infinite: so would be its features."""
     wrong = [
         name
         for name, weight in weights.items()
@@ -257,7 +256,7 @@ def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None
     check_finite(state, source)
     try:
         module.load_state_dict(state)
-    except Exception as error:  # a module's own extra state may raise anything
+    except (RuntimeError, ValueError, LookupError) as error:  # the latter two: of a module's own extra state
         part = "backbone" if isinstance(module, Backbone) else "method"
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise CheckpointError(

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from vidssl.data.path_rules import is_utf8
 from vidssl.errors import DataError, first_few
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 
@@ -39,6 +40,7 @@ class FileIndex:
     image_folders: dict[str, ImageFolder] = field(default_factory=dict)
     num_files: int = 0  # of any kind, hidden ones too
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
+    unlisted: list[str] = field(default_factory=list)  # names of videos and folders that are not UTF-8
 
     def find(self, name: str, any_case: bool = True) -> FileMatch:
         """Find a path: exact, else with another extension, else (if `any_case`) in different case.
@@ -65,7 +67,16 @@ class FileIndex:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on followed links, for the report."""
+        """Notes on followed links and names that were left out, for the report."""
+        return [*self._on_links(), *self.on_names()]
+
+    def on_names(self) -> list[str]:
+        """A note on the names that were left out, if there are some."""
+        if not self.unlisted:
+            return []
+        return [left_out(str(self.root), self.unlisted)]
+
+    def _on_links(self) -> list[str]:
         remedy = "read these lists with --allow-external, in a config data.allow_external=true"
         return [f"{len(self.outside)} links leave the folder: {remedy}"] if self.outside else []
 
@@ -125,6 +136,10 @@ def index_files(
                     is_unwanted = is_folder and not folder and not wanted(entry.name)
                     if is_hidden or is_unwanted:
                         continue
+                    if not is_utf8(entry.name):
+                        if is_folder or _suffix(entry.name) in suffixes:
+                            index.unlisted.append(folder + entry.name)
+                        continue
                     if is_link and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
                             raise DataError(f"{entry.path} is a link that leaves {root}: follow it with --follow-links")
@@ -145,6 +160,11 @@ def index_files(
             index.image_folders[folder.rstrip("/")] = ImageFolder(len(images), is_video)
     index.videos.sort()
     return index
+
+
+def left_out(place: str, names: Sequence[str]) -> str:
+    """The line on names that are not UTF-8."""
+    return f"{place}: left out, as their names are not UTF-8: {len(names)} ({quoted(names)}); rename them"
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -59,7 +59,8 @@ def _open(path: Path, max_pixels: int, **more: str) -> Any:
     if not container.streams.video:
         container.close()
         raise NoVideoError(f"{path}: the file has no video stream")
-    if container.streams.video[0].codec_context is None:
+    stream: Any = container.streams.video[0]
+    if stream.codec_context is None:
         container.close()
         raise DecodeError(
             f"{path}: this FFmpeg has no decoder for the codec of its video stream: convert the file, or it is damaged"

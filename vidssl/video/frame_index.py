@@ -1,6 +1,5 @@
 """Index of packed frames: where each frame of each video is, in one file that is mapped into memory."""
 
-import json
 import mmap
 import os
 from bisect import bisect_left
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
 from vidssl.errors import ConfigError
+from vidssl.read_files import parse_json
 from vidssl.types import VideoMeta
 
 _FORMAT = "vidssl packed frames 1"
@@ -51,8 +51,13 @@ class FrameIndex:
 
     def frames(self, row: int) -> slice:
         """Return the rows of the frames of a video."""
-        first = int(self.first_frames[row])
-        return slice(first, first + int(self.num_frames[row]))
+        first, count = int(self.first_frames[row]), int(self.num_frames[row])
+        if first < 0 or count < 1 or first + count > len(self.offsets):
+            raise ConfigError(
+                f"the index of packed frames is damaged: video {row} has {count} frames from {first}, of "
+                f"{len(self.offsets)}; make the packed frames again in another folder"
+            )
+        return slice(first, first + count)
 
     def meta(self, row: int) -> VideoMeta:
         """Return the metadata of a video."""
@@ -144,10 +149,12 @@ def read_index(path: Path) -> FrameIndex:
         ConfigError: It cannot be read, or is damaged. Not a DataError, which training would count as a broken video.
     """
     try:
-        with open(path, "rb") as file:
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:  # no wait at a pipe
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:start])
+        header = parse_json(content[8:start])
         if header["__metadata__"]["format"] != _FORMAT:
             raise ValueError(f"its format is {header['__metadata__']['format']!r}, not {_FORMAT!r}")
         spans = {name: header[name]["data_offsets"] for name in _TYPES}
@@ -155,6 +162,9 @@ def read_index(path: Path) -> FrameIndex:
             raise ValueError("the file is cut short")
         view = memoryview(content)[start:]
         columns = {name: np.frombuffer(view[first:end], _TYPES[name]) for name, (first, end) in spans.items()}
+        videos, frames = len(columns["name_ends"]), len(columns["offsets"])
+        if {len(columns[name]) for name in ("first_frames", *OF_VIDEOS)} != {videos} or len(columns["sizes"]) != frames:
+            raise ValueError("its columns differ in length")
         return FrameIndex(**columns)
     except FileNotFoundError:
         raise

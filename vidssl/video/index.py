@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
+from vidssl.read_files import read_arrays
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container
 
@@ -194,16 +195,16 @@ def _cache_file(folder: Path, key: _Key) -> Path:
 
 def _load(file: Path) -> Packets | None:
     try:
-        with np.load(file, allow_pickle=False) as saved:
-            count, fps, height, width = saved["meta"].tolist()
-            arrays = {name: saved[name] for name in _ARRAYS if name in saved}
+        saved = read_arrays(file)
+        count, fps, height, width = saved["meta"].tolist()
+        arrays = {name: saved[name] for name in _ARRAYS if name in saved}
         return Packets(VideoMeta(int(count), fps, int(height), int(width)), **arrays)
     except FileNotFoundError:
         return None
     except OSError as error:
         _warn_once(file, error)
         return None
-    except Exception:  # a damaged file fails in many ways; it is written again
+    except (KeyError, ValueError):  # a damaged file is written again
         return None
 
 

@@ -1,7 +1,7 @@
 """Read damaged files of all kinds in child processes, and report what neither works nor is a VidsslError.
 
-    python tests/faults/fuzz.py --minutes 30 --out output/fuzz    new seeds until the time is over; `make fuzz MINUTES=30`
-    python tests/faults/fuzz.py --seed 1 --count videos=2000      these mutants and no others, as the tests do
+    python tests/faults/fuzz.py --minutes 30 --out output/fuzz    new seeds until the time is over, as `make fuzz`
+    python tests/faults/fuzz.py --seed 1 --count videos=2000      these mutants and no others, as the tests
 
 One process imports everything; its children, forked, read one mutant after another under a limit of memory and CPU
 time. A child that dies, hangs or lets another exception out is a finding, and the next mutant gets a new child. With
@@ -31,7 +31,7 @@ from vidssl.randomness import generator
 
 MEMORY = 1 << 30  # bytes that reading a mutant may take, beside those of the imports
 CPU, WALL = 10.0, 60.0  # seconds of a mutant
-_READS, _DONE = b">", b"."
+_READS, _REFUSED, _DONE = b">", b"!", b"."
 _OURS = Path(__file__).parents[2] / "vidssl"
 
 
@@ -65,6 +65,7 @@ class Fuzzer:
         self._seeds: dict[str, dict[str, bytes]] = {}
         self._order: dict[str, list[str]] = {}
         self.peak = 0  # bytes, of the largest child
+        self.refused = 0  # mutants that were a VidsslError
 
     def seeds(self, kind: str) -> dict[str, bytes]:
         """Build the files of a kind at first use; return the content of those that are changed."""
@@ -108,8 +109,9 @@ class Fuzzer:
                 break
             text += content
             since = time.monotonic()
-            while text[:1] in (_READS, _DONE):
-                reading, done, text = text[:1] == _READS, done + (text[:1] == _DONE), text[1:]
+            while text[:1] in (_READS, _REFUSED, _DONE):
+                self.refused += text[:1] == _REFUSED
+                reading, done, text = text[:1] != _DONE, done + (text[:1] == _DONE), text[1:]
         os.close(inlet)
         _, status, usage = os.wait4(child, 0)
         self.peak = max(self.peak, usage.ru_maxrss * 1024)
@@ -155,7 +157,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, dict[str, bytes]], outlet: int) -> None:
-    """Read mutants in this process, and end it: `>` before each, `.` after it, or the finding."""
+    """Read mutants in this process, and end it: `>` before each, `.` or `!.` after it, or the finding."""
     devnull = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(devnull, stream)
@@ -167,13 +169,15 @@ def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, 
         place = folder / mutant.kind
         _write(place / mutant.name, mutant.content)
         os.write(outlet, _READS)
+        refused = b""
         signal.setitimer(signal.ITIMER_PROF, CPU)
         try:
             KINDS[mutant.kind].read(place, mutant.name)
         except VidsslError as error:
             # A config has a line for each mistake, and a head.
             one_line = "\n" not in str(error) or (isinstance(error, ConfigError) and " mistake" in str(error))
-            problem = "" if one_line and "Cannot allocate memory" not in str(error) else f"not one line: {error!r:.300}"
+            problem = "" if one_line else f"not one line: {error!r:.300}"
+            refused = _REFUSED
         except BaseException as error:
             problem = _describe(error)
         else:
@@ -183,7 +187,7 @@ def _read_all(folder: Path, mutants: list[tuple[str, Mutant]], seeds: dict[str, 
             os.write(outlet, problem[:60_000].encode(errors="replace"))
             os._exit(1)
         _write(place / mutant.name, seeds[mutant.kind][mutant.name])
-        os.write(outlet, _DONE)
+        os.write(outlet, refused + _DONE)
     os._exit(0)
 
 
@@ -210,9 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--seed", type=int, default=0)
-    option(
-        "--count", nargs="+", default=[], metavar="KIND=N", help="mutants of each kind; without it: all, for --minutes"
-    )
+    option("--count", nargs="+", default=[], metavar="KIND=N", help="of a kind; without it all kinds, for --minutes")
     option("--minutes", type=float, default=10.0)
     option("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     option("--out", type=Path, help="folder for the smallest form of each finding")
@@ -240,10 +242,8 @@ def main() -> None:
             if counts or time.monotonic() > until:
                 break
             seed += 1
-        print(
-            json.dumps({"mutants": total, "findings": len(known), "seeds": [parsed.seed, seed], "peak": fuzzer.peak}),
-            flush=True,
-        )
+        seeds, more = [parsed.seed, seed], {"refused": fuzzer.refused, "peak": fuzzer.peak}
+        print(json.dumps({"mutants": total, "findings": len(known), "seeds": seeds, **more}), flush=True)
     sys.exit(1 if known else 0)
 
 

@@ -45,6 +45,8 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     found = _read(folder, runs)
     try:
         lines = [parse_json(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is not an object")
     except OSError as error:
         raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
     except ValueError as error:

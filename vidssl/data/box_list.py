@@ -16,7 +16,7 @@ from typing_extensions import Self
 from vidssl.atomic import check_folder, write_whole
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
-from vidssl.data.path_rules import PathRule, is_utf8
+from vidssl.data.path_rules import PathRule, is_file, is_utf8
 from vidssl.data.video_list import VideoList, read_text
 from vidssl.errors import DataError
 from vidssl.read_files import parse_json, whole_number
@@ -281,7 +281,7 @@ def write_boxes(out: Path, root: Path, lists: Mapping[str, Tree]) -> None:
 
 def check_images(root: Path, names: Sequence[str], title: str) -> None:
     """Raise a DataError if images of a list to be written do not exist."""
-    missing = [name for name in names if not (root / name).is_file()]
+    missing = [name for name in names if not is_file(root / name)]
     if missing:
         raise DataError(
             f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "

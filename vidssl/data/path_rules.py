@@ -24,6 +24,11 @@ def is_folder(path: str | Path) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether a path is a file, likewise."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
 def full_path(root: Path, name: str) -> str:
     """Return the path of a file of a list, normalised as `root / name` is.
 

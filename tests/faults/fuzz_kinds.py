@@ -343,7 +343,7 @@ def _build_tars(folder: Path) -> list[str]:
     ):
         with tarfile.open(folder / name, "w", format=kind) as tar:
             for member in ("a.mp4", "sub/b.mp4", "é" * 40 + ".mp4"):
-                tar.add(folder / "a.mp4", member, filter=lambda entry: entry.replace(mtime=0, uid=0, gid=0))
+                tar.add(folder / "a.mp4", member, filter=lambda entry: entry.replace(mtime=0, uid=0, gid=0, deep=False))
     return ["ustar.tar", "pax.tar", "gnu.tar"]
 
 

@@ -177,9 +177,10 @@ def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
             for place in found
             for entry in ([part] if part in ("/", "..") else _entries(root / place).get(part.casefold(), ()))
         ]
-    paths = {str(other): (root / other).resolve() for other in found}
-    inside = root.resolve()
-    there = {other: path for other, path in paths.items() if os.path.lexists(path)}
+    # Not Path.resolve, which raises for a loop of links.
+    paths = {str(other): Path(os.path.realpath(root / other)) for other in found}
+    inside = os.path.realpath(root)
+    there = {other: path for other, path in paths.items() if os.path.exists(path)}  # noqa: PTH110 - likewise
     return [other for other, path in there.items() if allow_external or path.is_relative_to(inside)]
 
 

@@ -1,5 +1,6 @@
 """Load checkpoints of vidssl and of other projects into backbones and methods."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
@@ -95,13 +96,13 @@ def weights_file(name: str | Path) -> Path:
         CheckpointError: A folder holds no weights, or a network cannot be downloaded.
     """
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         for file in (path / EXPORTED, path / "checkpoints" / "last.pt"):
             if file.exists():
                 return file
         if str(name) not in _OWN:
             raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
-    elif path.exists():
+    elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
     return _OWN.get(str(name)) or download(str(name), EXPORTED) or path
 

@@ -57,16 +57,11 @@ def broad_handlers(source):
             function = node.name
         if isinstance(node, ast.ExceptHandler) and (node.type is None or names_of(node.type) & BROAD):
             last = node.body[-1]
-            again = isinstance(last, ast.Raise) and (
-                last.exc is None
-                or any(isinstance(part, ast.Name) and part.id == node.name for part in ast.walk(last.exc))
-            )
-            wraps = again and isinstance(last.exc, ast.Call)  # raise DataError(f"… {error}")
-            if not again or wraps:
+            if not isinstance(last, ast.Raise) or (last.exc is not None and not may_be(last.exc, node.name)):
                 found.append((function, node.lineno))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "suppress":
-            if any(names_of(argument) & BROAD for argument in node.args):
-                found.append((function, node.lineno))
+        suppresses = isinstance(node, ast.Call) and names_of(node.func) == {"suppress"}
+        if suppresses and any(names_of(argument) & BROAD for argument in node.args):
+            found.append((function, node.lineno))
         for child in ast.iter_child_nodes(node):
             visit(child, function)
 

@@ -35,6 +35,7 @@ from vidssl.engine.config_schema import choose_device
 from vidssl.engine.resume import only_run_in
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.models.weights import read_anything
+from vidssl.plugins import import_modules
 from vidssl.progress import progress
 
 Results = dict[str, Any]
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     parsed = parse(parser, None)
     try:
+        import_modules(parsed.imports, "--imports")
         results = segment_parts(network_options(parsed), parsed.input, parsed.out)
     except (VidsslError, OSError) as error:
         sys.exit(f"error: {error}")

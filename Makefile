@@ -10,7 +10,7 @@ DATA := $(OUT)/data
 # typed outside of make find it there.
 export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 
-.PHONY: demo test test-all check format site gallery bench golden clean
+.PHONY: demo test test-all check format site gallery bench fuzz golden clean
 
 .venv/.installed: setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -79,6 +79,11 @@ bench: .venv/.installed-dev
 	$(BIN)/python benchmarks/methods.py --json output/bench/methods.json
 	$(BIN)/python benchmarks/inter.py --json output/bench/inter.json
 	$(BIN)/python benchmarks/svm.py --json output/bench/svm.json
+
+# Reads damaged files of all kinds, new ones until the time is over; the smallest form of each that fails is kept.
+MINUTES ?= 30
+fuzz: .venv/.installed-dev
+	$(BIN)/python tests/faults/fuzz.py --minutes $(MINUTES) --seed $$(date +%s) --out output/fuzz
 
 golden: .venv/.installed-dev
 	$(BIN)/python tests/engine/golden.py

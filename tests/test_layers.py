@@ -17,6 +17,8 @@ LAYERS = (
         "progress",
         "worker_messages",
         "command_line",
+        "plugins",
+        "read_files",
     },
     {"config", "output_folder", "worker_pool"},
     {"schedule", "losses", "video", "transforms", "models"},

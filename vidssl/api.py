@@ -26,7 +26,7 @@ from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine import train as engine
-from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, choose_device, require_videos
 from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
@@ -35,6 +35,7 @@ from vidssl.evaluation.overlap import describe, report_overlap
 from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, rows_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
+from vidssl.plugins import import_modules
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
@@ -108,6 +109,7 @@ def extract(
     root: str | Path | None = None,
     allow_external: bool = False,
     trust: bool = False,
+    imports: Sequence[str] = (),
     progress: Report = None,
     **options: Unpack[ClipOptions],
 ) -> Features:
@@ -127,6 +129,8 @@ def extract(
         root: Folder of the videos of a list; `allow_external` accepts paths outside of it.
         allow_external: See `root`.
         trust: Load a checkpoint with objects that can run code; see `read_anything` in vidssl/models/weights.py.
+        imports: Modules with your own methods, backbones or recipes that the checkpoint needs: they are not imported
+            because its config names them.
         progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
         options: Settings of the clips that replace those of the run: see `ClipOptions`.
 
@@ -140,6 +144,7 @@ def extract(
         )
     if test is not None and (options or cfg is not None):
         raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
+    import_modules(imports, "imports")
     windows, listed = parse_windows(window, stride), _listed(videos, root, allow_external)
     chosen = LoadOptions(
         str(model) if isinstance(model, str | Path) else "a module",
@@ -271,7 +276,7 @@ def _run_of(model: nn.Module, cfg: Path | None) -> Run:
         raise ConfigError(
             f"this {type(model).__name__} does not state its clips: give test=vidssl.TestClips(…), or cfg, a config"
         )
-    return require_videos(bind_run(config, "the config of the backbone"), "the config of the backbone")
+    return require_videos(bind_stored(config, "the config of the backbone"), "the config of the backbone")
 
 
 class _ModuleBackbone(Backbone):

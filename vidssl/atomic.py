@@ -104,7 +104,7 @@ def state_of(path: Path) -> tuple[int, int]:
     """Return size in bytes and modification time in nanoseconds of a file or image folder; (0, -1) if missing."""
     try:
         parts = [path.stat(), *(entry.stat() for entry in path.iterdir())] if path.is_dir() else [path.stat()]
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a name that no file can have
         return 0, -1
     return sum(part.st_size for part in parts), max(part.st_mtime_ns for part in parts)
 

@@ -64,8 +64,8 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Tree:
         tree = _yaml().load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read config {path}: {error.strerror}; give a YAML file") from None
-    except (YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path} holds {type(tree).__name__}, not keys and values")
     for text in overrides:
@@ -80,7 +80,7 @@ def override(tree: Tree, text: str) -> None:
         raise ConfigError(f"override '{text}' is not KEY=VALUE")
     try:
         parsed = _yaml().load(value)
-    except YAMLError:
+    except (YAMLError, ValueError, RecursionError):
         raise ConfigError(f"override '{text}': the value is not YAML; quote it") from None
     set_value(tree, key, parsed, text)
 

@@ -37,6 +37,7 @@ from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything
 from vidssl.output_folder import claim, json_with, only_run_in
+from vidssl.plugins import import_modules
 from vidssl.progress import progress
 
 NUM_DRAWN = 10  # crops in parts.png
@@ -51,6 +52,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     parsed = parse(parser, None)
     try:
+        import_modules(parsed.imports, "--imports")
         results = segment_parts(network_options(parsed), parsed.input, parsed.out)
     except (VidsslError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -245,13 +245,20 @@ def test_12_paths_that_leave_the_root(write, tmp_path):
     (inside / "folder").symlink_to(tmp_path)
     (inside / "own.mp4").touch()
     (inside / "good.mp4").symlink_to(inside / "own.mp4")
-    for name in ("../secret.mp4", "/etc/passwd", str(tmp_path / "secret.mp4"), "link.mp4", "folder/secret.mp4"):
+    # A tar may be a link itself, or lie behind one.
+    for tar in (tmp_path / "secret.tar", inside / "own.tar"):
+        tar.touch()
+    (inside / "link.tar").symlink_to(tmp_path / "secret.tar")
+    (inside / "good.tar").symlink_to(inside / "own.tar")
+    tars = ("link.tar#a.mp4", "link.tar#sub/a.mp4", "folder/secret.tar#a.mp4", "../secret.tar#a.mp4")
+    others = ("../secret.mp4", "/etc/passwd", str(tmp_path / "secret.mp4"), "link.mp4", "folder/secret.mp4")
+    for name in (*others, *tars):
         path = write(f"path\n{name}\n", root=f"{inside}\n")
         message = refusal(path)
         assert "leaves the root" in message and message.startswith(f"{path}:2: ")
         record = read_list(path, allow_external=True).records[0]
         assert Path(record.path) == inside / name
-    for name in ("good.mp4", "own.mp4", "x/../own.mp4"):
+    for name in ("good.mp4", "own.mp4", "x/../own.mp4", "own.tar#a.mp4", "good.tar#sub/a.mp4"):
         assert read_list(write(f"path\n{name}\n")).names == (name,)
 
 

@@ -1,7 +1,5 @@
 """Videos in which the instance is partly covered, by boxes that are known for each frame."""
 
-import csv
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vidssl.data.samplers import Clip
-from vidssl.data.video_list import VideoList, read_text
+from vidssl.data.video_list import VideoList, read_rows
 from vidssl.errors import DataError
 from vidssl.transforms.corruptions import GRAY
 from vidssl.types import Frames, VideoRecord
@@ -42,11 +40,11 @@ def read_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
     """
     records = dict(zip(videos.names, videos.records, strict=True))
     found: dict[str, dict[int, tuple[float, ...]]] = {}
-    rows = csv.reader(io.StringIO(read_text(path, "name the file of boxes: boxes=FILE"), newline=""))
-    if next(rows, None) != _HEADER:
+    rows = read_rows(path, "name the file of boxes: boxes=FILE")
+    if next(rows, (1, None))[1] != _HEADER:
         raise DataError(f"{path}:1: the header is not {','.join(_HEADER)}")
-    for row in filter(None, rows):
-        place = f"{path}:{rows.line_num}"
+    for line, row in rows:
+        place = f"{path}:{line}"
         try:
             name, number, box = row[0], int(row[1]), tuple(map(float, row[2:]))
         except (ValueError, IndexError):

@@ -15,6 +15,7 @@ from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.arguments import errors_in_options, list_commands, parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.plugins import import_modules
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
@@ -47,6 +48,7 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     """
     module, parsed = parse_command(command, arguments, prog)
     with running(command, arguments), errors_in_options(parsed):
+        import_modules(getattr(parsed, "imports", ()), "--imports")
         importlib.import_module(f"vidssl.commands.{module}").run(parsed)
 
 

@@ -92,6 +92,14 @@ def add_config(parser: argparse.ArgumentParser, required: bool = True, purpose: 
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="settings that override the config's")
 
 
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """Add `--imports`."""
+    text = (
+        "modules with your own methods, backbones, protocols …; those that weights name are not imported by themselves"
+    )
+    parser.add_argument("--imports", nargs="+", default=[], metavar="MODULE", help=text)
+
+
 def add_splits(parser: argparse.ArgumentParser, purpose: str) -> None:
     """Add `--splits`."""
     text = f"{purpose} once per split, as 1 2 3; the number replaces {{split}} in paths and settings"
@@ -143,6 +151,7 @@ def add_network_options(
         option("--checkpoint", required=required, help=text)
     text = "load a checkpoint with pickled objects; such a file can run any code"
     option("--trust-checkpoint", action="store_true", help=text)
+    add_imports(parser)
     add_config(parser, required=False, purpose="; for 'random' and weights of another project")
     if clips:
         for name, text in {
@@ -215,6 +224,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
         "transformations",
         "corruptions",
         "severities",
+        "imports",
     ):  # options that take all words that follow, settings too
         if words := getattr(parsed, name, None):
             parsed.overrides += [word for word in words if "=" in str(word)]

@@ -1,6 +1,7 @@
 """The command `check`: decode the videos of a list, report defects, and write the list without broken videos."""
 
 import argparse
+import os
 import sys
 from collections import Counter
 from contextlib import suppress
@@ -11,12 +12,14 @@ from pathlib import Path
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import write_csv
 from vidssl.data.dataset import resolve_span
+from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
+from vidssl.video.encode_key_frames import DECODER_ERRORS
 from vidssl.video.frame_folder import num_animated
 from vidssl.video.frame_times import deviation
 from vidssl.video.integrity import Fault, check_video
@@ -99,7 +102,7 @@ def check_list(
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)
-        if timed and (record.fps or fps) is None and Path(record.path).is_dir():
+        if timed and (record.fps or fps) is None and is_folder(record.path):
             raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
     keys = [(name, record.fps or fps) for name, record in rows]
     files = list(dict.fromkeys(keys))
@@ -184,7 +187,7 @@ def _examine(
         found += faults
         if (count := num_animated(root / name)) > 1 and (root / name).is_file():
             found.append(("animated image", f"of its {count} frames only the first is read"))
-    except Exception as error:  # decoders raise anything; one file must not end the whole check
+    except DECODER_ERRORS as error:  # one file must not end the whole check
         found.append(("decode error", f"{type(error).__name__}: {error}"))
     return name, meta, [(kind, reason.replace("\n", " ")) for kind, reason in found]
 
@@ -198,9 +201,11 @@ def _case_variants(root: Path, name: str, allow_external: bool) -> list[str]:
             for place in found
             for entry in ([part] if part in ("/", "..") else _entries(root / place).get(part.casefold(), ()))
         ]
-    paths = {str(other): (root / other).resolve() for other in found}
-    inside = root.resolve()
-    return [other for other, path in paths.items() if path.exists() and (allow_external or path.is_relative_to(inside))]
+    # Not Path.resolve, which raises for a loop of links.
+    paths = {str(other): Path(os.path.realpath(root / other)) for other in found}
+    inside = os.path.realpath(root)
+    there = {other: path for other, path in paths.items() if os.path.exists(path)}  # noqa: PTH110 - likewise
+    return [other for other, path in there.items() if allow_external or path.is_relative_to(inside)]
 
 
 @lru_cache(maxsize=64)

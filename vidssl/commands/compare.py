@@ -1,7 +1,7 @@
 """The command `compare`: one page that compares retrieval results of several networks; `make demo` ends with it."""
 
 import argparse
-import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from vidssl.config import Tree
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, page_with
+from vidssl.read_files import parse_json, read_json
 from vidssl.viz.curves import training_curves
 from vidssl.viz.figure import png
 from vidssl.viz.result_pages import preview, write_compare_page
@@ -48,9 +49,13 @@ def compare_runs(folder: Path, runs: Sequence[str], metrics: Path, videos: Path)
     claim(folder, "comparison", names, inputs={"videos": videos, "metrics": metrics}, before=before)
     found = _read(folder, runs)
     try:
-        lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        lines = [parse_json(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+        if not all(isinstance(line, dict) for line in lines):
+            raise ValueError("a line is not an object")
     except OSError as error:
         raise DataError(f"cannot read {metrics}: {error.strerror}; run the training first") from None
+    except ValueError as error:
+        raise DataError(f"{metrics} is damaged: {error}; name the metrics.jsonl of the training") from None
     listed = read_list(videos)
     first = {record.label: record for record in reversed(listed.records)}  # the first video of each class
     curves = png(training_curves(lines))
@@ -88,11 +93,12 @@ def _read(folder: Path, runs: Sequence[str]) -> Found:
     found: Found = {}
     for run in runs:
         paths = sorted((folder / run).glob("*/results.json"))
-        found[run] = {path.parent.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
+        found[run] = {path.parent.name: read_json(path) for path in paths}
         if not paths or {*found[run]} != {*found[runs[0]]}:
             raise DataError(f"{folder / run} lacks results of all label sets, */results.json: run the retrievals first")
         for path, results in zip(paths, found[run].values(), strict=True):
-            if not {*_NUMBERS} <= {*results}:
+            numbers = [results.get(name) if isinstance(results, dict) else None for name in _NUMBERS]
+            if not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
                 raise DataError(f"{path} lacks one of {', '.join(_NUMBERS)}; use lists with labels")
             first = found[runs[0]][path.parent.name]
             if differences := differing_tests(first, results):

@@ -11,7 +11,7 @@ from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.config import Tree, build
-from vidssl.engine.config_schema import bind_run, require_videos
+from vidssl.engine.config_schema import bind_stored, require_videos
 from vidssl.engine.periodic_evaluation import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
@@ -46,7 +46,7 @@ def export_detectron2(checkpoint: str, out: Path, trust: bool = False) -> tuple[
     inputs = [weights_file(checkpoint)]
     check_file(out, inputs)
     content = read_checkpoint(checkpoint, trust)
-    run = bind_run(content["config"], f"config of {checkpoint}")
+    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
     backbone = _backbone(run, content, checkpoint)
     with writing_file(out, inputs):
         return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
@@ -72,7 +72,7 @@ def export_network(
     if to != "folder":
         check_file(out, [path])
     content = read_checkpoint(path, trust)
-    run = require_videos(bind_run(content["config"], f"config of {checkpoint}"), checkpoint)
+    run = require_videos(bind_stored(content["config"], f"config of {checkpoint}", trust), checkpoint)
     backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
     network = test.encoder(backbone)
     # A file that was exported before describes the checkpoint that it was made of.

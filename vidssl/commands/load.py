@@ -15,7 +15,7 @@ from vidssl import distributed
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, bind_run, choose_device, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, choose_device, require_videos
 from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
 from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
@@ -146,7 +146,7 @@ def load_subject(options: LoadOptions) -> Subject:
         return _load_by_config(options, device)
     if options.cfg is not None or options.overrides:
         raise ConfigError(f"{path} brings its own config: leave out cfg=FILE and KEY=VALUE")
-    run = require_videos(bind_run(content["config"], f"config of {path}"), str(path))
+    run = require_videos(bind_stored(content["config"], f"config of {path}", options.trust_checkpoint), str(path))
     backbone = build(BACKBONES, run.backbone)
     load_state(backbone, backbone_weights(content), str(path))
     digest = file_hash(path)

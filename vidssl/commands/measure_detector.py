@@ -10,7 +10,7 @@ from vidssl.commands.results import claim_results, format_table
 from vidssl.config import build
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.detection.measure import measure_detector
-from vidssl.engine.config_schema import Run, bind_run, choose_device
+from vidssl.engine.config_schema import Run, bind_stored, choose_device
 from vidssl.engine.detection import build_detector, evaluation_data, read_evaluation_list, request_of_test
 from vidssl.engine.detection_schema import DetectionRun
 from vidssl.engine.interrupt import StopRequest
@@ -23,7 +23,7 @@ from vidssl.models.weights import load_state, read_checkpoint
 
 _REFUSED = (
     *("train_list", "protocol", "splits", "cfg", "clips", "crops", "size", "grid", "grid_frames", "layer", "precision"),
-    *("allow_missing", "allow_external", "overrides", "imports"),
+    *("allow_missing", "allow_external", "overrides"),
 )
 
 
@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> None:
 
 def _measure(parsed: argparse.Namespace) -> Results:
     content = read_checkpoint(parsed.checkpoint, parsed.trust_checkpoint)
-    settings = bind_run(content["config"], f"config of {parsed.checkpoint}")
+    settings = bind_stored(content["config"], f"config of {parsed.checkpoint}", parsed.trust_checkpoint)
     if isinstance(settings, Run):
         raise ConfigError(f"{parsed.checkpoint} holds no detector, which {parsed.input}, a list of boxes, needs")
     if isinstance(settings, DetectionRun):

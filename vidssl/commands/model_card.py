@@ -15,6 +15,7 @@ from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
+from vidssl.read_files import read_json
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
@@ -68,7 +69,7 @@ def results_of(sha256: str, checkpoint: Path, paths: Sequence[Path] | None) -> l
     found = []
     for path in paths:
         try:
-            results = json.loads(path.read_text(encoding="utf-8"))
+            results = read_json(path)
             tested = weights_of(results)
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}; give the results.json of a test") from None

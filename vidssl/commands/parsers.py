@@ -11,6 +11,7 @@ from vidssl.commands.arguments import (
     above_zero,
     add_config,
     add_file_options,
+    add_imports,
     add_input,
     add_network_options,
     add_output_options,
@@ -56,7 +57,6 @@ def test(parser: ArgumentParser) -> None:
     )
     text = f"protocols, each followed by its settings: {names}"
     parser.add_argument("--protocol", nargs="+", metavar=("NAME", "KEY=VALUE"), help=text)
-    parser.add_argument("--imports", nargs="+", default=[], metavar="MODULE", help="modules with your own protocols")
     add_splits(parser, "test")
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json, tables and images")
 
@@ -126,6 +126,7 @@ def export(parser: ArgumentParser) -> None:
     text = "results.json of this checkpoint for the model card (default: those below the folder of its run)"
     option("--results", type=Path, nargs="+", metavar="FILE", help=text)
     option("--trust-checkpoint", action="store_true", help="load pickled objects; such a file can run any code")
+    add_imports(parser)
     add_output_options(parser)
 
 

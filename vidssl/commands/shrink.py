@@ -1,7 +1,6 @@
 """The command `shrink`: copy the videos of a list once into a small format that decodes fast at any frame."""
 
 import argparse
-import json
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -14,12 +13,14 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.copy_formats import SHARD_SIZE, FrameSettings, KeyFrameVideos, PackedFrames, ShrinkSettings
 from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
+from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim, json_with, only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
+from vidssl.read_files import read_json
 from vidssl.video.frame_folder import is_image
 from vidssl.video.reader import MAX_PIXELS
 from vidssl.worker_pool import ItemGuard, Pool, ordered
@@ -151,7 +152,7 @@ def _frame_rates(listed: VideoList, settings: ShrinkSettings | FrameSettings) ->
         # Below another root such a name is the same file, or a file beside the copies.
         if path.is_absolute() or ".." in path.parts:
             raise DataError(f"{name!r} in {listed.path} is outside of the root {listed.root}: move the file there")
-        if Path(record.path).is_dir():
+        if is_folder(record.path):
             rate = record.fps or settings.fps
             if rate is None:
                 raise ConfigError(f"{name} is an image folder without a frame rate: give --fps or a column fps")
@@ -177,7 +178,7 @@ def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None
     if not file.exists():
         return
     try:
-        there = json.loads(file.read_text(encoding="utf-8"))
+        there = read_json(file)
     except ValueError as error:
         raise DataError(f"{file} is damaged: {error}; choose another folder") from None
     if other := [f"{name} is {a}, not {b}" for name, a, b in differences(there, wanted)]:

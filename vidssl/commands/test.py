@@ -20,7 +20,7 @@ from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, choose_device, import_modules
+from vidssl.engine.config_schema import Run, choose_device
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure, need_gallery
@@ -29,6 +29,7 @@ from vidssl.evaluation.overlap import report_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.output_folder import only_run_in
+from vidssl.plugins import explaining, not_imported
 from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
@@ -49,7 +50,6 @@ def measure_parsed(parsed: argparse.Namespace) -> Results:
     """Measure a network as the arguments describe, for one split or several."""
     lists = {"list": parsed.input, "train_list": parsed.train_list}
     claim_results(parsed.out, "test", lists, [parsed.checkpoint, parsed.cfg])
-    import_modules(parsed.imports, "--imports")
     protocols, overrides = (None, []) if parsed.protocol is None else protocol_choices(parsed.protocol)
     parsed.overrides += overrides
     return for_splits(
@@ -140,7 +140,8 @@ def plan_test(options: LoadOptions, videos: Path, train: Path | None, protocols:
     query = read_input(videos, options.root, options.allow_external)
     subject = load_subject(options)
     # Bound only now: modules that the run imports may register protocols.
-    bound = None if protocols is None else _bind(protocols)
+    with explaining(not_imported(subject.run.imports)):
+        bound = None if protocols is None else _bind(protocols)
     used = train is not None and need_gallery(bound)
     gallery = read_input(str(train), options.root, options.allow_external) if used else None
     chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)

@@ -17,10 +17,11 @@ from typing_extensions import Self
 
 from vidssl.config import Tree
 from vidssl.data.column_store import Records, Strings
-from vidssl.data.path_rules import PathRule
+from vidssl.data.path_rules import PathRule, is_file, is_utf8
 from vidssl.data.video_list import VideoList, lines_beside, read_text
 from vidssl.errors import DataError
 from vidssl.output_folder import check_files, write_files
+from vidssl.read_files import parse_json, whole_number
 from vidssl.types import VideoRecord
 
 _log = logging.getLogger(__name__)
@@ -194,7 +195,7 @@ class _Reader:
             root = next(iter(lines_beside(path, "root.txt")), path.parent)
         self.root = Path(root)
         try:
-            content = json.loads(read_text(path, _REMEDY))
+            content = parse_json(read_text(path, _REMEDY))
             ids = [category["id"] for category in content["categories"]]
             order = np.argsort(ids).tolist()
             self.classes = tuple(str(content["categories"][n]["name"]) for n in order)
@@ -203,9 +204,10 @@ class _Reader:
             rates = [float(image["fps"]) if "fps" in image else None for image in images]
             names = [str(image["file_name"]) for image in images]
             self.rows = [VideoRecord(name, fps=fps) for name, fps in zip(names, rates, strict=True)]
-            self.sizes = [(int(image["height"]), int(image["width"])) for image in images]
-            if any(min(size) < 1 for size in self.sizes):
-                raise ValueError("the height or width of an image is less than 1")
+            sides = [(image["height"], image["width"]) for image in images]
+            self.sizes = [(whole_number(height, 1), whole_number(width, 1)) for height, width in sides]
+            if not all(map(is_utf8, (*names, *self.classes))):
+                raise ValueError("the name of an image or a class is not UTF-8")
             place = {image["id"]: n for n, image in enumerate(images)}
             self._clipped = 0
             kept = [self._object(item, place, number) for item in content["annotations"]]
@@ -215,7 +217,7 @@ class _Reader:
             found = [self._object(item, place, number) for item in proposals]
             if len(self.times) not in (0, len(images)) or not np.isfinite(self.times).all():
                 raise ValueError("an image has no time, or one that is not finite, and others have")
-        except (json.JSONDecodeError, RecursionError, LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise DataError(f"{path} is not a list of boxes ({type(error).__name__}: {error}): {_REMEDY}") from None
         if not images or len(place) < len(images) or len(number) < len(ids):
             raise DataError(f"{path} has no images, or two images or classes of one id: {_REMEDY}")
@@ -273,6 +275,13 @@ def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], li
     return kept, np.bincount(np.array([item["image"] for item in kept], np.int64), minlength=images).tolist()
 
 
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise ValueError(f"{str(value)[:40]}… is too large") from None
+
+
 def reaches_beyond(box: tuple[float, float, float, float], size: tuple[int, int]) -> bool:
     """Whether a box, xyxy, leaves its image of this height and width by more than 1 % of a side: no rounding."""
     x1, y1, x2, y2 = box
@@ -311,7 +320,7 @@ def check_boxes(out: Path, root: Path, names: Iterable[str], inputs: Sequence[Pa
 
 def check_images(root: Path, names: Sequence[str], title: str) -> None:
     """Raise a DataError if images of a list to be written do not exist."""
-    missing = [name for name in names if not (root / name).is_file()]
+    missing = [name for name in names if not is_file(root / name)]
     if missing:
         raise DataError(
             f"{title}: {len(missing)} of {len(names)} images are missing in {root}, the first is {missing[0]}: "

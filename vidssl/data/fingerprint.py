@@ -11,6 +11,7 @@ from vidssl.config import Tree
 from vidssl.data.path_rules import RealPath
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
+from vidssl.read_files import read_json
 from vidssl.video.frame_folder import IMAGE_SUFFIXES
 from vidssl.video.reader import state_in_archive
 
@@ -42,7 +43,7 @@ def identify(videos: VideoList) -> Tree:
             seen.add(path)
             try:
                 measured, changed = state_of_file(path)
-            except OSError:
+            except (OSError, ValueError):  # ValueError: a name that no file can have
                 sizes.append(_MISSING)
                 missing += 1
                 continue
@@ -99,7 +100,7 @@ def _settings_of_copies(folder: str, known: dict[str, str]) -> str:
     if folder not in known:
         file = f"{folder}/{COPIES}"
         try:
-            known[folder] = json.dumps(dict(json.loads(Path(file).read_text(encoding="utf-8"))), sort_keys=True)
+            known[folder] = json.dumps(dict(read_json(Path(file))), sort_keys=True)
         except FileNotFoundError:
             known[folder] = _settings_of_copies(folder.rpartition("/")[0], known) if folder else "null"
         except (OSError, ValueError, TypeError) as error:

@@ -5,10 +5,28 @@ import re
 from functools import cache
 from pathlib import Path
 
+from vidssl.errors import DataError
+
 # What FFmpeg would parse as a protocol instead of a file name.
 _PROTOCOL = re.compile(
     "(async|cache|concat|crypto|data|fd|file|ftp|https?|pipe|rtmp|rtp|subfile(,[^/:]*)?|tcp|tls|udp):"
 )
+_ESCAPED = re.compile("[\ud800-\udfff]")  # Python reads the bytes of a name that are not UTF-8 as lone surrogates
+
+
+def is_utf8(name: str) -> bool:
+    """Whether the name of a file is UTF-8, as lists, tables and pages are. Other names are left out, or refused."""
+    return not _ESCAPED.search(name)
+
+
+def is_folder(path: str | Path) -> bool:
+    """Whether a path is a folder; False also where Path.is_dir raises, as for a name that is too long."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether a path is a file, likewise."""
+    return os.path.isfile(path)  # noqa: PTH113
 
 
 def full_path(root: Path, name: str) -> str:
@@ -23,6 +41,9 @@ def full_path(root: Path, name: str) -> str:
     return path or "."
 
 
+TAR_MARK = ".tar#"  # between the path of a tar and the name of a file in it
+
+
 class RealPath:
     """Resolves links like `os.path.realpath`, but each folder only once."""
 
@@ -31,6 +52,9 @@ class RealPath:
 
     def __call__(self, path: str) -> str:
         """Return the path with all links resolved."""
+        if TAR_MARK in path and not os.path.lexists(path):  # a member of a tar: the tar may be a link
+            tar, _, member = path.partition(TAR_MARK)
+            return f"{self(f'{tar}.tar')}#{member}"
         folder, name = os.path.split(path)
         if name in ("", ".", ".."):
             return os.path.realpath(path)
@@ -42,6 +66,8 @@ class PathRule:
     """Refuses names that are empty, URLs, or, unless `allow_external`, outside the root after following links."""
 
     def __init__(self, root: Path, allow_external: bool) -> None:
+        if "\0" in str(root):
+            raise DataError(f"the root {str(root)!r} has a NUL byte: write root.txt again")
         self._root = root
         self._real_path = None if allow_external else RealPath()
         self._inside = f"{os.path.realpath(root).rstrip('/')}/"
@@ -52,6 +78,8 @@ class PathRule:
         bare = name.strip()
         if not bare or "\0" in name:
             raise ValueError(f"the {column} is empty or has a NUL byte")
+        if not is_utf8(name):
+            raise ValueError(f"{name!r} is not UTF-8: rename the file")
         if "://" in name or _PROTOCOL.match(name):
             raise ValueError(f"{name!r} is a URL: only local files are supported")
         path = full_path(self._root, name)

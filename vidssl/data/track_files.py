@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from vidssl.atomic import write_whole
 from vidssl.errors import DataError
+from vidssl.read_files import parse_json, read_arrays
 from vidssl.transforms.crops import Window
 from vidssl.types import Tracks, VideoRecord
 
@@ -71,17 +72,19 @@ def read_tracks(path: Path) -> tuple[Tracks, dict[str, Any]]:
         DataError: The file is missing or damaged.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            tracks = Tracks(
-                file["frames"].astype(np.int64),
-                file["boxes"].astype(np.float32),
-                file["scores"].astype(np.float32),
-                file["track"].astype(np.int64),
-            )
-            return tracks, json.loads(str(file["made_with"]))
+        file = read_arrays(path)
+        if any(file[name].ndim != ndim for name, ndim in (("frames", 1), ("boxes", 2), ("scores", 1), ("track", 1))):
+            raise ValueError("its arrays have other shapes")
+        tracks = Tracks(
+            file["frames"].astype(np.int64),
+            file["boxes"].astype(np.float32),
+            file["scores"].astype(np.float32),
+            file["track"].astype(np.int64),
+        )
+        return tracks, parse_json(str(file["made_with"]))
     except FileNotFoundError:
         raise DataError(f"{path}: no tracks: make them with vidssl track") from None
-    except Exception as error:  # a damaged file fails in many ways
+    except (OSError, KeyError, ValueError) as error:
         raise DataError(f"{path} is not a file of tracks ({error}): delete it and make it again") from None
 
 

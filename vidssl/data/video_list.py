@@ -199,8 +199,10 @@ def join_lists(lists: Sequence[VideoList], weights: Sequence[float]) -> VideoLis
 def lines_beside(path: Path, name: str) -> tuple[str, ...]:
     """Lines of a file beside a list; none without the file."""
     file = path.parent / name
-    if not file.exists():
+    if not os.path.lexists(file):
         return ()
+    if not os.path.isfile(file):  # noqa: PTH113 - a loop of links is no file; a pipe would wait for a writer
+        raise DataError(f"{file} is not a file: remove it")
     text = read_text(file, "delete it").rstrip("\r\n")
     if not text.strip():
         raise DataError(f"{file} is empty: write it again, or delete it")

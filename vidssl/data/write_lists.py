@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vidssl.data.path_rules import is_utf8
 from vidssl.data.video_list import COLUMNS, VideoList, read_text
 from vidssl.errors import DataError
 from vidssl.output_folder import adopt_files, check_files, write_files
@@ -60,7 +61,7 @@ def _csv(rows: Iterable[VideoRecord | tuple[Any, ...]]) -> str:
 
 def _check_name(name: str) -> None:
     """Check that a list or `classes.txt` can hold a name."""
-    if re.search("[\r\n\ud800-\udfff]", name):
+    if re.search("[\r\n]", name) or not is_utf8(name):
         raise DataError(f"{name!r} holds a line break or is not UTF-8: rename it")
 
 
@@ -115,7 +116,7 @@ def check_beside(
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:
     """The files beside a list and their content."""
-    for name in classes:
+    for name in (*classes, str(root.resolve())):
         _check_name(name)
     named = {"classes.txt": "".join(f"{name}\n" for name in classes)} if classes else {}
     return {**named, "root.txt": f"{root.resolve()}\n"}

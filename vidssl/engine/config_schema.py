@@ -1,6 +1,6 @@
 """The config of a run: all settings of a config file."""
 
-import importlib
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,11 +20,14 @@ from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
+from vidssl.plugins import explaining, import_modules, modules_of, not_imported, remedy
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
 from vidssl.transforms.distortions import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
+
+_log = logging.getLogger(__name__)
 
 
 class RenderedDigits(MovingDigits):
@@ -208,8 +211,30 @@ def fill_split(value: Any, split: int) -> Any:
 
 
 def bind_run(tree: Tree, source: str) -> AnyRun:
-    """Bind plain data to the schema of a run, after importing the modules of `imports`."""
-    import_modules(tree.get("imports") or (), f"{source}: imports")
+    """Bind a config that a user passes to the schema of a run, after importing the modules of `imports`."""
+    import_modules(modules_of(tree, source), f"{source}: imports")
+    return _bind(tree, source)
+
+
+def bind_stored(tree: Any, source: str, trust: bool = False) -> AnyRun:
+    """Bind a config that lies in a file of weights, without running code that it names, unless the file is trusted.
+
+    A ConfigError says which modules were not imported if that is why a name is unknown; else a warning does.
+    """
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{source} is {type(tree).__name__}, not keys and values: the file is damaged")
+    names = modules_of(tree, source)
+    if trust:
+        import_modules(names, f"{source}: imports")
+    left_out = not_imported(names)
+    with explaining(left_out):
+        run = _bind(tree, source)
+    if left_out:
+        _log.warning("%s: %s", source, remedy(left_out))
+    return run
+
+
+def _bind(tree: Tree, source: str) -> AnyRun:
     given = [key for key in ("method", *KINDS) if key in tree]
     if len(given) > 1:
         raise ConfigError(f"{source}: set one of {' and '.join(given)}: they are different runs")
@@ -225,15 +250,6 @@ def require_videos(run: AnyRun, source: str) -> Run:
             "for one split; its backbone with init and vidssl.load_backbone"
         )
     return run
-
-
-def import_modules(names: Sequence[Any], source: str) -> None:
-    """Import modules that register methods, backbones, samplers, recipes or protocols."""
-    for name in names:
-        try:
-            importlib.import_module(str(name))
-        except ImportError as error:
-            raise ConfigError(f"{source}: cannot import '{name}': {error}") from None
 
 
 def choose_device(name: str) -> torch.device:

@@ -11,6 +11,7 @@ from typing import Any
 from vidssl.atomic import replacing, without_nan
 from vidssl.errors import TrainingError
 from vidssl.progress import progress
+from vidssl.read_files import parse_json
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class RunLog:
             with replacing(self._path) as file:
                 for line in text.splitlines():
                     try:
-                        if json.loads(line)["step"] <= step:
+                        if parse_json(line)["step"] <= step:
                             file.write(f"{line}\n".encode())
                     except (ValueError, KeyError, TypeError):  # a crash cut it off
                         damaged += 1

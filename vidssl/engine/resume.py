@@ -15,7 +15,7 @@ from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import completed, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine import checkpoint
-from vidssl.engine.config_schema import AnyRun, Run, bind_run
+from vidssl.engine.config_schema import AnyRun, Run, bind_stored
 from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
@@ -141,7 +141,8 @@ def _check_processes_agree(run: AnyRun, videos: VideoList) -> None:
 def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
     """Return a checkpoint if this run may continue from it."""
     # Bound again, so that settings which were added since have their defaults.
-    before = bind_run(content["config"], f"the config of the checkpoint in {run.output}").model_dump(mode="json")
+    source, trust = f"the config of the checkpoint in {run.output}", run.checkpoint.trust
+    before = bind_stored(content["config"], source, trust).model_dump(mode="json")
     changes = _changes(before, run)
     if content["fingerprint"] != videos.fingerprint:
         changes.append(f"other videos than {videos.path} lists, or other weights of lists")

@@ -8,7 +8,6 @@ and `end` in seconds, and `fps`, the frame rate of image folders.
 
 import csv
 import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -24,6 +23,7 @@ from vidssl.data.column_store import Records
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, json_with
+from vidssl.read_files import map_array, read_json
 from vidssl.types import Features, VideoRecord
 
 _FORMAT = 1
@@ -62,7 +62,10 @@ class FeatureFolder:
         """List the videos of some rows; `root` replaces the stored one if the videos were moved."""
         labels = zip(rows, self.features.label[list(rows)].tolist(), strict=True)
         listed = (VideoRecord(self.names[n], label, *self.spans[n]) for n, label in labels)
-        return VideoList(self.path, Records(self.root if root is None else root, listed), self.classes)
+        try:
+            return VideoList(self.path, Records(self.root if root is None else root, listed), self.classes)
+        except ValueError as error:
+            raise DamagedFolderError(f"{self.path} is damaged ({_ROWS}: {error})") from None
 
 
 def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> None:
@@ -122,13 +125,13 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
             raise DataError(other)
         raise DamagedFolderError(f"{path} is incomplete: it has no {_META}")
     try:
-        meta = json.loads((path / _META).read_text(encoding="utf-8"))
+        meta = read_json(path / _META)
         if not isinstance(meta, dict) or meta.get("format") != _FORMAT or "sha256" not in meta:
             raise DataError(other)
         for name, digest in meta["sha256"].items() if verify else ():
             if file_hash(path / name) != digest:
                 raise ValueError(f"{name} was changed")
-        x = torch.from_numpy(np.load(path / _ARRAY, mmap_mode="c"))  # "c": torch warns of read-only arrays
+        x = torch.from_numpy(map_array(path / _ARRAY))  # "c": torch warns of read-only arrays
         with open(path / _ROWS, encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
             columns: list[list[str]] = [[] for _ in next(lines, [])]

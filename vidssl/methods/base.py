@@ -14,6 +14,7 @@ from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import Backbone
 from vidssl.randomness import RngStream, generator
+from vidssl.read_files import whole_number
 from vidssl.registry import Registry
 from vidssl.types import Batch
 
@@ -126,7 +127,9 @@ class Method(nn.Module):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore progress and step."""
-        self.progress, self.step = float(state["progress"]), int(state.get("step", 0))
+        if not isinstance(state, dict) or not isinstance(state.get("progress"), int | float):
+            raise ValueError("its extra state has no progress")
+        self.progress, self.step = float(state["progress"]), whole_number(state.get("step", 0))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from vidssl.methods.base import Branch, Encode, Encoded, Method
 from vidssl.methods.memory_bank import MemoryBank
 from vidssl.methods.online_kmeans import OnlineKMeans
 from vidssl.randomness import RngStream
+from vidssl.read_files import whole_number
 from vidssl.schedule import Schedule, Temperature
 from vidssl.types import Batch
 
@@ -120,7 +121,9 @@ class InterBranch(Branch):
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         """Restore them."""
-        self._written, self._fits = int(state["taken"]), int(state["fits"])
+        if not isinstance(state, dict):
+            raise ValueError("the extra state of the branch is not its counts")
+        self._written, self._fits = whole_number(state["taken"]), whole_number(state["fits"])
 
     @torch.no_grad()
     def draw(self, host: Method, query: Tensor, index: Tensor, view: int) -> tuple[Tensor, Tensor | None]:

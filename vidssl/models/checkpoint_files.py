@@ -6,16 +6,18 @@ import re
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from vidssl.atomic import write_whole
 from vidssl.errors import CheckpointError, UntrustedError
+from vidssl.read_files import parse_json
 
 _TORCH = (b"PK\x03\x04", b"\x80")  # first bytes of a zip file and, before torch 1.6, of a pickle
 _SAFETENSORS = b'{"'  # from byte 8 on
+_CLASS = re.compile(r"[\w.<>]+")
 _METADATA = "vidssl"  # key of the metadata of a safetensors file
 
 
@@ -25,16 +27,31 @@ def read_file(path: Path, trust: bool) -> Any:
     Objects other than tensors and plain data can run code: they are an UntrustedError, except with `trust`.
     """
     try:
+        if path.is_fifo():  # it would wait for a writer
+            raise CheckpointError(f"cannot read checkpoint {path}: a pipe, not a file")
         with open(path, "rb") as file:
             head = file.read(512)
             file.seek(0)
             if head.startswith(_SAFETENSORS, 8):
-                return _parse_safetensors(file.read())
+                return _parse_safetensors(file.read(), path)
             if head.startswith(_TORCH):
                 # The open file, not the path: torch.load treats some suffixes specially.
-                return torch.load(file, map_location="cpu", weights_only=not trust)
+                return _load(file, path, trust)
+    except ValueError as error:  # of the name: a NUL, or half a surrogate pair
+        raise CheckpointError(f"cannot read checkpoint {str(path)!r}: {error}") from None
     except OSError as error:
         raise CheckpointError(f"cannot read checkpoint {path}: {error.strerror or error}") from None
+    raise CheckpointError(
+        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
+    )
+
+
+def _load(file: BinaryIO, path: Path, trust: bool) -> Any:
+    """Load a file of torch."""
+    try:
+        return torch.load(file, map_location="cpu", weights_only=not trust)
+    except OSError:
+        raise
     except Exception as error:  # damaged files make torch raise anything, and so can objects with trust
         found = re.search(r"GLOBAL (\S+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if found and not trust:
@@ -43,25 +60,33 @@ def read_file(path: Path, trust: bool) -> Any:
                 "code; load it with trust=True (in a run: checkpoint.trust=true) if you trust its author"
             ) from None
         reason = " ".join(str(error).rpartition("WeightsUnpickler error: ")[2].split())[:120]
+        if path.suffix == ".pkl":
+            raise CheckpointError(
+                f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): pickled, but not by "
+                "torch.save? Load it with the program that wrote it, and write torch.save(state_dict, FILE)"
+            ) from None
         raise CheckpointError(
             f"cannot load checkpoint {path} ({type(error).__name__}: {reason}): if it is damaged, replace it"
         ) from None
-    raise CheckpointError(
-        f"{path} is {_kind(head)}; expected: a file that torch.save (.pt, .pth, .pyth, .ckpt) or safetensors wrote"
-    )
 
 
-def _parse_safetensors(content: bytes) -> dict[str, Any]:
-    from safetensors.torch import load  # here: few files need it
+def _parse_safetensors(content: bytes, path: Path) -> dict[str, Any]:
+    from safetensors import SafetensorError  # here: few files need it
+    from safetensors.torch import load
 
-    weights = load(content)
-    length = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    if _METADATA not in metadata:
-        return weights
-    others = json.loads(metadata[_METADATA])
-    if not isinstance(others["config"], dict) or not isinstance(others["step"], int):
-        raise ValueError("the metadata holds no config and step")
+    try:
+        weights = load(content)
+        length = int.from_bytes(content[:8], "little")
+        metadata = parse_json(content[8 : 8 + length]).get("__metadata__", {})
+        if _METADATA not in metadata:
+            return weights
+        others = parse_json(metadata[_METADATA])
+        config, step = others["config"], others["step"]
+    except (SafetensorError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        raise CheckpointError(f"cannot load checkpoint {path} ({reason}): if it is damaged, replace it") from None
+    if not isinstance(config, dict) or not isinstance(step, int):
+        raise CheckpointError(f"cannot load checkpoint {path}: its metadata holds no config and step: replace it")
     return {**others, "method": weights}
 
 
@@ -103,6 +128,8 @@ def read_without_objects(path: Path) -> Any:
         with suppress(Exception):  # in a pickle of torch before 1.6 errors name one at a time
             names |= set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
         for _ in range(1000):
+            if not all(map(_CLASS.fullmatch, names)):
+                break  # a damaged file
             split = [name.rpartition(".") for name in names]  # torch looks classes up by name
             allowed: list[Any] = [type(last, (replacement,), {"__module__": module}) for module, _, last in split]
             try:

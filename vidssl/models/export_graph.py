@@ -50,6 +50,8 @@ def save_onnx(network: Backbone, path: Path, frames: int, size: int, description
     clips = _example(frames, size)
     dynamic = ({0: Dim("batch")},)
     settings: dict[str, Any] = {"input_names": [_INPUT], "output_names": [_OUTPUT], "opset_version": OPSET}
+    with torch.no_grad():
+        network(clips)  # a mistake of the network is not one of the exporter
     with torch.no_grad(), _explained(path), _warnings_only("onnxscript", "onnx_ir"):
         program = torch.onnx.export(
             network, (clips,), dynamo=True, dynamic_shapes=dynamic, verbose=False, external_data=False, **settings
@@ -74,6 +76,8 @@ def save_pt2(network: Backbone, path: Path, frames: int, size: int, description:
         ConfigError: The network cannot be exported, or then computes other features.
     """
     clips, file = _example(frames, size), io.BytesIO()
+    with torch.no_grad():
+        network(clips)
     with torch.no_grad(), _explained(path):
         program = torch.export.export(network, (clips,), dynamic_shapes=({0: Dim("batch")},))
         torch.export.save(program, file, extra_files={"config.json": json.dumps(description)})

@@ -1,7 +1,7 @@
 """Load checkpoints of vidssl and of other projects into backbones and methods."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeGuard
 
@@ -10,12 +10,13 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
 from vidssl.config import Settings, Tree
-from vidssl.errors import CheckpointError, ConfigError, UntrustedError
+from vidssl.errors import CheckpointError, ConfigError, UntrustedError, first_few
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 from vidssl.models.checkpoint_files import read_file, read_without_objects, write_safetensors
 from vidssl.models.checkpoint_layouts import Network, find_networks, flatten
 from vidssl.models.choose_backbone import Match, choose_match, compare, match_backbones, shapes_of
 from vidssl.models.hub import download
+from vidssl.plugins import explaining, import_modules, modules_of, not_imported
 from vidssl.registry import did_you_mean
 
 _OWN = {path.stem: path for path in (Path(__file__).parents[1] / "weights").glob("*.safetensors")}
@@ -54,7 +55,24 @@ def read_anything(path: str | Path, trust: bool = False) -> Any:
         raise CheckpointError(
             f"{path} has format {found}, this vidssl reads {FORMAT}: use the version that wrote it, or train again"
         )
+    if is_checkpoint(content) and (wrong := _wrong_part(content)):
+        raise CheckpointError(f"{path}: its {wrong} is not that of a checkpoint: the file is damaged, replace it")
     return content
+
+
+def _wrong_part(content: dict[str, Any]) -> str | None:
+    """Name a part of a checkpoint of vidssl that is not of its type; None if all are."""
+    config = content.get("config")
+    backbone: Any = config.get("backbone") if isinstance(config, dict) else None
+    names, classes = content["method"], content.get("classes", [])
+    right = {
+        "step": isinstance(content.get("step"), int),
+        "config": isinstance(backbone, dict) and isinstance(backbone.get("name"), str),
+        "method": isinstance(names, dict) and all(isinstance(name, str) for name in names),
+        "classes": isinstance(classes, list) and all(isinstance(name, str) for name in classes),
+        "network": isinstance(content.get("network", {}), dict),
+    }
+    return next((part for part, is_right in right.items() if not is_right), None)
 
 
 def is_checkpoint(content: Any) -> TypeGuard[dict[str, Any]]:
@@ -85,13 +103,13 @@ def weights_file(name: str | Path) -> Path:
             "torch.save(module.state_dict(), FILE), and name the file"
         )
     path = Path(name)
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
         for file in (path / EXPORTED, path / "checkpoints" / "last.pt"):
             if file.exists():
                 return file
         if str(name) not in _OWN:
             raise CheckpointError(f"{path} holds neither {EXPORTED} (vidssl export) nor checkpoints/last.pt (a run)")
-    elif path.exists():
+    elif os.path.exists(path):  # noqa: PTH110 - likewise
         return path
     found = _OWN.get(str(name)) or download(str(name), EXPORTED)
     if found is None and not path.suffix and len(path.parts) == 1:  # a name, not the path of a file
@@ -116,6 +134,7 @@ def save_backbone(
     """
     content = read_checkpoint(checkpoint, trust)
     weights: dict[str, Tensor] = {}
+    check_finite(backbone_weights(content), str(checkpoint))
     for name, weight in backbone_weights(content).items():
         if not isinstance(weight, Tensor) or weight.layout != torch.strided:
             raise CheckpointError(f"{checkpoint}: {name} is not a dense tensor, and cannot be saved as safetensors")
@@ -156,6 +175,7 @@ def load_backbone(
     partial: bool = False,
     keys: Mapping[str, str] | None = None,
     trust: bool = False,
+    imports: Sequence[str] = (),
 ) -> Backbone:
     """Load the trained backbone of a checkpoint of vidssl or of another project, on the CPU and in eval mode.
 
@@ -166,12 +186,14 @@ def load_backbone(
         arch: Name of the backbone; default: from the checkpoint's config, else from names and shapes of the weights.
         partial: Load only the weights that fit, and initialise the others; other projects' files need `arch` then.
         keys: Prefixes of names in the file, and their replacements; the longest counts, `""` removes one.
-        trust: As `read_anything`.
+        trust: As `read_anything`; also import the modules that the config of the checkpoint names.
+        imports: Modules with your own backbones, which are imported first.
 
     Raises:
         ConfigError: There is no backbone of that name.
         CheckpointError: The file is not a valid checkpoint, or its weights do not fit the backbone.
     """
+    import_modules(imports, "imports")
     if arch is not None:
         BACKBONES[arch]  # raises a ConfigError with the nearest name
     content = read_anything(path, trust)
@@ -184,7 +206,11 @@ def load_backbone(
         weights = flatten(content)
         matches = match_backbones(weights, initial.keys, initial.file, arch)
         settings = choose_match(matches, weights, initial.file, partial and arch is not None).backbone
-    backbone = build_backbone(**settings)
+    named = modules_of(content["config"], str(path)) if is_checkpoint(content) else []
+    if trust:
+        import_modules(named, f"config of {path}: imports")
+    with explaining(not_imported(named)):
+        backbone = build_backbone(**settings)
     if is_checkpoint(content) and not (partial or keys):
         load_state(backbone, backbone_weights(content), initial.file)
     else:
@@ -214,8 +240,26 @@ def _fill(backbone: Backbone, content: Any, settings: InitialWeights) -> Match:
         networks = find_networks(weights, settings.keys, source, own)
     matches = [compare(network, weights, own, source, {"name": "the backbone"}) for network in networks]
     match = choose_match(matches, weights, source, settings.partial)
+    check_finite(match.weights, source)
     backbone.load_state_dict(match.weights, strict=False)
     return match
+
+
+def check_finite(weights: Mapping[str, Any], source: str) -> None:
+    """Raise a CheckpointError if weights of a file are NaN or infinite: so would be its features."""
+    wrong = [
+        name
+        for name, weight in weights.items()
+        if isinstance(weight, Tensor)
+        and weight.layout == torch.strided
+        and weight.is_floating_point()
+        and not weight.float().isfinite().all()
+    ]
+    if wrong:
+        raise CheckpointError(
+            f"{source}: {len(wrong)} of {len(weights)} weights are NaN or infinite ({first_few(wrong)}): its training "
+            "failed, or the file is damaged; use an earlier checkpoint"
+        )
 
 
 def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None:
@@ -224,9 +268,10 @@ def load_state(module: nn.Module, state: Mapping[str, Any], source: str) -> None
     Raises:
         CheckpointError: Names or shapes differ, or a module refuses its extra state.
     """
+    check_finite(state, source)
     try:
         module.load_state_dict(state)
-    except Exception as error:  # a module's own extra state may raise anything
+    except (RuntimeError, ValueError, LookupError) as error:  # the latter two: of a module's own extra state
         part = "backbone" if isinstance(module, Backbone) else "method"
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise CheckpointError(

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from vidssl.data.path_rules import is_utf8
 from vidssl.errors import DataError, first_few
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 
@@ -53,6 +54,7 @@ class FileIndex:
     num_files: int = 0  # of any kind, hidden ones too
     others: Counter[str] = field(default_factory=Counter)  # extensions of the files that are neither, not hidden
     outside: list[str] = field(default_factory=list)  # followed links that leave the root
+    unlisted: list[str] = field(default_factory=list)  # names of videos and folders that are not UTF-8
 
     def find(self, name: str, any_case: bool = True) -> FileMatch:
         """Find a path: exact, else with another extension, else (if `any_case`) in different case.
@@ -79,7 +81,16 @@ class FileIndex:
 
     @property
     def notes(self) -> list[str]:
-        """Notes on followed links, for the report."""
+        """Notes on followed links and names that were left out, for the report."""
+        return [*self._on_links(), *self.on_names()]
+
+    def on_names(self) -> list[str]:
+        """A note on the names that were left out, if there are some."""
+        if not self.unlisted:
+            return []
+        return [left_out(str(self.root), self.unlisted)]
+
+    def _on_links(self) -> list[str]:
         remedy = "read these lists with allow_external=True, in a config data.allow_external=true"
         return [f"{len(self.outside)} links leave the folder: {remedy}"] if self.outside else []
 
@@ -146,6 +157,10 @@ def index_files(
                     is_unwanted = is_folder and not folder and not wanted(entry.name)
                     if is_hidden or is_unwanted:
                         continue
+                    if not is_utf8(entry.name):
+                        if is_folder or _suffix(entry.name) in suffixes:
+                            index.unlisted.append(folder + entry.name)
+                        continue
                     if is_link and not f"{os.path.realpath(entry.path)}/".startswith(real_root):
                         if not follow_links:
                             raise DataError(
@@ -176,6 +191,11 @@ def describe(suffixes: Counter[str]) -> str:
     """The number of files of each extension, from the most frequent on: `2 .y4m, 1 .mxf`."""
     counts = sorted(suffixes.items(), key=lambda item: (-item[1], item[0]))
     return first_few((f"{count} {suffix}" for suffix, count in counts), 6)
+
+
+def left_out(place: str, names: Sequence[str]) -> str:
+    """The line on names that are not UTF-8."""
+    return f"{place}: left out, as their names are not UTF-8: {len(names)} ({quoted(names)}); rename them"
 
 
 def quoted(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from vidssl.data.path_rules import is_file
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
@@ -128,7 +129,7 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
             raise DataError(f"{place}: {row['path']!r} is listed twice: delete one of the rows")
         videos[path] = FolderVideo(path, row["label"], path if group_column is None else row[group_column])
     frames = {path for path, folder in index.image_folders.items() if folder.is_video}
-    missing = [path for path in videos if path not in frames and not (root / path).is_file()]
+    missing = [path for path in videos if path not in frames and not is_file(root / path)]
     if missing:
         raise DataError(
             f"{len(missing)} of {len(videos)} files in {labels} are not videos in {root} ({quoted(missing)}): restore "

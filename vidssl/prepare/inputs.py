@@ -1,15 +1,17 @@
 """What commands read: a list, or a folder, glob or file of videos that is listed on the spot."""
 
 import glob
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from vidssl.data.column_store import Records
+from vidssl.data.path_rules import is_folder, is_utf8
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import DataError, first_few
 from vidssl.prepare.detect_frame_folders import find_frame_folders
-from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files
+from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files, left_out
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
 from vidssl.video.frame_index import read_index
@@ -17,6 +19,7 @@ from vidssl.video.frame_shards import INDEX
 from vidssl.video.reader import state_of_video
 from vidssl.video.tar_members import list_members
 
+_log = logging.getLogger(__name__)
 _KNOWN = VIDEO_SUFFIXES | IMAGE_SUFFIXES
 
 
@@ -38,17 +41,20 @@ def read_input(
     path = Path(path)
     if path.suffix.lower() == ".csv":
         return read_list(path, root, allow_external)
-    if root is not None and path.exists():
+    if root is not None and os.path.lexists(path):
         raise DataError(f"root=FOLDER is for the paths in a list, and {path} is not a list (*.csv): leave it out")
-    if path.is_dir():
+    if is_folder(path):
         folder, names = _find(path)
-    elif path.suffix.lower() == ".tar" and path.exists():
-        folder, names = path.parent, _videos_in_tar(path)
-    elif path.exists():
-        folder, names = path.parent, [path.name]
+    elif os.path.exists(path):  # noqa: PTH110 - Path.exists raises for a name that is too long
+        folder, names = path.parent, _videos_in_tar(path) if path.suffix.lower() == ".tar" else [path.name]
     else:
         folder, names = _match(path)
-    return VideoList(path, Records(folder, [VideoRecord(name) for name in names]), ())
+    others = [name for name in names if not is_utf8(name)]
+    if len(others) == len(names):
+        raise DataError(f"{others[0]!r} is not UTF-8: rename it")
+    if others:
+        _log.warning("%s", left_out(str(path), others))
+    return VideoList(path, Records(folder, [VideoRecord(name) for name in names if is_utf8(name)]), ())
 
 
 def _several(paths: Sequence[str | Path]) -> VideoList:
@@ -58,7 +64,10 @@ def _several(paths: Sequence[str | Path]) -> VideoList:
     if missing or not found:
         raise DataError(f"{len(missing)} of {len(found)} files do not exist: {first_few(missing) or 'name some'}")
     folder = Path(os.path.commonpath([path.parent for path in found]))
-    rows = [VideoRecord(path.relative_to(folder).as_posix()) for path in found]
+    names = [path.relative_to(folder).as_posix() for path in found]
+    if not all(map(is_utf8, names)):
+        raise DataError(f"{next(n for n in names if not is_utf8(n))!r} is not UTF-8: rename it")
+    rows = [VideoRecord(name) for name in names]
     return VideoList(folder, Records(folder, rows), ())
 
 
@@ -69,6 +78,8 @@ def _find(folder: Path) -> tuple[Path, Sequence[str]]:
         return folder, [os.fsdecode(packed.name(row)) for row in range(len(packed))]
     index = index_files(folder)
     index.warn_of_others()
+    for note in index.on_names():
+        _log.warning("%s", note)
     if index.videos:
         return folder, index.videos
     images = [path.name for path in folder.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES]

@@ -19,6 +19,7 @@ from vidssl.atomic import state_of, write_whole
 from vidssl.config import Settings
 from vidssl.data.track_files import tracks_file
 from vidssl.errors import ConfigError, DataError
+from vidssl.read_files import read_arrays
 from vidssl.types import VideoMeta, VideoRecord
 
 Boxes = NDArray[np.float32]  # (R, 4) xyxy, pixels of the frame, the far edges exclusive
@@ -139,11 +140,17 @@ def read_proposals(path: Path, key: str, numbers: NDArray[np.int64]) -> list[Box
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if str(file["made_with"]) != key or not np.array_equal(file["frames"], numbers):
-                return None
-            return np.split(file["boxes"], np.cumsum(file["counts"])[:-1])
-    except Exception as error:  # a damaged file raises many kinds
+        file = read_arrays(path)
+        if str(file["made_with"]) != key or not np.array_equal(file["frames"], numbers):
+            return None
+        boxes, counts = file["boxes"], file["counts"]
+        if boxes.ndim != 2 or boxes.shape[1] != 4 or boxes.dtype.kind not in "iuf":
+            raise ValueError(f"its boxes are {boxes.dtype} {boxes.shape}, not (R, 4)")
+        whole = counts.dtype.kind in "iu" and counts.shape == numbers.shape
+        if not whole or (counts < 0).any() or counts.sum() != len(boxes):
+            raise ValueError("the counts of its boxes do not add up")
+        return np.split(boxes, np.cumsum(counts)[:-1])
+    except (OSError, KeyError, ValueError) as error:
         _log.warning("%s is damaged (%s): searching its frames again", path, error)
         return None
 

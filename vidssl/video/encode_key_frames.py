@@ -10,11 +10,14 @@ import av
 import cv2
 import numpy as np
 
-from vidssl.errors import DataError, DecodeError
+from vidssl.errors import DecodeError
 from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.decode import Image
 from vidssl.video.frame_times import is_regular
 from vidssl.video.reader import Video, is_video_file
+
+# What FFmpeg, OpenCV and the file system raise while a file is read; any other error is one of this program.
+DECODER_ERRORS = (av.FFmpegError, cv2.error, OSError, MemoryError)
 
 
 def encode_key_frames(
@@ -74,12 +77,10 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
 
 
 def safe_frames(video: Video) -> Iterator[Image]:
-    """Yield all frames; whatever the decoder raises is a DecodeError."""
+    """Yield all frames; what the decoders raise is a DecodeError: one file must not end the run."""
     try:
         yield from video.iter_frames()
-    except DataError:
-        raise
-    except Exception as error:  # decoders raise anything; one file must not end the run
+    except DECODER_ERRORS as error:
         raise DecodeError(f"{type(error).__name__}: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -106,6 +107,8 @@ class FrameFolder:
     def _size(self, file: Path) -> tuple[int, int]:
         """Read width and height from the header of an image and check them against the limit."""
         try:
+            if not stat.S_ISREG(file.stat().st_mode):
+                raise DecodeError(f"{file}: a pipe, socket, device or folder, not an image")
             with header.open(file, formats=_KINDS) as image:
                 width, height = image.size
                 if len(self._files) == 1 and not _warned and (count := _num_frames(image)) > 1:
@@ -131,7 +134,10 @@ class FrameFolder:
 
 
 def _in_order(path: Path) -> list[Path]:
-    found = [(frame_number(file.name), file) for file in path.iterdir()]
+    try:
+        found = [(frame_number(file.name), file) for file in path.iterdir()]
+    except OSError as error:
+        raise DecodeError(f"{path}: cannot read the folder: {error.strerror}") from None
     numbered = sorted((*number, file) for number, file in found if number is not None)  # (prefix, number, file)
     if not numbered:
         raise DecodeError(f"{path}: no numbered images in the folder ({', '.join(sorted(IMAGE_SUFFIXES))})")

@@ -59,8 +59,13 @@ class FrameIndex:
 
     def frames(self, row: int) -> slice:
         """Return the rows of the frames of a video."""
-        first = int(self.first_frames[row])
-        return slice(first, first + int(self.num_frames[row]))
+        first, count = int(self.first_frames[row]), int(self.num_frames[row])
+        if first < 0 or count < 1 or first + count > len(self.offsets):
+            raise ConfigError(
+                f"the index of packed frames is damaged: video {row} has {count} frames from {first}, of "
+                f"{len(self.offsets)}; make the packed frames again in another folder"
+            )
+        return slice(first, first + count)
 
     def meta(self, row: int) -> VideoMeta:
         """Return the metadata of a video."""
@@ -192,7 +197,9 @@ def read_index(path: Path) -> FrameIndex:
         ConfigError: It cannot be read, or is damaged. Not a DataError, which training would count as a broken video.
     """
     try:
-        with open(path, "rb") as file:
+        with open(
+            path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+        ) as file:  # no wait at a pipe
             content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         start, header = _header(content)
         kind, _, checksum = header.pop("__metadata__")["format"].partition(", sha256 ")

@@ -43,8 +43,7 @@ def find_frames(path: str) -> tuple[Path, FrameIndex, int] | None:
     end = len(path)
     while (end := path.rfind("/", 0, end)) >= 0:
         folder = path[:end] or "/"
-        with suppress(FileNotFoundError, NotADirectoryError):
-            index = _index_of(folder)
+        if (index := _index_of(folder)) is not None:
             row = index.find(path[end + 1 :])
             if row is None:
                 raise DecodeError(
@@ -54,12 +53,18 @@ def find_frames(path: str) -> tuple[Path, FrameIndex, int] | None:
     return None
 
 
-def _index_of(folder: str) -> FrameIndex:
+def _index_of(folder: str) -> FrameIndex | None:
     file = f"{folder}/{INDEX}"
-    status = os.stat(file)
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):  # none, or not even a folder: unreadable, or no name that a folder can have
+        return None
     state = status.st_ino, status.st_size, status.st_mtime_ns
     if folder not in _known or _known[folder][0] != state:
-        _known[folder] = state, (index := read_index(Path(file)))
+        try:
+            _known[folder] = state, (index := read_index(Path(file)))
+        except FileNotFoundError:
+            return None
         if len(index) and not index.shard_ids.any():
             _log.warning(
                 "%s was written by an earlier version: every frame rate counts as constant, and damage is not noticed; "
@@ -118,7 +123,7 @@ class PackedFrames:
         size, offset = int(self._sizes[number]), int(self._offsets[number])
         try:
             if self._file is None:
-                self._file = os.open(self._shard, os.O_RDONLY)
+                self._file = os.open(self._shard, os.O_RDONLY | os.O_NONBLOCK)  # not to wait at a pipe
                 if self._id not in (None, read_id(self._file)):
                     raise ConfigError(
                         f"{self._shard} is not the shard that {INDEX} beside it describes, but one of another packing: "

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -181,9 +182,12 @@ def open_video(
     if backend not in BACKENDS:
         raise ConfigError(f"no video backend '{backend}'; there are: {', '.join(BACKENDS)}")
     path = Path(path)
+    mode = stat.S_IFREG
     try:
         status = path.stat()
-        size, changed = status.st_size, status.st_mtime_ns
+        size, changed, mode = status.st_size, status.st_mtime_ns, status.st_mode
+    except ValueError as error:  # a NUL, or half a surrogate pair
+        raise DecodeError(f"{str(path)!r}: no file can have this name: {error}") from None
     except OSError as error:
         if member := find_member(str(path)):
             size, changed = member.size, member.changed
@@ -195,9 +199,11 @@ def open_video(
             missing = isinstance(error, FileNotFoundError)
             reason = f"No such file{_similar_name(path)}" if missing else error.strerror
             raise DecodeError(f"{path}: {reason}") from None
-    if not path.is_dir() and size == 0:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a pipe would wait for a writer
+        raise DecodeError(f"{path}: a pipe, socket or device, not a file: write what it gives to a file first")
+    if not stat.S_ISDIR(mode) and size == 0:
         raise DecodeError(f"{path}: the file is empty")
-    if path.is_dir() or is_image(path):
+    if stat.S_ISDIR(mode) or is_image(path):
         images = FrameFolder(path, fps, max_pixels)
         return Video(str(path), images.meta, images)
     container = open_container(path, max_pixels)
@@ -230,7 +236,7 @@ def _check_readable(path: Path, backend: str) -> None:
 
 def is_video_file(path: Path) -> bool:
     """Whether a container of packets is read: a video file or a member of a tar; not for images and packed frames."""
-    return (path.is_file() and not is_image(path)) or find_member(str(path)) is not None
+    return (os.path.isfile(path) and not is_image(path)) or find_member(str(path)) is not None  # noqa: PTH113 - no error
 
 
 def state_of_video(path: str) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Videos in tar files, named `FILE.tar#MEMBER`: found once by the headers of the tar, then read by their offset."""
 
 import os
+import stat
 import tarfile
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -50,12 +51,16 @@ def list_members(tar: str) -> list[str]:
 
 def _members(tar: str) -> tuple[dict[str, tuple[int, int]], int]:
     status = os.stat(tar)
+    if not stat.S_ISREG(status.st_mode):  # a pipe would wait for a writer
+        raise DecodeError(f"{tar}: not a file")
     state = status.st_size, status.st_mtime_ns
     if tar not in _known or _known[tar][0] != state:
         try:
-            with tarfile.open(tar, "r:") as file:  # without decompression, in which offsets mean nothing
+            # Without decompression, in which offsets mean nothing. Names that are not UTF-8 stay what they are.
+            with tarfile.open(tar, "r:", errors="surrogateescape") as file:
                 found = {_normal(m.name): (m.offset_data, m.size) for m in file if m.isreg() and not m.issparse()}
-        except tarfile.TarError as error:
+        # The others: fields of damaged headers, as numbers or names.
+        except (tarfile.TarError, ValueError, OverflowError, EOFError, UnicodeError) as error:
             raise DecodeError(f"{tar}: not an uncompressed tar, or damaged: {error}; unpack it") from None
         _known[tar] = state, found
     return _known[tar][1], state[1]

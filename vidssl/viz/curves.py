@@ -56,7 +56,8 @@ def training_curves(metrics: Sequence[Mapping[str, float]]) -> "Figure":
 
 def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, float]:
     """Step -> value, sorted by step."""
-    found = {line["step"]: line[key] for line in metrics if "step" in line and line.get(key) is not None}
+    numbers = ((line.get("step"), line.get(key)) for line in metrics)
+    found = {step: value for step, value in numbers if isinstance(step, int | float) and isinstance(value, int | float)}
     return dict(sorted(found.items()))
 
 

@@ -41,6 +41,7 @@ from vidssl.data.write_lists import write_lists
 from vidssl.errors import DataError
 from vidssl.progress import progress
 from vidssl.randomness import generator
+from vidssl.read_files import read_json
 from vidssl.types import VideoRecord
 
 DIGITS = tuple("0123456789")
@@ -96,7 +97,7 @@ def _is_there(out: Path, settings: MovingDigits) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     try:
-        found = dict(json.loads((out / "settings.json").read_text(encoding="utf-8")))
+        found = dict(read_json(out / "settings.json"))
     except (OSError, ValueError, TypeError):
         raise DataError(
             f"{out} is not a set of moving digits (settings.json is missing or unreadable): choose another folder"

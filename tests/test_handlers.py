@@ -1,0 +1,192 @@
+"""Errors of our own code are never taken for damaged data: handlers name the exceptions that they mean."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from vidssl.commands.check import check_list
+from vidssl.commands.shrink import ShrinkSettings, shrink_list
+from vidssl.data import track_files
+from vidssl.errors import CheckpointError
+from vidssl.models import build_backbone, checkpoint_files, load_backbone, weights
+from vidssl.tracking import proposals
+from vidssl.types import Tracks
+from vidssl.video import decode, index
+from vidssl.video.reader import open_video
+
+PACKAGE = Path(__file__).parents[1] / "vidssl"
+BROAD = {"Exception", "BaseException"}
+# Handlers of everything that do not raise it again, and why. Each guards a call into another package, or the end of a
+# process; none guards code of vidssl whose errors it would hide.
+ALLOWED = {
+    "models/checkpoint_files.py _load": "torch.load raises errors of a dozen types, and with trust runs code of anyone",
+    "models/checkpoint_files.py read_without_objects": "torch.load, likewise",
+    "models/export_graph.py _explained": "torch's exporters; the network has run before, and the error is the cause",
+    "models/hub.py download": "the libraries of huggingface_hub",
+    "prepare/torchvision_images.py _open_splits": "the sets of torchvision",
+    "prepare/torchvision_images.py _items": "the sets of torchvision",
+    "read_files.py map_array": "numpy's reader",
+    "read_files.py read_arrays": "numpy's reader, zipfile, zlib",
+    "video/backends.py _finds_ffmpeg": "torchcodec",
+    "video/backends.py _guarded": "the decoders of other packages",
+    "worker_pool.py _work": "a worker sends its traceback to the parent, which raises it",
+}
+
+
+def names_of(node):
+    """Names of the exceptions of a handler, or of the arguments of `suppress`."""
+    parts = node.elts if isinstance(node, ast.Tuple) else [node]
+    return {part.attr if isinstance(part, ast.Attribute) else getattr(part, "id", "?") for part in parts}
+
+
+def may_be(raised, name):
+    """Whether what is raised is the error itself, perhaps under a condition, not another that is made of it."""
+    parts = (raised.body, raised.orelse) if isinstance(raised, ast.IfExp) else (raised,)
+    return any(isinstance(part, ast.Name) and part.id == name for part in parts)
+
+
+def broad_handlers(source):
+    """(function, line) of each handler of all exceptions that does not raise it again."""
+    found = []
+
+    def visit(node, function):
+        if isinstance(node, ast.FunctionDef):
+            function = node.name
+        if isinstance(node, ast.ExceptHandler) and (node.type is None or names_of(node.type) & BROAD):
+            last = node.body[-1]
+            if not isinstance(last, ast.Raise) or (last.exc is not None and not may_be(last.exc, node.name)):
+                found.append((function, node.lineno))
+        suppresses = isinstance(node, ast.Call) and names_of(node.func) == {"suppress"}
+        if suppresses and any(names_of(argument) & BROAD for argument in node.args):
+            found.append((function, node.lineno))
+        for child in ast.iter_child_nodes(node):
+            visit(child, function)
+
+    visit(ast.parse(source), "")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_handlers_name_what_they_catch(path):
+    name = path.relative_to(PACKAGE).as_posix()
+    found = [f"{name} {function}" for function, _ in broad_handlers(path.read_text(encoding="utf-8"))]
+    assert {*found} <= {*ALLOWED}
+
+
+@pytest.mark.parametrize(
+    ("body", "broad"),
+    [
+        ("except Exception:\n        pass", True),
+        ("except:\n        return None", True),
+        ("except BaseException as error:\n        raise DataError(str(error))", True),
+        ("except (ValueError, Exception):\n        x = 1", True),
+        ("except Exception:\n        close()\n        raise", False),
+        ("except BaseException as error:\n        close()\n        raise error from None", False),
+        ("except (OSError, ValueError):\n        pass", False),
+    ],
+)
+def test_what_is_a_broad_handler(body, broad):
+    source = f"def f():\n    try:\n        g()\n    {body}\n"
+    assert broad_handlers(source) == ([("f", 4)] if broad else [])
+    assert broad_handlers("def f():\n    with suppress(Exception):\n        g()") == [("f", 2)]
+
+
+# A mistake in our own code escapes ---------------------------------------------------------------------------
+
+
+class Mistake(TypeError):
+    """An error that no file causes."""
+
+
+def mistaken(*_, **__):
+    raise Mistake("of our own code")
+
+
+@pytest.fixture
+def video(tmp_path, digits):
+    path = tmp_path / "v" / "a.mp4"
+    path.parent.mkdir()
+    path.write_bytes(next(digits.rglob("*.mp4")).read_bytes())
+    return path
+
+
+@pytest.fixture
+def network(tmp_path):
+    path = tmp_path / "a.pt"
+    torch.save(build_backbone("resnet3d18", width=4).state_dict(), path)
+    return path
+
+
+def opened(video, network, patch):
+    patch.setattr(decode, "_rgb", mistaken)
+    with open_video(video) as opened_video:
+        opened_video.frames([0])
+
+
+def checked(video, network, patch):
+    patch.setattr(decode, "_rgb", mistaken)
+    check_list(video, video.parents[1] / "out")
+
+
+def shrunk(video, network, patch):
+    patch.setattr(decode, "_rgb", mistaken)
+    shrink_list(video.parent, video.parents[1] / "out", ShrinkSettings(short_side=16))
+
+
+def cached(video, network, patch):
+    open_video(video, cache=video.parent / "cache").close()
+    index._cache.clear()
+    patch.setattr(index, "VideoMeta", mistaken)
+    open_video(video, cache=video.parent / "cache").close()
+
+
+def loaded(video, network, patch):
+    patch.setattr(weights, "flatten", mistaken)
+    load_backbone(network)
+
+
+def loaded_safetensors(video, network, patch):
+    patch.setattr(checkpoint_files, "_parse_safetensors", mistaken)
+    load_backbone("vidssl-small")
+
+
+def tracked(video, network, patch):
+    path = video.parent / "t.npz"
+    boxes = np.array([[0, 0, 2, 2]], np.float32)
+    track_files.write_tracks(path, Tracks(np.array([0]), boxes, np.array([1.0], np.float32), np.array([0])), {})
+    patch.setattr(track_files, "Tracks", mistaken)
+    track_files.read_tracks(path)
+
+
+def proposed(video, network, patch):
+    path = video.parent / "p.npz"
+    proposals.write_proposals(path, "key", np.array([0]), [np.zeros((1, 4), np.float32)])
+    patch.setattr(proposals, "read_arrays", mistaken)
+    proposals.read_proposals(path, "key", np.array([0]))
+
+
+@pytest.mark.parametrize("where", [opened, checked, shrunk, cached, loaded, loaded_safetensors, tracked, proposed])
+def test_a_mistake_in_our_own_code_escapes(where, video, network, monkeypatch):
+    # A worker process sends its traceback instead.
+    with pytest.raises((Mistake, RuntimeError), match="of our own code"):
+        where(video, network, monkeypatch)
+
+
+def test_a_module_that_refuses_its_state_is_an_error_of_the_checkpoint_but_a_mistake_is_not():
+    class Refuses(torch.nn.Module):
+        error = ValueError
+
+        def get_extra_state(self):
+            return 1
+
+        def set_extra_state(self, state):
+            raise self.error("of the state")
+
+    with pytest.raises(CheckpointError, match="of the state"):
+        weights.load_state(Refuses(), {"_extra_state": 1}, "x.pt")
+    Refuses.error = Mistake
+    with pytest.raises(Mistake):
+        weights.load_state(Refuses(), {"_extra_state": 1}, "x.pt")

@@ -1,0 +1,60 @@
+"""Modules of plug-ins, and who may have them imported: importing a module runs its code.
+
+A user names modules, with `imports` in a config that is passed or with `--imports`. A config that lies in a file of
+weights is data: the modules that it names are used if they are imported already, and imported if the file is trusted.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from vidssl.errors import ConfigError, first_few
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+
+
+def import_modules(names: Iterable[str], source: str) -> None:
+    """Import modules that register methods, backbones, samplers, recipes or protocols; a user has named them."""
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except (ImportError, ValueError, TypeError) as error:  # the latter two: names that no module can have
+            raise ConfigError(f"{source}: cannot import '{name}': {error}") from None
+
+
+def modules_of(tree: Any, source: str) -> list[str]:
+    """Return the names in `imports` of a config, checked."""
+    names = tree.get("imports") or []
+    if not isinstance(names, list | tuple) or not all(isinstance(n, str) and _NAME.fullmatch(n) for n in names):
+        raise ConfigError(f"{source}: imports is a list of modules, such as [my_methods], not {str(names)[:100]!r}")
+    return [*names]
+
+
+def not_imported(names: Iterable[str]) -> list[str]:
+    """Return the modules of a config in a file of weights that a user has not had imported."""
+    return [name for name in names if name not in sys.modules]
+
+
+def remedy(modules: Sequence[str]) -> str:
+    """Say why modules were not imported, and how a user has them imported."""
+    names = first_few(modules, separator=" ")
+    listed = first_few([f"'{name}'" for name in modules])
+    return (
+        f"the file names modules that are not imported, as weights run no code: {names}; if you trust them: "
+        f"vidssl COMMAND --imports {names} (Python: imports=[{listed}])"
+    )
+
+
+@contextmanager
+def explaining(modules: Sequence[str]) -> Iterator[None]:
+    """Add the remedy to a ConfigError, such as an unknown name, if some modules were not imported; it is one line."""
+    try:
+        yield
+    except ConfigError as error:
+        if not modules:
+            raise
+        mistakes = "; ".join(line.strip() for line in str(error).splitlines()[:4])
+        raise ConfigError(f"{mistakes}; {remedy(modules)}") from None

@@ -22,7 +22,7 @@ from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 # A row with only these stays in the list.
-KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "timestamps out of order"))
+KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "damaged packets"))
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
 # A row with only these stays in the list.
-KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "animated image"))
+KEPT = frozenset(
+    ("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "damaged packets", "animated image")
+)
 
 
 @dataclass(frozen=True)

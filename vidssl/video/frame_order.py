@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-HIDDEN, SHOWN, B_FRAME, EITHER, UNKNOWN = range(5)  # SHOWN: an I- or P-frame; EITHER: it may be a B-frame
+HIDDEN, SHOWN, B_FRAME, EITHER, UNKNOWN = range(5)  # SHOWN: an I- or P-frame; EITHER: it may be a B-frame, or not read
 
 
 def type_reader(container: str, codec: Any) -> Callable[[Any], int] | None:
@@ -63,38 +63,31 @@ def _mpeg2_type(packet: Any) -> int:
     return B_FRAME if content[at + 5] >> 3 & 7 == 3 else SHOWN
 
 
-def _nal_type(length: int, slice_type: Callable[[memoryview], int | None], packet: Any) -> int:
+def _nal_type(length: int, slice_type: Callable[[int, int], int | None], packet: Any) -> int:
     """Read the type of the first slice of a packet of NAL units, each after its size in `length` bytes."""
     content = memoryview(packet)
-    at = length
-    while at < len(content):
-        found = slice_type(content[at : at + 12])
+    at, end = length, len(content) - 1
+    while at < end:
+        found = slice_type(content[at], content[at + 1])
         if found is not None:
             return found
         at += int.from_bytes(content[at - length : at], "big") + length
     return UNKNOWN
 
 
-def _h264_slice(unit: memoryview) -> int | None:
-    """Read slice_type (ITU-T H.264, section 7.3.3); None: the unit is no slice."""
-    if unit[0] & 31 not in (1, 2, 5):
+def _h264_slice(unit: int, header: int) -> int | None:
+    """Read slice_type (ITU-T H.264, section 7.3.3) from the first bytes of a unit; None: it is no slice."""
+    if unit & 31 not in (1, 2, 5):
         return None
-    bits = int.from_bytes(unit[1:], "big")
-    left = 8 * (len(unit) - 1)
-    value = 0
-    for _ in range(2):  # first_mb_in_slice, slice_type: each as many zeros as the digits after its leading 1
-        zeros = left - bits.bit_length()
-        left -= 2 * zeros + 1
-        if left < 0:
-            return UNKNOWN
-        value = (bits >> left) - 1
-        bits &= (1 << left) - 1
-    return B_FRAME if value % 5 == 1 else SHOWN
+    if not header & 128:  # first_mb_in_slice is 0, a single bit: the first slice of a picture is at its first block
+        return UNKNOWN
+    digits = (header & 127).bit_length()  # slice_type is below 10: as many zeros as digits after its leading 1
+    return B_FRAME if digits > 3 and ((header & 127) >> 2 * digits - 8) % 5 == 2 else SHOWN
 
 
-def _hevc_slice(unit: memoryview) -> int | None:
+def _hevc_slice(unit: int, _: int) -> int | None:
     """Read nal_unit_type (ITU-T H.265, section 7.4.2.2): leading frames, and those no frame refers to, are B-frames."""
-    kind = unit[0] >> 1 & 63
+    kind = unit >> 1 & 63
     if kind >= 32:
         return None
     if kind >= 16:

@@ -33,7 +33,7 @@ from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
-from vidssl.video.frame_order import HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
+from vidssl.video.frame_order import EITHER, HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
 from vidssl.video.frame_times import FrameTimes, frame_times
 
 _log = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 # Formats without a reliable index: seeking may land too late in them.
 _NO_SEEK = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc"))
 _PREFIX = 32  # packets to decode after one whose timestamp is in doubt; decoders hold back 16 frames at most
+# Invented timestamps of these follow the order of decoding. So once they step back, the types of the other packets need
+# not be read: regular files with B-frames are opened as fast as without this.
+_TYPED_WHILE_RISING = frozenset(("h264", "hevc"))
 _ALL_KEYS_PLAUSIBLE = frozenset(("h264", "hevc"))  # codecs whose files may have key frames only
 
 
@@ -68,10 +71,11 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = video_stream(container)
     name = container.format.name
     codec = stream.codec_context
-    times, types, keys = array("q"), bytearray(), list[int]()
+    times, types, keys, other = array("q"), bytearray(), list[int](), SHOWN
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     frame_type = type_reader(name, codec) if ordered else None
+    rising_only = codec.name in _TYPED_WHILE_RISING
     for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -79,8 +83,10 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             break
         if packet.is_keyframe:
             keys.append(len(times))
+        if rising_only and times and time < times[-1]:
+            frame_type, other = None, EITHER
         times.append(time)
-        types.append(HIDDEN if packet.is_discard else frame_type(packet) if frame_type else SHOWN)
+        types.append(HIDDEN if packet.is_discard else frame_type(packet) if frame_type else other)
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps

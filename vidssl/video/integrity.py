@@ -42,7 +42,8 @@ def check_video(
 
     `fps` is that of images; `max_pixels` the largest height x width; `alive` is called after each packet and frame, for
     timeouts. Returns the metadata, None where the video cannot be opened, and the faults: empty, not a video, no video
-    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap, timestamps out of order.
+    stream, oversized, truncated, decode error, several sizes, header mismatch, timestamp gap, timestamps out of order,
+    damaged packets.
     """
     size, changed = state_of_video(str(path))
     is_file = os.path.isfile(path)  # noqa: PTH113 - also for names that are too long, which Path.is_file refuses
@@ -69,10 +70,16 @@ def check_video(
         return meta, [("truncated", "; ".join(filter(None, reasons)))]
     if failure is None and path.is_file() and not images:
         failure = broken_clusters(path)
+    if failure is None and meta and meta.num_frames < contents.packets and contents.damaged:
+        failure = f"{contents.damaged} damaged packets: {meta.num_frames} frames decoded from {contents.packets}"
     if failure:
         return meta, [("decode error" if meta or contents.packets else "not a video", failure)]
-    disorder = [("timestamps out of order", "they are not in the order of the frames, which are counted instead")]
-    return meta, [*contents.mismatches(), *(disorder if disordered else [])]
+    faults = contents.mismatches()
+    if disordered:
+        faults.append(("timestamps out of order", "they are not in the order of the frames, which are counted instead"))
+    if contents.damaged:
+        faults.append(("damaged packets", f"{contents.damaged} of {contents.packets}, and all frames decode"))
+    return meta, faults
 
 
 @dataclass
@@ -86,6 +93,7 @@ class _Contents:
     start: float = math.inf  # seconds, over all streams
     end: float = -math.inf
     times: list[float] = field(default_factory=list)  # seconds, of the first video stream
+    damaged: int = 0  # packets of this stream from which bytes are missing, but for the last
     cut: bool = False  # the file ends within the last packet
 
     @property
@@ -135,9 +143,10 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
                     contents.start, contents.end = min(contents.start, start), max(contents.end, end)
                 if packet.stream.index == video.index:
                     contents.packets += 1
+                    contents.damaged += contents.cut
                     contents.cut = packet.is_corrupt
                     if container.format.name == "avi" and packet.dts is not None:
-                        contents.ticks = packet.dts + packet.duration
+                        contents.ticks = packet.dts + (packet.duration or 0)
                     contents.times += [] if time is None else [start]
                 alive()
     return contents

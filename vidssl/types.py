@@ -69,14 +69,17 @@ class VideoMeta:
     width: int
     tracks: Tracks | None = field(default=None, compare=False, repr=False)  # None: not loaded
     times: NDArray[np.float64] | None = field(default=None, compare=False, repr=False)  # (num_frames,); None: regular
-    end: float | None = None  # seconds at which the last frame ends; None: regular
+    end: float | None = None  # seconds at which the last frame ends; default: it lasts as long as the one before it
 
     def __post_init__(self) -> None:
         if self.num_frames < 1 or self.fps <= 0 or self.height < 1 or self.width < 1:
             raise ValueError(f"not a video: {self.num_frames} frames, {self.fps} fps, {self.width}x{self.height}")
-        if (self.times is None) != (self.end is None):
-            raise ValueError("times and the end of the last frame go together")
+        if self.times is None and self.end is not None:
+            raise ValueError("an end of the last frame without times of the frames")
         if self.times is not None:
+            if self.end is None:
+                steps = np.diff(self.times)
+                object.__setattr__(self, "end", float(self.times[-1] + (steps[-1] if len(steps) else 1 / self.fps)))
             edges = self._edges
             if edges.shape != (self.num_frames + 1,) or edges[0] != 0 or not bool((edges[1:] > edges[:-1]).all()):
                 raise ValueError(f"{self.num_frames} frames need as many ascending times from 0, and a later end")

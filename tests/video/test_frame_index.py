@@ -179,10 +179,11 @@ def test_columns_of_the_first_format_that_do_not_fit_are_refused(packed):
     changes = [(name, columns[name][:-1]) for name in columns if name != "names"]
     changes += [(name, columns[name] + np.array(1000, columns[name].dtype)) for name in ("name_ends", "first_frames")]
     changes += [("num_frames", columns["num_frames"] * 0), ("shards", columns["shards"] - 5)]
-    for name, column in changes:
+    changes += [("fps", columns["fps"] * bad) for bad in (0, -1, np.nan)] + [("widths", -columns["widths"])]
+    for n, (name, column) in enumerate(changes):
         file = packed / INDEX
         file.write_bytes(save({**columns, name: column}, {"format": "vidssl packed frames 1"}))
-        os.utime(file, ns=(1, len(name) * 10**9 + len(column)))
+        os.utime(file, ns=(1, (n + 1) * 10**9))
         with pytest.raises(VidsslError, match="its columns do not fit each other"):
             content(packed)
 

@@ -44,11 +44,12 @@ class TimeWindows:
         if meta.times is not None:
             return [meta.frames_between(start, end) for start, end in self.seconds(meta)]
         length, total = max(1, round(self.window * meta.fps)), meta.num_frames
-        step = self._step(meta)
+        step = self.stride * meta.fps
         if self.stride <= self.window:
             length = max(length, math.ceil(step - _ROUNDING))
         if total <= length:
             return [(0, total)]
+        self._check_stride(meta)
         starts = [
             first for n in range(int((total - length + 1) / step) + 1) if (first := round(n * step)) + length <= total
         ]
@@ -64,23 +65,21 @@ class TimeWindows:
         """
         if meta.times is None:
             return [(meta.time_of(first), meta.time_of(stop)) for first, stop in self.frames(meta)]
-        step, total = self._step(meta) / meta.fps, meta.duration
-        half = 0.5 / meta.fps
+        total, half = meta.duration, 0.5 / meta.fps
         if total <= self.window + half:
             return [(0.0, total)]
-        starts = [n * step for n in range(int((total - self.window + half) / step) + 1)]
-        if total - (starts[-1] + self.window) > max(0.0, step - self.window) + _ROUNDING:
+        self._check_stride(meta)
+        starts = [n * self.stride for n in range(int((total - self.window + half) / self.stride) + 1)]
+        if total - (starts[-1] + self.window) > max(0.0, self.stride - self.window) + _ROUNDING:
             starts.append(total - self.window)
         return [(start, min(start + self.window, total)) for start in starts]
 
-    def _step(self, meta: VideoMeta) -> float:
-        """The stride in frames; a DataError if it is shorter than one."""
-        step = self.stride * meta.fps
-        if step < 1 and meta.duration > self.window:
+    def _check_stride(self, meta: VideoMeta) -> None:
+        """Raise a DataError if the stride is shorter than a frame."""
+        if self.stride * meta.fps < 1:
             raise DataError(
                 f"a stride of {self.stride:g} s is less than a frame of {1 / meta.fps:.3g} s: use a longer stride"
             )
-        return step
 
 
 def cut_into_windows(

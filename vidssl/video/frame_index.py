@@ -254,7 +254,8 @@ def _check_columns(columns: Mapping[str, NDArray[Any]]) -> None:
             and (times + counts < np.maximum(len(columns["times"]), counts)).all()
             and (shards >= 0).all()
             and (columns["offsets"] >= 0).all()
-            and np.isfinite(columns["fps"]).all()
+            and (np.isfinite(columns["fps"]) & (columns["fps"] > 0)).all()
+            and (np.minimum(columns["heights"], columns["widths"]) > 0).all()
         )
     if not right:
         raise ValueError("it is damaged: its columns do not fit each other")

@@ -16,7 +16,6 @@ class FrameTimes(NamedTuple):
 
     fps: float
     times: NDArray[np.float64] | None = None  # (T,) seconds from the first frame; None: regular
-    end: float | None = None  # of the last frame, which lasts as long as the one before; None: regular
 
 
 def frame_times(pts: NDArray[np.int64], time_base: float, header: float) -> FrameTimes:
@@ -32,7 +31,7 @@ def frame_times(pts: NDArray[np.int64], time_base: float, header: float) -> Fram
     for rate in (header, measured):
         if is_regular(times, rate, time_base):
             return FrameTimes(rate)
-    return FrameTimes(measured, times, float(2 * times[-1] - times[-2]))
+    return FrameTimes(measured, times)
 
 
 def is_regular(times: NDArray[np.float64], fps: float, tick: float) -> bool:

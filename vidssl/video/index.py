@@ -107,7 +107,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             rate = frame_times(np.sort(stamps[frame_of >= 0]), float(stream.time_base), header)
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
-    meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times, rate.end)
+    meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times)
     if frame_of is None:
         return Packets(meta)
     if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:

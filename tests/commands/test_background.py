@@ -92,15 +92,15 @@ def scenes(tmp_path_factory, write_video):
     root = tmp_path_factory.mktemp("scenes")
     boxes = ["path,frame,x1,y1,x2,y2"]
     colours = [(200, 30, 30), (30, 200, 30), (30, 30, 200)]
-    for split, count in (("train", 12), ("test", 9)):
+    for split, count, top in (("train", 12, 11), ("test", 9, 12)):  # no two files are equal
         rows = ["path,label"]
         for n in range(count):
             frames = np.full((8, 32, 32, 3), colours[n % 3], np.uint8)
             left = 2 + n
-            frames[:, 12:18, left : left + 6] = 255
+            frames[:, top : top + 6, left : left + 6] = 255
             write_video(root / f"{split}{n}.mp4", frames)
             rows.append(f"{split}{n}.mp4,{n % 3}")
-            boxes += [f"{split}{n}.mp4,{t},{left},12,{left + 6},18" for t in range(8)]
+            boxes += [f"{split}{n}.mp4,{t},{left},{top},{left + 6},{top + 6}" for t in range(8)]
         (root / f"{split}.csv").write_text("\n".join(rows) + "\n")
     (root / "boxes.csv").write_text("\n".join(boxes) + "\n")
     return root

@@ -142,7 +142,7 @@ def test_the_retrieval_page_shows_maps(options, digits, tmp_path):
     lists = digits / "motion/train.csv", digits / "motion/test.csv"
     plain = retrieve(options, *lists, tmp_path / "plain", page_queries=2, page_hits=3)
     mapped = retrieve(options, *lists, tmp_path / "mapped", page_queries=2, page_hits=3, gradcam="layer2")
-    assert plain == mapped
+    assert {**plain, "date": ""} == {**mapped, "date": ""}
     before, page = ((tmp_path / name / "index.html").read_text() for name in ("plain", "mapped"))
     for whose in ("query", "this video"):
         assert page.count(f'aria-label="Map of the {whose}"') == 6

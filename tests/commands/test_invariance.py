@@ -131,7 +131,8 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     monkeypatch.setattr("vidssl.commands.analyze_invariance.encode_videos", None)
-    assert measure_invariance(options, ["random"], path, tmp_path / "out", measure) == first
+    again = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
+    assert {**again["random"], "date": ""} == {**first["random"], "date": ""}
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names
     with pytest.raises(TypeError, match="not callable"):
         measure_invariance(replace(options, root=tmp_path / "moved"), ["random"], path, tmp_path / "out", measure)

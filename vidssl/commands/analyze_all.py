@@ -12,6 +12,7 @@ from vidssl.commands import parse_command
 from vidssl.commands.arguments import in_options, print_results
 from vidssl.commands.load import Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import claim_results, format_clips
+from vidssl.commands.test import fingerprints
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import VideoList, read_list
@@ -150,7 +151,7 @@ def _results(subject: Subject, videos: VideoList, train: VideoList | None, left_
         "train_list": None if train is None else str(train.path),
         **subject.describe(),
     }
-    of_lists = {"query": videos.fingerprint, "gallery": None if train is None else train.fingerprint}
+    of_lists = fingerprints(videos, train)
     request = subject.request(
         command="analyze all",
         list=videos.fingerprint,

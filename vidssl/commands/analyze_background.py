@@ -19,6 +19,7 @@ from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject,
 from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
+from vidssl.commands.test import fingerprints
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
@@ -132,8 +133,7 @@ def measure_background(
             "seed": instances.seed,
             **subject.describe(),
         }
-        of_lists = {"query": listed.fingerprint, "gallery": None if gallery is None else gallery.fingerprint}
-        results = complete(results, request=request, overlap=overlap, **of_lists)
+        results = complete(results, request=request, overlap=overlap, **fingerprints(listed, gallery))
         shown = next(iter(predicted.values()))
 
         def write() -> None:

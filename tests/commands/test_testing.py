@@ -368,7 +368,7 @@ class MeanOfFeatures(EvaluationProtocol):
 
 
 def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
-    """The module is named in the run's imports, and the checkpoint names it."""
+    """The module is named in the run's config, and to the test: that a checkpoint names it does not import it."""
     (tmp_path / "my_protocols.py").write_text(PLUG_IN)
     script = tmp_path / "command.py"
     script.write_text("import sys; from vidssl.commands import run; run(sys.argv[1], sys.argv[2:])")
@@ -379,7 +379,12 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     checkpoint = ["--checkpoint", "output/toy/supervised/checkpoints/last.pt"]
     # A protocol that the config does not name.
     untrained = ["--checkpoint", "random", "--cfg", str(CONFIGS / "toy/moco.yaml"), "--imports", "my_protocols"]
-    for words in (("train", *given), ("test", *test, *checkpoint), ("test", *test, *untrained)):  # in a process each
+    status, _, err = run_script(script, "train", *given, cwd=tmp_path)
+    assert status == 0, err
+    status, _, err = run_script(script, "test", *test, *checkpoint, cwd=tmp_path)
+    assert status != 0 and "no 'mean_of_features'" in err and "--imports my_protocols" in err
+    checkpoint += ["--imports", "my_protocols"]
+    for words in (("test", *test, *checkpoint), ("test", *test, *untrained)):  # in a process each
         status, _, err = run_script(script, *words, cwd=tmp_path)
         assert status == 0, err
     assert json.loads((tmp_path / "o/results.json").read_text())["mean_of_features"] > 0

@@ -272,6 +272,7 @@ def _build_networks(folder: Path) -> list[str]:
     torch.save({"state_dict": build_backbone("resnet3d18", width=4).state_dict()}, folder / "other.pth")
     torch.save({"state_dict": {"a.b": torch.zeros(3)}}, folder / "old.pt", _use_new_zipfile_serialization=False)
     save_backbone(folder / "last.pt", folder / "small.safetensors")
+    load_backbone(folder / "other.pth")  # compares it with all backbones: their shapes are kept for all children
     (folder / "model").mkdir()
     (folder / "model" / "model.safetensors").write_bytes((folder / "small.safetensors").read_bytes())
     return ["last.pt", "other.pth", "old.pt", "small.safetensors", "model/model.safetensors"]

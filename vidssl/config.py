@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from ruamel.yaml import YAML
@@ -14,15 +14,22 @@ from ruamel.yaml.error import YAMLError
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry, did_you_mean
 
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
-class _Reported(type(BaseModel)):  # type: ignore[misc]
+
+class _Reported(ModelMetaclass):
     """Makes settings in Python with the errors of a file: `Config(second=1)` is a ConfigError with *did you mean*."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            raise _config_error(error, values, cls, cls.__qualname__) from None
+    if not TYPE_CHECKING:  # which knows the fields of each class from pydantic
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise _config_error(error, values, cls, cls.__qualname__) from None
 
 
 class Settings(BaseModel, metaclass=_Reported):

@@ -80,7 +80,7 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     words += ["--protocol", "knn", "k=5", "--corruptions", "contrast", "h264_rate", "--severities", "5", "2"]
     commands.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "random:" and lines[1] == "16 videos; percent, mean over severities 2 5"
+    assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
     assert [line.split()[0] for line in lines[2:8]] == ["kNN", "clean", "light", "compression", "mPC", "rPC"]
     assert (tmp_path / "o/robustness.png").read_bytes()[:4] == b"\x89PNG"
     assert {path.name for path in (tmp_path / "o").iterdir()} == {"random", "run", "robustness.png"}

@@ -165,7 +165,7 @@ def _search_all(
         )
         note = note_of_ranks(ks, len(g.x), unit)
         numbers |= {} if note is None else {"note": note}
-    pairs = duplicates.sort(dim=1).values.unique(dim=0) if query is g else duplicates  # A = B and B = A are one
+    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
     numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
     return videos, centred if center else plain, numbers
 

@@ -23,11 +23,13 @@ else:
 class _Reported(ModelMetaclass):
     """Makes settings in Python with the errors of a file: `Config(second=1)` is a ConfigError with *did you mean*."""
 
-    def __call__(cls, *args: Any, **values: Any) -> Any:
-        try:
-            return super().__call__(*args, **values)
-        except ValidationError as error:
-            raise _config_error(error, values, cls, cls.__qualname__) from None
+    if not TYPE_CHECKING:  # which knows the fields of each class from pydantic
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise _config_error(error, values, cls, cls.__qualname__) from None
 
 
 class Settings(BaseModel, metaclass=_Reported):

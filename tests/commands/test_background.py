@@ -124,7 +124,9 @@ def test_a_network_that_sees_only_backgrounds(scenes, tmp_path, monkeypatch, cap
         assert [split[f"R@1{end}"] for end in ("", "_same", "_other", "_gap")] == [1, 1, 0, 1]
         assert (split["R@1_shortcut"], split["R@1_shortcut_original"]) == (1, 0)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "9 videos; accuracy in % with the background of another video, chance 33.3"
+    assert (
+        lines[0] == "9 videos; 2 clips x 1 crop of 32²; accuracy in % with the background of another video, chance 33.3"
+    )
     cells = ["100.0", "100.0", "0.0", "100.0", "100.0", "0.0"]
     assert lines[3].split() == ["random", "R@1", *(word for cell in cells for word in (cell, "±", "0.0"))]
     for file in ("background.png", "split1/examples.png", "split2/examples.png"):

@@ -62,7 +62,7 @@ def test_untrained_beside_trained(trained, digits, tmp_path, monkeypatch, capsys
     words += ["--target", "similarity", "--layer", "layer2", "--boxes", str(digits / "boxes.csv"), "--videos", "6"]
     commands.run("analyze", [*words, "--overlays", "2", "--workers", "0", "--device", "cpu", "--quiet", "--out", "out"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "6 videos" and lines[-1] == "out/index.html"
+    assert lines[0] == "6 videos; 1 clip x 1 crop of 32²" and lines[-1] == "out/index.html"
     page = (tmp_path / "out/index.html").read_text()
     assert (tmp_path / "out/gradcam.png").read_bytes()[:4] == b"\x89PNG"
     for line, name in zip(lines[2:4], ("random", "run"), strict=True):

@@ -292,11 +292,13 @@ def test_there_is_no_mean_of_different_transformations():
     def results(**scores):
         numbers = {f"invariance_{name}": score for name, score in scores.items()}
         given = {"measure": {"top_k": 1}, "num_units": 2, "num_videos": 3, "num_samples": 3, "missing": []}
-        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, **given}
+        protocol = {"clips": 1, "crops": 1, "size": 32 if "reverse" in scores else 24}
+        return {**numbers, "invariance_ceiling": 2.0, "left_out": {}, "protocol": protocol, **given}
 
     clips = results(blur=1.5, reverse=1.9, mean=1.7, unchanged=2, shuffled=1)
     frames = results(blur=1.5, mean=1.5, unchanged=2, shuffled=1) | {"left_out": {"reverse": "one frame"}}
     lines = summary({"clips": clips, "frames": frames}).splitlines()
+    assert "; clips 1 clip x 1 crop of 32², frames 1 clip x 1 crop of 24²; " in lines[0]  # of different tests
     assert [line.split()[0] for line in lines[2:6]] == ["unchanged", "blur", "reverse", "shuffled"]
     assert lines[6:] == [
         "not measured of frames: reverse (one frame)",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
+from vidssl.commands import extract as extract_command
+from vidssl.commands import gallery, retrieval
+from vidssl.evaluation.features import extract
 
 TOP = Path(__file__).parents[2]
 TOY = TOP / "configs" / "toy" / "supervised.yaml"
@@ -86,3 +90,50 @@ def test_fault_28_several_processes_make_and_use_one_index(run_tool, digits, tmp
     for found in results:
         del found["date"]
     assert results[0] == results[1] == results[2]
+
+
+@pytest.fixture
+def copies(digits, tmp_path):
+    """A folder of six videos: one is a copy of another, and one is broken."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    for n in (0, 1, 2, 3):
+        shutil.copy(digits / f"videos/test/{n:05d}.mp4", folder / f"{n}.mp4")
+    shutil.copy(folder / "1.mp4", folder / "copy.mp4")
+    (folder / "broken.mp4").write_bytes(b"no video" * 99)
+    return folder
+
+
+@pytest.mark.parametrize("index", [False, True])
+def test_a_folder_in_itself_is_read_once(index, run_tool, copies, tmp_path, caplog, monkeypatch):
+    calls = []
+    for module in (gallery, retrieval, extract_command):
+        monkeypatch.setattr(module, "extract", lambda *given, **how: calls.append(1) or extract(*given, **how))
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for file in copies.iterdir():
+        (linked / file.name).hardlink_to(file)
+    found = {}
+    for name, other in (("same", copies / ".." / "videos"), ("two", linked)):
+        calls.clear()
+        caplog.clear()
+        more = ("--index", tmp_path / f"{name}.features") if index else ()
+        given = ("--gallery", other, "--query", copies, "--allow-missing", "--out", tmp_path / name, *more)
+        assert run_tool(*given)[1] == 0
+        found[name] = json.loads((tmp_path / name / "results.json").read_text())
+        assert len(calls) == (1 if name == "same" else 2)
+        assert caplog.text.count("skipped: ") == len(calls)
+        assert found[name]["num_queries"] == found[name]["num_gallery"] == 5
+        assert len(found[name]["missing_queries"]) == len(found[name]["missing_gallery"]) == 1
+    assert found["same"]["duplicates"] == 1
+    page = (tmp_path / "same" / "index.html").read_text()
+    assert "1 pair<" in page and "1 videos" not in page and "1 video<" in page
+
+
+def test_more_neighbours_than_videos_are_noted(run_tool, digits, tmp_path):
+    lists = ("--gallery", digits / "motion/train.csv", "--query", digits / "motion/test.csv", "--page-queries", "1")
+    out, _ = run_tool(*lists, "--k", "41", "--out", tmp_path)
+    note = "R@50, knn: all 40 videos of the gallery, which are fewer than k"
+    assert note in out.splitlines() and note in (tmp_path / "index.html").read_text()
+    out, _ = run_tool(*lists, "--k", "40", "--out", tmp_path)
+    assert "R@50: all 40 videos of the gallery, which are fewer than k" in out.splitlines()

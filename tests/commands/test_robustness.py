@@ -1,6 +1,7 @@
 """`analyze robustness`: its numbers are those of `vidssl test` and of its parts, and what is refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from vidssl.analysis.corrupted_clips import ROBUSTNESS
 from vidssl.commands.analyze_robustness import Measure, measure_robustness
 from vidssl.commands.load import LoadOptions
 from vidssl.commands.test import measure_network
+from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError
@@ -40,6 +42,18 @@ def test_clean_numbers_are_those_of_vidssl_test(measured, digits, tmp_path):
     wanted = measure_network(one, digits / "motion/test.csv", tmp_path, measure.train, PROTOCOLS)
     for name in ("top1", "top5", "mean_class", "ece", "knn", "R@1", "R@5", "chance"):
         assert found[name] == pytest.approx(wanted[name]), name
+
+
+def test_counts_are_of_the_videos_that_were_read(measured, digits, tmp_path):
+    _, _, options, measure = measured
+    rows = (digits / "motion/train.csv").read_text().splitlines()
+    (tmp_path / "train.csv").write_text("\n".join([*rows[:17], "videos/none.mp4,0"]) + "\n")
+    for name in ("classes.txt", "root.txt"):
+        (tmp_path / name).write_text((digits / "motion" / name).read_text())
+    (tmp_path / "root.txt").write_text(f"{read_list(digits / 'motion/train.csv').root.resolve()}\n")
+    few = replace(measure, corruptions=["gamma_bright"], severities=(1,), train=tmp_path / "train.csv")
+    found = measure_robustness(replace(options, allow_missing=True), digits / "motion/test.csv", tmp_path / "out", few)
+    assert found["num_train"] == 16 and [Path(gap["path"]).name for gap in found["missing_train"]] == ["none.mp4"]
 
 
 def test_summaries_follow_from_the_numbers_of_each_severity(measured):
@@ -80,7 +94,7 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     words += ["--protocol", "knn", "k=5", "--corruptions", "contrast", "h264_rate", "--severities", "5", "2"]
     commands.run("analyze", ["robustness", *words, "data.moving_digits=null", "data.train=none.csv"])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "random:" and lines[1] == "16 videos; percent, mean over severities 2 5"
+    assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
     assert [line.split()[0] for line in lines[2:8]] == ["kNN", "clean", "light", "compression", "mPC", "rPC"]
     assert (tmp_path / "o/robustness.png").read_bytes()[:4] == b"\x89PNG"
     assert {path.name for path in (tmp_path / "o").iterdir()} == {"random", "run", "robustness.png"}

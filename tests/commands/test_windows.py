@@ -110,7 +110,7 @@ def merge(out):
 def test_a_video_that_cannot_be_read_is_one_missing_row(run, folder, tmp_path):
     (folder / "broken.mp4").write_bytes(b"no video")
     assert "broken.mp4" in run("extract", folder, "--window", 1, "--out", tmp_path / "w")
-    assert "to skip such videos use --allow-missing" in run("extract", folder, "--out", tmp_path / "v")
+    assert "skip such videos with --allow-missing" in run("extract", folder, "--out", tmp_path / "v")
     line = run("extract", folder, "--window", 1, "--out", tmp_path / "w", "--allow-missing")
     assert line.startswith("13 of 14 (1 missing) windows") and len(rows_of(tmp_path / "w")) == 13
 

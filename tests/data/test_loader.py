@@ -281,7 +281,7 @@ def test_1_at_most_a_thousand_replacements_are_tried(tmp_path):
     with pytest.raises(
         DataError,
         match=r"^1000 consecutive videos are broken: .*/2500\.mp4: .* and 997 more; correct the list "
-        r"\(vidssl check\) or raise data\.max_broken \(at most 1000 are tried\)$",
+        r"\(vidssl check\) or skip them with skip=True, .*replace=1 \(at most 1000 are tried\)$",
     ):
         training_set(tmp_path / "lists/train.csv", replace=2999).sample((0, 2500), Counting())
     assert tried == [*range(2500, 3000), *range(500)]

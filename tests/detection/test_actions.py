@@ -151,7 +151,7 @@ def test_errors_of_prepare_are_one_line(movies, tmp_path, name, edit, message):
 
 def test_start_and_files_must_fit(movies, tmp_path):
     """Seconds 1 to 2 of a movie are in its file; with --start 0 the key frame at second 901 is not."""
-    with pytest.raises(DataError, match=r"movie-0.mp4 is 2 s long, .* 901 s after --start 0: set --start"):
+    with pytest.raises(DataError, match=r"movie-0.mp4 is 2 s long, .* 901 s after the start 0: set start=SECONDS"):
         prepare_ava(movies / "videos", tmp_path / "out", movies / "annotations", start=0.0)
     official = change(movies, tmp_path, "ava_train_v2.2.csv", lambda text: text.replace(",0901,", ",0002,"))
     with pytest.raises(DataError, match=r"is 2 s long, and its last key frame is second 2 of the movie, 1 s after"):
@@ -236,7 +236,9 @@ def test_boxes_follow_the_pixels(movies, flip):
 def test_key_frames_outside_of_the_file(movies):
     persons = read_boxes([movies / "lists/train.json"])
     for time in (-0.1, 3.5):
-        with pytest.raises(DataError, match=r"movie-0.mp4: the key frame at .* lies outside of the file, .* --start"):
+        with pytest.raises(
+            DataError, match=r"movie-0.mp4: the key frame at .* lies outside of the file, .* another start"
+        ):
             KeyFrameDataset(replace(persons, times=persons.times * 0 + time), CLIP, 64).sample(0, 0)
 
 

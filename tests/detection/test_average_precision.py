@@ -1,6 +1,7 @@
 """Average precision against a formula written with loops, and against pycocotools."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from vidssl.detection.average_precision import (
     voc_average_precision,
 )
 from vidssl.detection.detector import Detector
+from vidssl.detection.measure import measure_detector
 from vidssl.detection.settings import DetectorSettings
+from vidssl.errors import DataError
 from vidssl.models.backbones import build_backbone
 from vidssl.randomness import generator
 
@@ -139,6 +142,14 @@ def test_difficult_objects_are_not_counted(boxes):
     for found in (perfect(some), perfect(some, set(range(2, 8)))):
         numbers = numbers_of(found, some)
         assert numbers == pytest.approx(dict.fromkeys(numbers, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["difficult", "crowd"])
+def test_a_list_without_an_object_that_counts(boxes, kind):
+    some = replace(boxes, **{kind: np.ones(len(boxes.boxes), bool)})
+    assert set(numbers_of(perfect(some), some).values()) == {0.0}  # as VOC's; pycocotools has -1
+    with pytest.raises(DataError, match=r"toy.json has no object that counts \(\d+ are difficult or crowds\)"):
+        measure_detector(None, SimpleNamespace(boxes=some), 1, None, None)
 
 
 def test_a_second_detection_of_an_object_is_wrong():

@@ -9,6 +9,7 @@ import torch
 import vidssl
 from vidssl.atomic import file_hash
 from vidssl.data import read_list
+from vidssl.errors import ConfigError
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 mteb = pytest.importorskip("mteb")
@@ -44,6 +45,12 @@ def test_features_are_those_of_extract(as_bytes, listed, monkeypatch):
     found = encoder.encode(loader, task_metadata=None, hf_split="test", hf_subset="default", show_progress_bar=False)
     expected = vidssl.extract("vidssl-small", listed, progress=False, **OPTIONS).x.numpy()
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+def test_videos_may_not_be_left_out():
+    with pytest.raises(ConfigError, match="a row for each video: leave out allow_missing=True"):
+        VideoEncoder("vidssl-small", device="cpu", allow_missing=True)
+    VideoEncoder("vidssl-small", device="cpu", allow_missing=False)
 
 
 def test_similarities_are_cosines():

@@ -100,7 +100,7 @@ def test_a_network_that_cannot_be_exported_is_an_error_of_one_line(network, mess
 
 def test_onnx_has_no_pooling_to_a_grid(tmp_path):
     pytest.importorskip("onnxruntime")
-    with pytest.raises(ConfigError, match=r"does not export this network .*; use --to safetensors or pt2"):
+    with pytest.raises(ConfigError, match=r"does not export this network .*; write safetensors or pt2"):
         save_onnx(made("grid"), tmp_path / "x.onnx", FRAMES, SIZE, DESCRIPTION)
 
 

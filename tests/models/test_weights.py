@@ -157,9 +157,9 @@ class Malicious:
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ("torch", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
-        ("old torch", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
-        ("pickle", r"holds \S+: only tensors and plain data are loaded, .* --trust-checkpoint .*trust its author"),
+        ("torch", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
+        ("old torch", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
+        ("pickle", r"holds \S+: only tensors and plain data are loaded, .* trust=True .*trust its author"),
     ],
 )
 def test_fault_25_a_malicious_checkpoint_runs_nothing(how, text, tmp_path):
@@ -220,7 +220,7 @@ def test_fault_25_the_tools_have_the_switch(command, plug_in, altered, digits, t
     lists = ["--gallery", test, "--query", test] if command == "retrieval" else [test]
     given = ["--checkpoint", str(path), *lists, "--out", str(tmp_path / "out"), "--clips", "1", "--crops", "1"]
     given += ["--workers", "0", "--device", "cpu"]
-    with pytest.raises(UntrustedError, match="load it with trust=True"):
+    with pytest.raises(UntrustedError, match="load it with --trust-checkpoint"):
         commands.run(command, given)
     assert not (tmp_path / "out").exists()
     commands.run(command, [*given, "--trust-checkpoint"])

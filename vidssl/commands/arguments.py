@@ -179,7 +179,7 @@ def add_network_options(
     add_output_options(parser)
 
 
-def list_commands(title: str, commands: Mapping[str, Callable[[argparse.ArgumentParser], None]]) -> str:
+def list_commands(title: str, commands: Mapping[str, Callable[..., object]]) -> str:
     """List commands for `--help`, a line for each: its name, and the first line of its docstring."""
     lines = [f"  {name:<10} {(options.__doc__ or '').partition(chr(10))[0]}" for name, options in commands.items()]
     return "\n".join([f"{title}:", *lines])

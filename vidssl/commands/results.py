@@ -98,7 +98,7 @@ def differing_tests(one: Results, other: Results) -> list[str]:
     shared = {*tests[0]["protocols"]} & {*tests[1]["protocols"]}
     for test in tests:
         test["protocols"] = {name: test["protocols"][name] for name in shared}
-    return [f"{name} {a}, {b}" for name, a, b in differences(*tests)]
+    return [f"{name} {a}, {b}" for name, a, b in differences(tests[0], tests[1])]
 
 
 def _test_of(results: Results, both: set[str]) -> Tree:

@@ -26,7 +26,7 @@ from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_classes
-from vidssl.evaluation.metrics import accuracy, chance, recall, vote
+from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
 from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
@@ -83,7 +83,9 @@ def retrieve(
         raise ConfigError("there is no gallery: give --gallery LIST, --index FOLDER or both")
     if gallery is None and windows is not None:
         raise ConfigError("--window cuts the videos of --gallery: give one; an --index has the windows of its features")
-    queries, listed = _read(query, options), None if gallery is None else _read(gallery, options)
+    queries = _read(query, options)
+    same = gallery is not None and gallery.resolve() == query.resolve()  # it is read, decoded and reported once
+    listed = queries if same else None if gallery is None else _read(gallery, options)
     one_video = query.suffix.lower() != ".csv" and len(queries.records) == 1
     if one_video:
         _check_decodes(queries)
@@ -102,10 +104,12 @@ def retrieve(
         labelled = not one_video and bool((queries.labels >= 0).all())
         training = subject.check_overlap(queries)["training"] if labelled else None
         found = load_gallery(subject, listed, index, options.root, (query, data), windows, one_per_video)
-        q = extract(subject.encoder, queries, subject.test, subject.device, "queries")
+        once = same and windows is None
+        of_queries = None if once else extract(subject.encoder, queries, subject.test, subject.device, "queries")
 
         def search() -> Results:
-            g, own = found[0], queries.rows(q.index.tolist())
+            g, q = found[0], found[0].features if of_queries is None else of_queries
+            own = queries.rows(q.index.tolist())
             if one_video:
                 videos, neighbours, numbers, overlap = _search_one(g, q, own, k, drop_duplicates)
             else:
@@ -191,7 +195,14 @@ def _search_all(
             "knn": accuracy(vote(plain, g, k), query.label),
             "uncentered" if center else "centered_features": recalls[not center],
         }
-    numbers |= {"duplicates": len(duplicates), "num_queries": len(query.x), "centered": center, "knn_k": k}
+        ks, unit = (
+            {**{f"R@{rank}": rank for rank in RANKS}, "knn": k},
+            "videos" if gallery.windows is None else "windows",
+        )
+        note = note_of_ranks(ks, len(g.x), unit)
+        numbers |= {} if note is None else {"note": note}
+    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
+    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
     return videos, centred if center else plain, numbers, overlap
 
 
@@ -287,4 +298,5 @@ def table(results: Results) -> str:
     ]
     queries = format_count(results["num_queries"], results["missing_queries"])
     head = f"{queries} queries, {gallery}, {protocol}, cosine"
-    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2))])
+    notes = [results["note"]] if "note" in results else []
+    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])

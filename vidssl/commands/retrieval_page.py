@@ -84,6 +84,10 @@ def write_page(
     test, origin = subject.test, subject.origin
     source = "" if test.short_side is None else f" of a short side of {test.short_side}"
     missing = [len(results[name]) for name in ("missing_queries", "missing_gallery")]
+    same = query.path == gallery.path
+    unread = (
+        f"{missing[0]} video{'s' * (missing[0] > 1)}" if same else f"{missing[0]} queries, {missing[1]} of the gallery"
+    )
     duplicates = results["duplicates"]
     windows = results["windows"]
     details = {
@@ -92,8 +96,11 @@ def write_page(
         "Checkpoint": origin["path"] if "step" not in origin else f"{origin['path']}, step {origin['step']}",
         "Backbone": str(subject.run.backbone.name),
         "Protocol": f"{format_clips(dict(test))}{source}, {test.clip.frames} frames each",
-        "Cannot be read": f"{missing[0]} queries, {missing[1]} of the gallery" if any(missing) else "",
-        "Duplicates": f"{duplicates} pairs{', ignored' * results['drop_duplicates']}" if duplicates else "",
+        "Cannot be read": unread if any(missing) else "",
+        "Duplicates": f"{duplicates} pair{'s' * (duplicates > 1)}{', ignored' * results['drop_duplicates']}"
+        if duplicates
+        else "",
+        "Note": results.get("note", ""),
         "Cannot be decoded": f"{len(images.missing)} videos, grey here" if images.missing else "",
     }
     try:
@@ -101,7 +108,7 @@ def write_page(
             write_whole(out / "retrieval.png", _sheet(queries, gallery, images))
         write_retrieval_page(
             out / "index.html",
-            title=f"Retrieval{'' if query.path == gallery.path else f': {_title(query)}'} in {_title(gallery)}",
+            title=f"Retrieval{'' if same else f': {_title(query)}'} in {_title(gallery)}",
             results={name: value for name, value in results.items() if isinstance(value, int | float)},
             queries=queries,
             previews=previews,

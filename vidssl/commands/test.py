@@ -240,7 +240,8 @@ def summary(results: Results) -> str:
         if len(splits) > 1:
             line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
         lines.append(line)
-    return "\n".join(lines)
+    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
 
 
 def _cell(name: str, value: float) -> str:

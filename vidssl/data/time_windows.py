@@ -129,7 +129,7 @@ def cut_into_windows(
             if not keep_missing:
                 raise
             records.append(row, root)
-    return replace(videos, records=records, joined=())
+    return replace(videos, records=records, joined=(), unit="window")
 
 
 def _spans(meta: VideoMeta | DataError, record: VideoRecord, windows: TimeWindows) -> list[tuple[float, float]]:

@@ -53,6 +53,7 @@ class VideoList:
     records: Records  # with full paths
     classes: tuple[str, ...]  # name of class n; empty without classes.txt
     joined: tuple[Part, ...] = ()  # the lists that it was made of
+    unit: str = "video"  # what a row is, for progress
 
     @property
     def samples_per_epoch(self) -> int:

@@ -12,6 +12,7 @@ from vidssl.detection.action_detector import ActionDetector
 from vidssl.detection.average_precision import Detections
 from vidssl.detection.detector import Detector
 from vidssl.detection.images import DetectionBatch, Target, TargetDataset, batches
+from vidssl.errors import DataError
 from vidssl.progress import progress
 
 AnyDetector = Detector | ActionDetector
@@ -22,9 +23,14 @@ def measure_detector(
 ) -> dict[str, float]:
     """Detect the objects of all images of a list, divided among the processes, and return the average precisions.
 
-    `check` is called for each batch, and may raise to stop.
+    `check` is called for each batch, and may raise to stop. A list without an object that counts is a DataError.
     """
     boxes = dataset.boxes
+    if (boxes.crowd | boxes.difficult).all():
+        raise DataError(
+            f"{boxes.path} has no object that counts ({len(boxes.boxes)} are difficult or crowds): average precision "
+            "is undefined; evaluate on a list with objects"
+        )
     mine = range(distributed.rank(), len(boxes.records), distributed.world())
     keys = [[(0, n) for n in mine[first : first + batch_size]] for first in range(0, len(mine), batch_size)]
 

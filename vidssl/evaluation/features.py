@@ -154,7 +154,7 @@ def encode_videos(
             clips, start = 0, time.perf_counter()
             with (
                 closing(on_device(loader, device)) as batches,
-                progress(title=title, unit="video", total=count, disable=quiet, leave=False) as bar,
+                progress(title=title, unit=dataset.videos.unit, total=count, disable=quiet, leave=False) as bar,
             ):
                 waits: list[Callable[[], list[Tensor]]] = []  # for the last batch, while a GPU computes the next
                 for batch in batches:

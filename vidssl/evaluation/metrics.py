@@ -20,6 +20,12 @@ def recall(neighbours: Neighbours, query: Features, gallery: Features, ks: Seque
     return {f"R@{k}": hit[:, :k].any(dim=1).double().mean().item() for k in ks}
 
 
+def note_of_ranks(numbers: dict[str, int], gallery: int, unit: str = "videos") -> str | None:
+    """Say which numbers, by name their k, are of more neighbours than a gallery has; None if none is."""
+    beyond = [name for name, k in numbers.items() if k > gallery]
+    return f"{', '.join(beyond)}: all {gallery} {unit} of the gallery, which are fewer than k" if beyond else None
+
+
 def vote(neighbours: Neighbours, gallery: Features, k: int, temperature: float = 0.07) -> Tensor:
     """Predict classes (Q,) by a vote of the k nearest, weighted by exp(similarity / temperature) (Wu et al., 2018).
 

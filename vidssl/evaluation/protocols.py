@@ -98,7 +98,9 @@ class Retrieval(EvaluationProtocol):
         """Return `R@k` for each k and `chance`."""
         neighbours = nearest(query.x, gallery.x, max(self.config.ks), exclude, center=self.config.center)
         numbers = metrics.recall(neighbours, query, gallery, self.config.ks)
-        return Measured({**numbers, "chance": metrics.chance(query, gallery, exclude)})
+        note = metrics.note_of_ranks({f"R@{k}": k for k in self.config.ks}, len(gallery.x))
+        chance = metrics.chance(query, gallery, exclude)
+        return Measured({**numbers, "chance": chance}, details={} if note is None else {"note": note})
 
 
 @PROTOCOLS.register("knn")
@@ -113,7 +115,9 @@ class KNN(EvaluationProtocol):
         """Return `knn` and `knn_mean_class`."""
         neighbours = nearest(query.x, gallery.x, self.config.k, exclude)
         predicted = metrics.vote(neighbours, gallery, self.config.k, self.config.temperature)
-        return Measured(accuracies("knn", predicted, query.label), predicted)
+        note = metrics.note_of_ranks({f"kNN of {self.config.k}": self.config.k}, len(gallery.x))
+        details = {} if note is None else {"note": note}
+        return Measured(accuracies("knn", predicted, query.label), predicted, details)
 
 
 @PROTOCOLS.register("uniformity")

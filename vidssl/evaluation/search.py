@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,13 +60,13 @@ def nearest(
     return Neighbours(torch.where(torch.isfinite(similarity), index, -1), similarity)
 
 
-def check_k(k: int) -> None:
+def check_k(k: object) -> None:
     """Raise a ConfigError if k is not a number of neighbours."""
-    if not isinstance(k, Integral) or k < 1:
+    if not isinstance(k, int | np.integer) or k < 1:
         raise ConfigError(f"k is {k}: a search returns a whole number of neighbours, 1 or more")
 
 
-def rows_of(name: str, features: Features | Tensor) -> Tensor:
+def rows_of(name: str, features: object) -> Tensor:
     """Return the rows of features, or of a tensor; an error if they cannot be searched: `name` is for messages."""
     if not isinstance(features, Features | Tensor):
         kind = f"{type(features).__module__}.{type(features).__qualname__}".removeprefix("builtins.")

@@ -315,7 +315,9 @@ def test_shards_do_not_depend_on_workers(tmp_path, videos, write_video, numbered
     for workers in (1, 2):
         out = tmp_path / f"by{workers}"
         shrink_list(listed, out, FrameSettings(128, 90), root=videos, workers=workers, shard_size=1)
-        contents.append({path.name: path.read_bytes() for path in out.iterdir() if path.suffix != ".txt" and path.name != MARK})
+        contents.append(
+            {path.name: path.read_bytes() for path in out.iterdir() if path.suffix != ".txt" and path.name != MARK}
+        )
         sizes = [(out / name).stat().st_size for name in shards(out)]
         assert len(sizes) > 2 and all(size <= 1_000_000 for size in sizes)
     assert contents[0] == contents[1]

@@ -25,11 +25,11 @@ from vidssl.commands.train import train_splits
 from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
-from vidssl.output_folder import only_run_in
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, Interrupted
 from vidssl.evaluation.metrics import calibration_error, mean_class_accuracy, top_k
 from vidssl.models.backbones import BACKBONES
+from vidssl.output_folder import only_run_in
 from vidssl.transforms.crops import uniform_crops
 from vidssl.video.reader import open_video
 

@@ -14,6 +14,7 @@ from vidssl.data.dataset import resolve_span
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import claim, only_run_in, page_with
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
@@ -21,6 +22,7 @@ from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
+_COLUMNS = ("path", "finding", "reason", "kept")  # of the report
 KEPT = frozenset(("wrong case", "header mismatch", "timestamp gap"))  # a row with only these stays in the list
 
 
@@ -84,8 +86,10 @@ def check_list(
     """
     listed = read_input(videos, root, allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
-    if report == copy or (report.exists() and not copy.exists()):
-        raise DataError(f"{report} belongs to another list: choose another folder for the output")
+    if report == copy:
+        raise DataError(f"{report} would be the clean list and the report: rename the list")
+    older = page_with(report.name, ",".join(_COLUMNS))
+    claim(out, "report of a check", [report.name], inputs={"list": videos}, read=[listed.path], before=older)
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)
@@ -117,9 +121,10 @@ def check_list(
             labels.setdefault(row, record.label)
         findings.update(dict.fromkeys(Finding(name, *words) for words in found))
         names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
-    copy_list(listed, out, listed.root, names)
     table = [(f.path, f.finding, f.reason, "yes" if f.finding in KEPT else "no") for f in findings]
-    write_csv(report, ("path", "finding", "reason", "kept"), table)
+    with only_run_in(out):
+        write_csv(report, _COLUMNS, table)
+        copy_list(listed, out, listed.root, names)
     kept = sum(name is not None for name in names)
     return Checked(len(names), kept, len(files), tuple(findings), copy, report)
 

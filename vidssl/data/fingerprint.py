@@ -86,7 +86,7 @@ def _measure(path: str) -> tuple[tuple[int, ...], int]:
         return inside[:1], inside[1]
     if not stat.S_ISDIR(status.st_mode):
         return (status.st_size,), status.st_mtime_ns
-    with os.scandir(path) as entries:  # noqa: PTH208 - strings
+    with os.scandir(path) as entries:
         found = {entry.name: entry.stat() for entry in entries if not entry.name.startswith(".")}
     ends = (min(found), max(found)) if found else ()
     files = "\n".join(f"{found[name].st_size} {found[name].st_mtime_ns} {name}" for name in sorted(found))

@@ -1,0 +1,361 @@
+"""No command replaces what vidssl did not write: every option of every parser that names an output is tried.
+
+A new option of a command that takes a path must be added here: to `INPUTS`, or with a command line to `OUTPUTS`.
+"""
+
+import argparse
+import csv
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision
+from PIL import Image
+
+from vidssl import commands
+from vidssl.commands import analysis_parsers, parsers, prepare_parsers
+from vidssl.commands.arguments import config_file
+from vidssl.errors import VidsslError
+from vidssl.models.weights import weights_file
+from vidssl.output_folder import MARK
+
+TOP = Path(__file__).parents[2]
+PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
+INPUTS = {
+    *("annotations", "backgrounds", "boxes", "cfg", "classes", "columns", "features", "gallery", "input", "labels"),
+    *("masks", "metrics", "mnist", "proposals", "query", "results", "root", "splits", "test", "train", "train_boxes"),
+    *("train_list", "videos"),
+}
+NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
+# By command and option: its words, and files that it writes into OUT.
+OUTPUTS = {
+    ("train", "overrides"): ("--cfg CFG PLACED", ["config.yaml", "metrics.jsonl", "checkpoints/last.pt"]),
+    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
+    ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
+    ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
+    ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),
+    ("retrieval", "out"): (
+        f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
+        ["results.json", "index.html", "retrieval.png"],
+    ),
+    ("retrieval", "index"): (
+        f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
+        ["features.npy", "notes.txt"],
+    ),
+    ("extract", "out"): (f"LIST --out OUT {NETWORK}", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
+    ("map", "out"): (f"LIST --out OUT {NETWORK}", ["results.json", "index.html", "videos.csv"]),
+    ("export", "out"): ("vidssl-small --to safetensors --out OUT/a.safetensors", ["a.safetensors"]),
+    ("export of a folder", "out"): ("vidssl-small --to folder --out OUT", ["README.md"]),
+    ("track", "out"): (f"LIST --out OUT {NETWORK}", ["tracks/a.npz", "proposals/a.npz", "overlays/a.mp4"]),
+    ("check", "out"): ("LIST --out OUT", ["test.csv", "report.csv", "root.txt"]),
+    ("shrink", "out"): ("LIST --out OUT", ["videos/test/00000.mp4", "test.csv", "classes.txt", "shrink.json"]),
+    ("shrink to frames", "out"): (
+        "LIST --to frames --out OUT",
+        ["shard-000000.tar", "frame_index.safetensors", "test.csv", ".shard.part", ".shard-000000.index"],
+    ),
+    ("compare", "folder"): ("OUT --metrics SETS/none --videos LIST", ["index.html", "curves.png"]),
+    ("launch", "folder"): ("--cfg CFG PLACED_ELSE --cluster local --folder OUT", []),
+    **{
+        (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])
+        for name, more, files in (
+            ("invariance", "", ["invariance.png"]),
+            ("robustness", "", ["robustness.png", "examples.png"]),
+            ("classes", "", ["classes.png"]),
+            ("background", "--boxes SETS/none", ["background.png"]),
+            ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
+            ("all", "", ["index.html"]),
+        )
+    },
+    **{
+        (f"prepare {name}", "out"): (f"{words} --out OUT", files)
+        for name, words, files in (
+            ("folder", "SETS/hmdb --test 0", ["train.csv", "classes.txt", "root.txt"]),
+            ("ucf101", "SETS/UCF-101 --splits SETS/ucf", ["train1.csv", "test1.csv"]),
+            ("hmdb51", "SETS/hmdb --splits SETS/splits", ["train1.csv", "classes.txt"]),
+            ("kinetics", "SETS/k400 --train SETS/train.csv", ["train.csv"]),
+            ("ssv2", "SETS/ssv2 --train SETS/s.json --test SETS/t.json --labels SETS/labels.json", ["train.csv"]),
+            ("trackingnet", "SETS/net --chunks 0", ["train.csv", "root.txt"]),
+            ("list", "SETS/list.txt --form mmaction2 --root SETS/hmdb --separator ,", ["train.csv", "root.txt"]),
+            ("voc-classes", "SETS/voc", ["train.csv", "test.csv"]),
+            ("voc", "SETS/voc", ["test.json", "root.txt"]),
+            ("coco", "SETS/coco", ["val.json", "root.txt"]),
+            ("ava", "SETS/ava --annotations SETS/none", ["train.json", "val.json"]),
+            ("chunks", "LIST --frames 4", ["test.csv", "root.txt"]),
+            ("torchvision", "Tiny --root SETS", ["train.csv", "images/Tiny/train/0/000000.png"]),
+            ("colorful-moving-mnist", "--share digit --train 1 --test 1", ["notes.txt"]),
+            ("moving-digits", "--train 1 --test 1", ["settings.json"]),
+        )
+    },
+    ("prepare torchvision", "images"): ("Tiny --root SETS --out ELSE --images OUT", ["Tiny/train/0/000000.png"]),
+}
+
+
+def path_options():
+    """(command, option) of every option whose value is a path."""
+    tables = {name: add for name, add in parsers.COMMANDS.items() if name not in ("analyze", "prepare")}
+    tables |= {f"analyze {name}": add for name, add in analysis_parsers.ANALYSES.items()}
+    found = {}
+    for name, add in tables.items():
+        add(parser := argparse.ArgumentParser())
+        found[name] = parser
+    for name, parser in prepare_parsers.prepare(argparse.ArgumentParser()).items():
+        found[f"prepare {name}"] = parser
+    for name, parser in found.items():
+        for action in parser._actions:
+            if action.type in (Path, config_file) or action.dest in ("out", "output", "folder", "overrides"):
+                yield name, action.dest
+
+
+def test_every_option_that_takes_a_path_is_known():
+    found = {*path_options()}
+    known = {(name.partition(" of ")[0].partition(" to ")[0], option) for name, option in OUTPUTS}
+    settings = {(name, "overrides") for name, _ in found} - {("train", "overrides")}  # of networks: nothing is written
+    unknown = {(name, option) for name, option in found - settings - known if option not in INPUTS}
+    assert not unknown, "add it to INPUTS, or to OUTPUTS with a command line"
+    assert known <= found
+
+
+class Tiny:
+    """An image set of torchvision with one image."""
+
+    classes = ("one",)
+
+    def __init__(self, root, train=True):
+        self.image = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, number):
+        return self.image, 0
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Miniatures of data sets."""
+    folder = tmp_path_factory.mktemp("sets")
+
+    def write(name, text=""):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    for name in ("UCF-101/Archery/a.avi", "UCF-101/Archery/b.avi", "hmdb/wave/a.avi", "hmdb/wave/b.avi"):
+        write(name)
+    write("ucf/classInd.txt", "1 Archery\n")
+    write("ucf/trainlist01.txt", "Archery/a.avi 1\n")
+    write("ucf/testlist01.txt", "Archery/b.avi\n")
+    write("splits/wave_test_split1.txt", "a.avi 1\nb.avi 2\n")
+    write("k400/yoga/-aaaaaaaaaa_000001_000011.mp4")
+    write("train.csv", "label,youtube_id,time_start,time_end,split\nyoga,-aaaaaaaaaa,1,11,train\n")
+    for number, name in ((7, "s.json"), (8, "t.json")):
+        write(f"ssv2/{number}.webm")
+        write(name, json.dumps([{"id": str(number), "template": "Holding [something]"}]))
+    write("labels.json", '{"Holding something": "0"}')
+    write("net/TRAIN_0/frames/-a_0/0.jpg")
+    write("net/TRAIN_0/anno/-a_0.txt", "1,2,3,4\n")
+    write("list.txt", "wave/b.avi,3\n")
+    box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+    size = "<size><width>4</width><height>4</height></size>"
+    write("voc/Annotations/1.xml", f"<annotation>{size}<object><name>cat</name>{box}</object></annotation>")
+    write("voc/JPEGImages/1.jpg")
+    for name, text in {"test": "1\n", "cat_trainval": "1 1\n", "cat_test": "1 1\n"}.items():
+        write(f"voc/ImageSets/Main/{name}.txt", text)
+    write("coco/val/1.jpg")
+    image = {"id": 1, "file_name": "1.jpg", "height": 4, "width": 4}
+    write(
+        "coco/annotations/instances_val.json",
+        json.dumps({"images": [image], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}),
+    )
+    return folder
+
+
+@pytest.fixture
+def run(digits, sets, tmp_path, monkeypatch):
+    """Run the command line of an output into a folder; no work may be begun."""
+
+    def work(*_, **__):
+        raise AssertionError("work was begun before it was decided that the output may be written")
+
+    def begin(name, option, out):
+        monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
+        for module in [module for key, module in sys.modules.items() if key.startswith("vidssl.commands.")]:
+            for function in ("load_subject", "encode_key_frames", "check_video"):
+                if hasattr(module, function):
+                    monkeypatch.setattr(module, function, work)
+        elsewhere = tmp_path / "elsewhere"
+        words = OUTPUTS[name, option][0].replace("OUT", str(out)).replace("ELSE", str(elsewhere))
+        places = {"DIGITS": digits, "SETS": sets, "LIST": digits / "motion/test.csv"}
+        places |= {"TRAIN": digits / "motion/train.csv", "CFG": TOP / "configs/toy/moco.yaml"}
+        for word, path in places.items():
+            words = words.replace(word, str(path))
+        found = []
+        for word in words.split():
+            if word.startswith("PLACED"):
+                found += PLACED("moco", digits, elsewhere if "elsewhere" in word else out)
+            else:
+                found.append(word)
+        command, *analysis = name.partition(" of ")[0].partition(" to ")[0].split()
+        commands.run(command, [*analysis, *found])
+
+    return begin
+
+
+def contents(folder):
+    """What is in a folder, apart from the mark and the lock."""
+    return {
+        str(path.relative_to(folder)): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if not path.is_dir() and path.name not in (MARK, ".lock")
+    }
+
+
+FILES = [(*key, file, "file") for key, (_, files) in OUTPUTS.items() for file in files]
+FILES += [(*key, files[0], kind) for key, (_, files) in OUTPUTS.items() if files for kind in ("link", "broken link")]
+
+
+@pytest.mark.parametrize(("name", "option", "file", "kind"), FILES, ids=lambda value: str(value))
+def test_files_that_vidssl_did_not_write_stay(run, tmp_path, name, option, file, kind):
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    (out / file).parent.mkdir(parents=True)
+    precious.write_text("precious")
+    if kind == "file":
+        (out / file).write_text("precious")
+    else:
+        (out / file).symlink_to(precious if kind == "link" else tmp_path / "nothing")
+    before = contents(out)
+    with pytest.raises(VidsslError) as caught:
+        run(name, option, out)
+    assert str(out) in str(caught.value) and "\n" not in str(caught.value) and "delete" not in str(caught.value)
+    assert contents(out) == before and precious.read_text() == "precious" and not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("kind", ["a file", "below a file"])
+@pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda value: str(value))
+def test_places_that_cannot_be_written_are_named_before_the_work(run, tmp_path, name, option, kind):
+    (tmp_path / "out").write_text("precious")
+    with pytest.raises(VidsslError) as caught:
+        run(name, option, tmp_path / "out" / ("x" if kind == "below a file" else ""))
+    assert str(tmp_path / "out") in str(caught.value) and "\n" not in str(caught.value)
+    assert (tmp_path / "out").read_text() == "precious"
+
+
+INPUT_FILES = [
+    ("prepare kinetics", "SETS/k400 --train OUT/train.csv", "train.csv", "train.csv"),
+    ("prepare list", "OUT/train.csv --form mmaction2 --root SETS/hmdb --separator ,", "list.txt", "train.csv"),
+    ("prepare folder", "SETS/hmdb --test 0 --labels OUT/train.csv", "labels.csv", "train.csv"),
+    (
+        "prepare ssv2",
+        "SETS/ssv2 --train OUT/train.csv --test SETS/t.json --labels SETS/labels.json",
+        "s.json",
+        "train.csv",
+    ),
+    ("prepare chunks", "OUT/mine.csv --root DIGITS --frames 4", "LIST", "mine.csv"),
+    ("check", "OUT/mine.csv --root DIGITS", "LIST", "mine.csv"),
+    ("shrink", "OUT/mine.csv --root DIGITS", "LIST", "mine.csv"),
+    ("shrink", "OUT/mine.csv --root DIGITS --to frames", "LIST", "mine.csv"),
+    ("export", "OUT/a.safetensors --to safetensors --out OUT/a.safetensors", "WEIGHTS", "a.safetensors"),
+]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(("name", "words", "source", "file"), INPUT_FILES, ids=lambda value: str(value)[:20])
+def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file, linked):
+    out = tmp_path / "out"
+    out.mkdir()
+    (sets / "labels.csv").write_text("path,label,person\nwave/a.avi,wave,1\nwave/b.avi,wave,2\n")
+    original = {"LIST": digits / "motion/test.csv", "WEIGHTS": weights_file("vidssl-small")}
+    content = original.get(source, sets / source).read_bytes()
+    (out / file).write_bytes(content)
+    if linked:  # by another name
+        os.link(out / file, tmp_path / file)
+        words = words.replace(f"OUT/{file}", f"{tmp_path}/{file}", 1)
+    words += "" if "--out" in words else " --out OUT"
+    monkeypatch.setitem(OUTPUTS, (name, "out"), (words, [file]))
+    with pytest.raises(VidsslError, match=r"(is an input|is the list|there already|made from)"):
+        run(name, "out", out)
+    assert contents(out) == {file: content}
+
+
+# The same command again ----------------------------------------------------------------------------------------
+
+
+def lists_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_lists_of_one_folder(sets, tmp_path):
+    """The same command again, and lists beside each other; not those of another file, root or edit."""
+
+    def prepare(form, name, root="hmdb", line="wave/b.avi,3\n", source="a.txt"):
+        (tmp_path / source).write_text(line)
+        words = [tmp_path / source, "--form", form, "--root", sets / root, "--separator", ",", "--name", name]
+        commands.run("prepare", ["list", *map(str, words), "--out", str(tmp_path / "lists")])
+
+    prepare("mmaction2", "train")
+    first = lists_of(tmp_path / "lists")
+    prepare("mmaction2", "train")
+    assert lists_of(tmp_path / "lists") == first
+    prepare("mmaction2", "train", line="wave/a.avi,1\n")  # the file was changed
+    assert b"a.avi" in (tmp_path / "lists/train.csv").read_bytes()
+    prepare("mmaction2", "test", source="b.txt")
+    with pytest.raises(VidsslError, match=r"train\.csv was made from \.\./a\.txt .*, not from \.\./b\.txt"):
+        prepare("mmaction2", "train", source="b.txt")
+    with pytest.raises(VidsslError, match=r"root\.txt belongs to other lists"):
+        prepare("mmaction2", "more", root="UCF-101", line="Archery/a.avi,1\n", source="c.txt")
+    with (tmp_path / "lists/train.csv").open("a") as file:
+        file.write("wave/b.avi,0\n")
+    edited = (tmp_path / "lists/train.csv").read_bytes()
+    with pytest.raises(VidsslError, match="was changed since"):
+        prepare("mmaction2", "train")
+    assert (tmp_path / "lists/train.csv").read_bytes() == edited
+    for name in ("../train", "a/b", "x" * 300):
+        with pytest.raises(VidsslError, match="cannot be the name of a file"):
+            prepare("mmaction2", name)
+
+
+def write_list(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["path"], *[[row] for row in rows]])
+    return path
+
+
+@pytest.mark.parametrize("to", ["video", "frames"])
+def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, numbered, to):
+    for root in ("train", "val"):
+        write_video(tmp_path / root / "run/0.mp4", numbered(6))
+        words = [write_list(tmp_path / f"{root}.csv", ["run/0.mp4"]), "--root", tmp_path / root, "--out"]
+        words = [str(word) for word in (*words, tmp_path / "small", "--to", to, "--workers", "1")]
+        if root == "train":
+            commands.run("shrink", words)
+            before = contents(tmp_path / "small")
+        else:
+            with pytest.raises(VidsslError, match=r"holds copies of other inputs \(.*root \.\./train, now \.\./val\)"):
+                commands.run("shrink", words)
+            assert contents(tmp_path / "small") == before
+
+
+@pytest.mark.parametrize("to", ["video", "frames"])
+def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_video, numbered, capsys, to):
+    """The time to the nanosecond and the size count: a changed original may have the second of its copy."""
+    video, other = tmp_path / "videos/a.mp4", write_video(tmp_path / "b.mp4", numbered(9))
+    words = [write_list(tmp_path / "all.csv", ["a.mp4"]), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
+
+    def shrink():
+        commands.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        return found["made"], found["kept"]
+
+    write_video(video, numbered(6))
+    os.utime(video, ns=(10**18, 10**18))
+    assert shrink() == (1, 0) and shrink() == (0, 1)
+    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
+    assert shrink() == (1, 0) and shrink() == (0, 1)
+    video.write_bytes(other.read_bytes())
+    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
+    assert shrink() == (1, 0) and shrink() == (0, 1)

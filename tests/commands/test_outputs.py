@@ -8,6 +8,8 @@ import csv
 import json
 import os
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,12 +18,16 @@ import pytest
 import torchvision
 from PIL import Image
 
-from vidssl import commands
+from vidssl import commands, output_folder
 from vidssl.commands import analysis_parsers, parsers, prepare_parsers
 from vidssl.commands.arguments import config_file
+from vidssl.commands.results import claim_results
 from vidssl.errors import VidsslError
 from vidssl.models.weights import weights_file
-from vidssl.output_folder import MARK
+from vidssl.output_folder import MARK, only_run_in
+from vidssl.video.copy_signature import Signature, sign, signature_of
+from vidssl.video.integrity import check_video
+from vidssl.video.reader import open_video
 
 TOP = Path(__file__).parents[2]
 PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
@@ -359,3 +365,133 @@ def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_vide
     video.write_bytes(other.read_bytes())
     os.utime(video, ns=(10**18 + 1, 10**18 + 1))
     assert shrink() == (1, 0) and shrink() == (0, 1)
+
+
+def unsigned(path):
+    """Make a copy as versions without signatures did."""
+    found, content, changed = signature_of(path), path.read_bytes(), path.stat().st_mtime_ns
+    path.write_bytes(content[: found.copy])
+    os.utime(path, ns=(changed, changed))
+
+
+def test_copies_of_before_there_were_marks_are_kept(tmp_path, write_video, numbered, capsys):
+    """A folder of copies with `shrink.json`; but not videos that only have the names and times of copies."""
+    names = ["a.mp4", "b.mp4", "c.mp4"]
+    for number, name in enumerate(names):
+        write_video(tmp_path / "videos" / name, numbered(20)[number : number + 6])
+        os.utime(tmp_path / "videos" / name, ns=(10**18 + 1, 10**18 + number))
+    words = [write_list(tmp_path / "all.csv", names), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
+
+    def shrink():
+        commands.run("shrink", [*map(str, words), "--workers", "1", "--json", "--short-side", "16"])
+        found = json.loads(capsys.readouterr().out)
+        return found["made"], found["kept"]
+
+    assert shrink() == (3, 0)
+    (tmp_path / "small" / MARK).unlink()
+    for name in names:
+        unsigned(tmp_path / "small" / name)
+    write_video(tmp_path / "videos/c.mp4", numbered(9))  # changed since
+    assert shrink() == (1, 2) and shrink() == (0, 3)
+    assert [signature_of(tmp_path / "small" / name) is None for name in names] == [True, True, False]
+    shutil.copy2(tmp_path / "videos/a.mp4", tmp_path / "small/a.mp4")
+    before = contents(tmp_path / "small")
+    with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
+        shrink()
+    assert contents(tmp_path / "small") == before
+
+
+def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, numbered):
+    video = write_video(tmp_path / "a.mp4", numbered(6))
+    plain = video.read_bytes()
+    assert signature_of(video) is None
+    sign(video, 7, 8)
+    assert signature_of(video) == Signature(7, 8, len(plain)) and video.read_bytes().startswith(plain)
+    with open_video(video) as signed:
+        assert signed.meta.num_frames == 6
+    assert check_video(video, None, 10**8, lambda: None)[1] == []
+    for damaged in (video.read_bytes()[:-1], video.read_bytes() + b"x", plain[:50] + video.read_bytes()[60:], b""):
+        video.write_bytes(damaged)
+        assert signature_of(video) is None
+
+
+# Locks ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_is_not_opened_through_a_link_and_truncates_nothing(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(VidsslError, match=r"its \.lock is a link"), only_run_in(tmp_path / "out"):
+        raise AssertionError
+    assert (tmp_path / "precious").read_text() == "precious"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/.lock").write_text("of another program")
+    with only_run_in(tmp_path / "mine"):
+        assert (tmp_path / "mine/.lock").read_text() == "of another program"
+
+
+def test_shards_share_a_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
+    with only_run_in(tmp_path, shared=True), only_run_in(tmp_path, shared=True):
+        with pytest.raises(VidsslError, match="another run is writing"), only_run_in(tmp_path):
+            raise AssertionError
+    with only_run_in(tmp_path), pytest.raises(VidsslError, match="another run is writing"):
+        with only_run_in(tmp_path, shared=True):
+            raise AssertionError
+
+
+def test_a_run_waits_for_the_workers_of_a_killed_one(tmp_path):
+    """They have the lock until they have noticed: at once a new run would write to the files that they write."""
+    code = """
+import os, sys, time
+from pathlib import Path
+from vidssl.output_folder import only_run_in
+with only_run_in(Path(sys.argv[1])):
+    if os.fork() == 0:
+        time.sleep(1.0)
+        os._exit(0)
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+    running = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "locked\n"
+    running.kill()
+    running.wait()
+    with only_run_in(tmp_path):
+        running.stdout.close()
+
+
+def test_features_are_extracted_by_one_run_at_a_time(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
+    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
+    words = [str(word) for word in (*words, "data.moving_digits=null", "--workers", "0", "--out", tmp_path / "x")]
+    with only_run_in(tmp_path / "x"), pytest.raises(VidsslError, match="another run is writing"):
+        commands.run("extract", words)
+
+
+# Results ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
+    out, lists = tmp_path / "out", {"list": tmp_path / "a.csv"}
+    claim_results(out, "test", lists)
+    claim_results(out, "test", {"list": tmp_path / "b.csv"})  # nothing was written: the name may have been mistyped
+    (out / "results.json").write_text("{}")
+    claim_results(out, "test", {"list": tmp_path / "b.csv"})
+    with pytest.raises(VidsslError, match=r"holds test of other inputs .*list \.\./b\.csv, now \.\./a\.csv"):
+        claim_results(out, "test", lists)
+    with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
+        claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
+    for kind, results in {
+        "test": {"request": {"protocols": []}},
+        "robustness": {"request": {"protocols": [], "robustness": {}}},
+        "retrieval": {"gallery": "a", "query": "b", "one_per_video": False},
+    }.items():
+        folder = tmp_path / kind  # of a version without marks
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps(results))
+        for other in {"test", "robustness", "retrieval"} - {kind}:
+            with pytest.raises(VidsslError, match="no record"):
+                claim_results(folder, other, lists)
+        claim_results(folder, kind, lists)

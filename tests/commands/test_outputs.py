@@ -495,3 +495,45 @@ def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
             with pytest.raises(VidsslError, match="no record"):
                 claim_results(folder, other, lists)
         claim_results(folder, kind, lists)
+
+
+# Before the work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "shrink"])
+def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered, command):
+    write_video(tmp_path / "videos/a.mp4", numbered(6))
+    write_video(tmp_path / "videos/b\nc.mp4", numbered(6))
+    with pytest.raises(VidsslError, match="holds a line break"):
+        commands.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_does_not_replace_a_config_of_the_user(digits, tmp_path):
+    """Also if it is read; but the one that a run wrote may be read to continue it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.yaml").write_bytes((TOP / "configs/toy/moco.yaml").read_bytes())
+    before = contents(out)
+    words = ["--cfg", str(out / "config.yaml"), *PLACED("moco", digits, out), "steps=1"]
+    with pytest.raises(VidsslError, match=r"config\.yaml is there already, and vidssl has no record"):
+        commands.run("train", words)
+    assert contents(out) == before
+    (out / "config.yaml").rename(tmp_path / "config.yaml")
+    commands.run("train", ["--cfg", str(tmp_path / "config.yaml"), *words[2:]])
+    commands.run("train", words)
+    (out / MARK).unlink()  # of a version without marks
+    commands.run("train", words)
+    assert (out / MARK).exists()
+
+
+def test_subfolders_are_not_written_through_links(digits, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "out").mkdir()
+    for name in ("videos", "features", "lists"):
+        (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
+    words = [str(digits / "videos/test"), "--cfg", str(TOP / "configs/toy/moco.yaml"), "--out", str(tmp_path / "out")]
+    for command in (["show"], ["map", "--checkpoint", "random"], ["analyze", "all", "--checkpoint", "random"]):
+        with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
+            commands.run(command[0], [*command[1:], *words])
+    assert not [*(tmp_path / "precious").iterdir()]

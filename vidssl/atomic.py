@@ -112,9 +112,12 @@ def state_of(path: Path) -> tuple[int, int]:
 @contextmanager
 def creating_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `path` when the block ends without an error; else it is deleted."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A sibling, for the rename. One level deeper, as other users cannot read mkdtemp's own folder.
-    scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A sibling, for the rename. One level deeper, as other users cannot read mkdtemp's own folder.
+        scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror}; choose another folder") from None
     try:
         folder = scratch / path.name
         folder.mkdir()

@@ -69,7 +69,7 @@ def claim(
             if stored.get(name) != made_of.get(name)
         )
         raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {changes}): {_ELSEWHERE}")
-    _check_writable(folder)
+    check_writable(folder)
     mark["outputs"][kind] = made_of
     _write_mark(folder, mark)
 
@@ -121,6 +121,7 @@ def check_files(
     """
     names = [*names]
     _check_is_folder(folder)
+    check_writable(folder)
     for name in names:
         if "/" in name or name in ("", ".", "..", MARK) or len(os.fsencode(name)) > _LONGEST:
             raise DataError(f"{name[:60]!r} cannot be the name of a file in {folder}: choose another name")
@@ -193,12 +194,11 @@ def writing_file(path: Path, inputs: Sequence[Path] = ()) -> Iterator[None]:
 
 
 def check_file(path: Path, inputs: Sequence[Path] = ()) -> None:
-    """Decide that `writing_file` may write a file, and create its folder; call it before the work."""
+    """Decide that `writing_file` may write a file; call it before the work."""
     if unknown := check_files(path.parent, [path.name], inputs):
         raise DataError(
             f"{unknown[0]} is there already, and was not written by vidssl or was changed since: choose another name"
         )
-    _check_writable(path.parent)
 
 
 def _record(folder: Path, hashes: Mapping[str, str | None], inputs: Sequence[Path]) -> None:
@@ -291,10 +291,13 @@ def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
             raise DataError(f"{path} is an input, and would be replaced by an output: {_ELSEWHERE}")
 
 
-def _check_writable(folder: Path) -> None:
+def check_writable(folder: Path) -> None:
+    """Check that a folder can be written, or created where it is missing; nothing is created."""
+    place = folder
+    while not os.path.lexists(place) and place != place.parent:
+        place = place.parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
         raise DataError(f"cannot write {folder}: {error.strerror}; {_ELSEWHERE}") from None
 

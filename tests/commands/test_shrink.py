@@ -219,9 +219,7 @@ def test_lists_work_with_the_copies(tmp_path, digits):
     ]
     assert train(load_run(toy, [*more, *given])).exists()
     assert shrink_list(listed.path, tmp_path / "small", settings).kept == 40
-    with pytest.raises(
-        DataError, match=r"train\.csv was made from .*motion/train\.csv .*, not from .*digit/train\.csv"
-    ):
+    with pytest.raises(DataError, match=r"train\.csv was made from .*motion/train\.csv .*digit/train\.csv"):
         shrink_list(digits / "digit/train.csv", tmp_path / "small", settings)
 
 

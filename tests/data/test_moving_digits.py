@@ -35,6 +35,7 @@ from vidssl.data.synthetic.digit_motion import (
 from vidssl.data.synthetic.moving_digits import PARTS, SEEN, MovingDigits, ensure, opacity, part_mask, square_around
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import MARK
 from vidssl.randomness import generator
 from vidssl.video.reader import open_video
 
@@ -51,7 +52,8 @@ def made(tmp_path_factory):
 
 
 def contents(folder):
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != MARK]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def table(path):
@@ -217,7 +219,7 @@ def test_second_call_does_nothing(tmp_path):
 
 def test_other_settings_are_refused(tmp_path):
     ensure(tmp_path / "set", TINY)
-    with pytest.raises(DataError, match=r"seed is 0, requested 5.*delete it or choose another folder"):
+    with pytest.raises(DataError, match=r"seed is 0, requested 5.*choose another folder"):
         ensure(tmp_path / "set", MovingDigits(train=8, test=2, size=32, frames=8, seed=5))
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")

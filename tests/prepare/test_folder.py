@@ -113,7 +113,7 @@ def test_split_depends_on_the_seed_only(actions, tmp_path):
 def test_without_test_list(actions, tmp_path):
     made = prepare(actions, tmp_path / "lists", test=0)
     assert {name: len(clips) for name, clips in made.lists.items()} == {"train": 36}
-    assert sorted(p.name for p in (tmp_path / "lists").iterdir()) == ["classes.txt", "root.txt", "train.csv"]
+    assert sorted(p.name for p in (tmp_path / "lists").glob("[!.]*")) == ["classes.txt", "root.txt", "train.csv"]
 
 
 def test_stale_lists_are_refused(actions, tmp_path):

@@ -48,7 +48,8 @@ def rows(out, name):
 
 
 def files(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())} if folder.exists() else {}
+    """What is in a folder, apart from the mark."""
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("[!.]*"))} if folder.exists() else {}
 
 
 # UCF101 and HMDB51
@@ -331,7 +332,7 @@ def test_out_folder_that_cannot_be_written(ucf, tmp_path):
     assert "test2.csv: it is a folder" in refusal(prepare_ucf101, root, tmp_path / "lists", splits)
     assert [path.name for path in (tmp_path / "lists").iterdir()] == ["test2.csv"]
     write(tmp_path / "file", "")
-    assert "cannot write lists" in refusal(prepare_ucf101, root, tmp_path / "file", splits)
+    assert "it is a file; name a folder" in refusal(prepare_ucf101, root, tmp_path / "file", splits)
 
 
 def test_a_real_ucf101_tree(real, ucf, tmp_path):

@@ -146,7 +146,7 @@ def test_masks_stay(tmp_path, write_video, numbered):
 def test_errors(videos, tmp_path):
     with pytest.raises(ConfigError, match="0 chunks"):
         prepare_chunks(videos, tmp_path / "out", chunks=0)
-    with pytest.raises(DataError, match="is the list that is read"):
+    with pytest.raises(DataError, match=r"train\.csv is an input, and would be replaced"):
         prepare_chunks(videos, videos.parent)
     (tmp_path / "videos" / "middle.mp4").write_bytes(b"no video")
     with pytest.raises(DataError, match=r"middle\.mp4"):

@@ -20,6 +20,7 @@ from vidssl.data.write_lists import copy_list
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results, complete, write_results
+from vidssl.output_folder import check_names
 from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.viz.result_pages import Section, write_report_page
@@ -117,6 +118,8 @@ PARTS = (
 def run(parsed: argparse.Namespace) -> None:
     """Run all analyses, write the page, and print what was measured."""
     lists = {"list": parsed.input, "train_list": parsed.train_list}
+    folders = [*(part.name for part in PARTS), "lists/test", "lists/train"]
+    check_names(parsed.out, [f"{folder}/results.json" for folder in folders])
     claim_results(parsed.out, "analysis", lists, [parsed.checkpoint, parsed.cfg, parsed.boxes])
     # The same clips in every section, so that each number is there once: one, as 95 versions of each are corrupted.
     parsed.clips, parsed.crops = parsed.clips or 1, parsed.crops or 1

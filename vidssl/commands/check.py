@@ -16,6 +16,7 @@ from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import claim, only_run_in, page_with
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
@@ -26,6 +27,7 @@ from vidssl.video.integrity import Fault, check_video
 from vidssl.video.reader import MAX_PIXELS, state_of_video
 from vidssl.worker_pool import ItemGuard, Pool, ordered
 
+_COLUMNS = ("path", "finding", "reason", "kept", "deviation")  # of the report
 # A row with only these stays in the list.
 KEPT = frozenset(
     ("wrong case", "header mismatch", "timestamp gap", "timestamps out of order", "damaged packets", "animated image")
@@ -99,8 +101,10 @@ def check_list(
     """
     listed = read_input(videos, root, allow_external)
     copy, report = place_of_copy(listed, out, listed.root), out / "report.csv"
-    if report == copy or (report.exists() and not copy.exists()):
-        raise DataError(f"{report} belongs to another list: choose another folder for the output")
+    if report == copy:
+        raise DataError(f"{report} would be the clean list and the report: rename the list")
+    older = page_with(report.name, ",".join(_COLUMNS[:4]))  # the first columns, which every version has
+    claim(out, "report of a check", [report.name], inputs={"list": videos}, read=[listed.path], before=older)
     rows = list(zip(listed.names, listed.records, strict=True))
     for name, record in rows:
         timed = (min_seconds, record.start, record.end) != (None, None, None)
@@ -132,7 +136,6 @@ def check_list(
             labels.setdefault(row, record.label)
         findings.update(dict.fromkeys(Finding(name, *words) for words in found))
         names.append(right_name if all(kind in KEPT for kind, _ in found) else None)
-    copy_list(listed, out, listed.root, names)
     deviations = {name: _deviation(meta) for (name, _), (_, meta, _) in states.items() if meta is not None}
     variable = {name: seconds for name, seconds in deviations.items() if seconds > 0}
     shown = {name: f"{seconds:.3f}" for name, seconds in deviations.items()}
@@ -141,7 +144,9 @@ def check_list(
     ]
     named = {finding.path for finding in findings}
     table += [(name, "", "", "yes", shown[name]) for name in variable if name not in named]
-    write_csv(report, ("path", "finding", "reason", "kept", "deviation"), table)
+    with only_run_in(out):
+        write_csv(report, _COLUMNS, table)
+        copy_list(listed, out, listed.root, names)
     kept = sum(name is not None for name in names)
     return Checked(len(names), kept, len(files), tuple(findings), copy, report, variable)
 

@@ -115,8 +115,11 @@ class KeyFrameVideos:
         except (OSError, av.FFmpegError) as error:
             raise DataError(f"cannot write {target}: {error.strerror or error}") from None
 
-    def check(self, names: Iterable[str]) -> None:
-        """Raise a DataError if a file under the name of a copy is not one: call it before the work."""
+    def check(self, names: Iterable[str], older: bool) -> None:
+        """Raise a DataError if a file under the name of a copy is not one: call it before the work.
+
+        `older`: the folder holds copies of a version that signed none.
+        """
         check_names(self._out, names)
         for name in names:
             source, target = self._root / name, self._out / name
@@ -125,7 +128,9 @@ class KeyFrameVideos:
                     continue
                 if source.exists() and target.samefile(source):
                     raise DataError(f"{target} is the original: choose another folder for the copies")
-                if not target.is_file() or (signature_of(target) is None and not self._is_older_copy(source, target)):
+                signed = target.is_file() and signature_of(target) is not None
+                changed = state_of_video(str(source))[1] != target.stat().st_mtime_ns
+                if not signed and ((changed and not older) or not self._is_unsigned_copy(target)):
                     raise DataError(
                         f"{target} is there already and is no copy that vidssl made, or was changed since: choose "
                         "another folder for the copies, or move it away"
@@ -140,16 +145,14 @@ class KeyFrameVideos:
             return target.stat().st_mtime_ns == changed
         return (signature.size, signature.changed) == (size, changed)
 
-    def _is_older_copy(self, source: Path, target: Path) -> bool:
-        """Whether a file without a signature is a copy of a version that wrote none: H.264, key frames only, small."""
-        if state_of_video(str(source))[1] != target.stat().st_mtime_ns:
-            return False
+    def _is_unsigned_copy(self, target: Path) -> bool:
+        """Whether a file looks like a copy of a version that signed none: H.264, key frames only, no sound, small."""
         try:
             with open_container(target, self._max_pixels) as container:
                 codec, packets = container.streams.video[0].codec_context, video_packets(container, target)
                 small = min(codec.width, codec.height) <= self._settings.short_side + 1
                 kind = (len(container.streams), codec.name, container.format.name.split(",")[0])
-                return small and kind == (1, "h264", "mov") and all(packet.is_keyframe for packet in packets)
+                return bool(small) and kind == (1, "h264", "mov") and all(packet.is_keyframe for packet in packets)
         except DecodeError:
             return False
 
@@ -180,11 +183,11 @@ class PackedFrames:
 
     def __init__(self, root: Path, out: Path, settings: FrameSettings, max_pixels: int, shard_size: int) -> None:
         self._root, self._settings, self._max_pixels = root, settings, max_pixels
-        self._open = lambda: ShardWriter(out, settings.format, shard_size * 10**6)
+        self._out, self._shard_bytes = out, shard_size * 10**6
 
     def open(self) -> None:
         """Read the index of what is packed already, with the folder locked."""
-        self._writer = self._open()
+        self._writer = ShardWriter(self._out, self._settings.format, self._shard_bytes)
 
     def __enter__(self) -> "PackedFrames":
         self._writer.__enter__()
@@ -209,7 +212,7 @@ class PackedFrames:
             return str(error).removeprefix(f"{source}: ")
         return Encoded(size, changed, encoded)
 
-    def check(self, names: Iterable[str]) -> None:
+    def check(self, names: Iterable[str], older: bool) -> None:
         """Do nothing: `claim` has checked the files of the folder."""
 
     def clean(self, name: str) -> None:

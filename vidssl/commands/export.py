@@ -18,7 +18,7 @@ from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.export import save_detectron2
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
-from vidssl.output_folder import check_file, writing_file
+from vidssl.output_folder import check_file, check_writable, writing_file
 
 _SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
 
@@ -69,7 +69,9 @@ def export_network(
     if to == "folder" and os.path.lexists(out):
         raise ConfigError(f"{out} exists already: choose another --out")
     path = weights_file(checkpoint)
-    if to != "folder":
+    if to == "folder":
+        check_writable(out.parent)
+    else:
         check_file(out, [path])
     content = read_checkpoint(path, trust)
     run = require_videos(bind_stored(content["config"], f"config of {checkpoint}", trust), checkpoint)

@@ -16,10 +16,11 @@ from vidssl.commands.map_columns import read_columns
 from vidssl.commands.results import claim_results, format_count
 from vidssl.commands.retrieval_page import middle_frames
 from vidssl.data.video_list import VideoList
-from vidssl.data.write_lists import write_lists
+from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.output_folder import check_names
 from vidssl.progress import progress
 from vidssl.viz.map_page import THUMBNAIL, classes_column, write_map_page
 from vidssl.viz.result_pages import Preview, preview
@@ -44,6 +45,7 @@ def _features(parsed: argparse.Namespace) -> Path:
         if parsed.input is None or parsed.checkpoint is None:
             raise ConfigError("--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint")
         folder: Path = parsed.out / "features"
+        check_names(parsed.out, ["features/features.npy"])
         claim_results(parsed.out, "map", {"features": folder}, [parsed.input, parsed.checkpoint, parsed.columns])
         extract_features(network_options(parsed), parsed.input, folder)
         return folder
@@ -70,7 +72,6 @@ def draw_map(
     the list, play. `root` replaces the stored folder of the videos. Beside the page are `videos.csv`, the list of all
     points, with `root.txt` and `classes.txt`: the lists that the page writes belong there.
     """
-    claim_results(out, "map", {"features": features}, [columns])
     try:
         folder = read_folder(features, "give a folder that vidssl extract has written")
     except OSError as error:
@@ -81,6 +82,8 @@ def draw_map(
     name, reason = _choose(layout, count)
     check_layout(name, count)
     videos = folder.videos(range(count), root)
+    check_beside(out, videos.root, videos.classes, ["videos"], [features])
+    claim_results(out, "map", {"features": features}, [columns])
     records = [videos.records.row(n) for n in range(count)]
     write_lists(out, videos.root, {"videos": records}, videos.classes, [features])
     added, matched = ([], 0) if columns is None else read_columns(columns, records)

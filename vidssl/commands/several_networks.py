@@ -7,6 +7,7 @@ from pathlib import Path, PurePath
 from vidssl.engine.config_schema import fill_split
 from vidssl.errors import ConfigError
 from vidssl.models.weights import is_checkpoint, read_anything
+from vidssl.output_folder import check_names
 
 
 def each_network(parsed: argparse.Namespace) -> Iterator[tuple[str, argparse.Namespace]]:
@@ -39,6 +40,8 @@ def name_networks(checkpoints: Sequence[str], out: Path) -> list[tuple[str, str,
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["-".join(part[-depth:]) for part in parts]
         if len({*names}) == len(names):
+            if len(names) > 1:
+                check_names(out, [f"{name}/results.json" for name in names])
             folders = [out / name if len(names) > 1 else out for name in names]
             return list(zip(names, checkpoints, folders, strict=True))
     raise ConfigError(f"--checkpoint names a network twice: {', '.join(checkpoints)}")

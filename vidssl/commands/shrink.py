@@ -17,7 +17,7 @@ from vidssl.data.path_rules import is_folder
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
-from vidssl.output_folder import claim, json_with, only_run_in
+from vidssl.output_folder import MARK, claim, json_with, only_run_in
 from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.read_files import read_json
@@ -109,9 +109,9 @@ def shrink_list(
         copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
     else:
         copies = KeyFrameVideos(listed.root, out, settings, pixels)
-    copies.check(names)
+    older = json_with(COPIES, "short_side", "quality")  # copies of a version without marks and signatures
+    copies.check(names, older(out) and not (out / MARK).exists())
     result = Shrunk(place_of_copy(listed, out, out))
-    older = json_with(COPIES, "short_side", "quality")  # copies of a version without marks
     claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[videos], before=older)
     with only_run_in(out):  # two runs would write to the same files
         copies.open()

@@ -9,6 +9,7 @@ from vidssl import distributed
 from vidssl.engine.config_schema import choose_device, fill_split
 from vidssl.errors import ConfigError
 from vidssl.evaluation.result_files import Results, complete_splits, write_results
+from vidssl.output_folder import check_names
 
 # What each split has its own of, beside numbers.
 _PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
@@ -46,6 +47,7 @@ def over_splits(splits: Sequence[int], out: Path, one: Callable[[int, Path], Res
     It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
     split), and the rest from the results of the first split.
     """
+    check_names(out, [f"split{split}/results.json" for split in splits])
     found = {split: one(split, out / f"split{split}") for split in splits}
     own = {
         str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}

@@ -23,6 +23,7 @@ from vidssl.errors import ConfigError
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results
 from vidssl.methods import METHODS
+from vidssl.output_folder import check_names
 from vidssl.prepare.inputs import read_input
 
 
@@ -59,6 +60,7 @@ def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None 
     """
     if isinstance(videos, VideoList):
         folder = folder or Path(str(tree.get("output"))) / "videos"
+        check_names(folder.parent, [f"{folder.name}/train.csv"])
         rows = map(videos.records.row, range(len(videos.records)))
         write_lists(folder, videos.root, {"train": rows}, videos.classes, [videos.path])
         videos = folder / "train.csv"

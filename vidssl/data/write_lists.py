@@ -100,6 +100,9 @@ def check_beside(
     """
     files, beside = [f"{name}.csv" for name in names], _beside(root, classes or ())
     unknown = check_files(out, [*files, *beside], inputs, _BESIDE)
+    for path in unknown:  # a list may be the one that is written again; that is known when it is written
+        if path.name in files and not _is_list(path):
+            raise DataError(f"{path} is no list, and vidssl has no record of writing it: {_ELSEWHERE}")
     changed = []
     for name, text in beside.items():
         there = out / name
@@ -112,6 +115,11 @@ def check_beside(
         if path.name == "root.txt" or others or path in unknown or not files:
             raise DataError(f"{path} belongs to other lists: choose another folder to write to")
     return unknown
+
+
+def _is_list(path: Path) -> bool:
+    header = {column.strip() for column in read_text(path, _ELSEWHERE).partition("\n")[0].split(",")}
+    return "path" in header and header <= {*COLUMNS}
 
 
 def _beside(root: Path, classes: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,539 @@
+"""No command replaces what vidssl did not write: every option of every parser that names an output is tried.
+
+A new option of a command that takes a path must be added here: to `INPUTS`, or with a command line to `OUTPUTS`.
+"""
+
+import argparse
+import csv
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torchvision
+from PIL import Image
+
+from vidssl import commands, output_folder
+from vidssl.commands import analysis_parsers, parsers, prepare_parsers
+from vidssl.commands.arguments import config_file
+from vidssl.commands.results import claim_results
+from vidssl.errors import VidsslError
+from vidssl.models.weights import weights_file
+from vidssl.output_folder import MARK, only_run_in
+from vidssl.video.copy_signature import Signature, sign, signature_of
+from vidssl.video.integrity import check_video
+from vidssl.video.reader import open_video
+
+TOP = Path(__file__).parents[2]
+PLACED = runpy.run_path(str(TOP / "tests" / "toys.py"))["placed"]
+INPUTS = {
+    *("annotations", "backgrounds", "boxes", "cfg", "classes", "columns", "features", "gallery", "input", "labels"),
+    *("masks", "metrics", "mnist", "proposals", "query", "results", "root", "splits", "test", "train", "train_boxes"),
+    *("train_list", "videos"),
+}
+NETWORK = "--checkpoint random --cfg CFG data.moving_digits=null --workers 0 --device cpu"
+# By command and option: its words, and files that it writes into OUT.
+OUTPUTS = {
+    ("train", "overrides"): ("--cfg CFG PLACED", ["config.yaml", "metrics.jsonl", "checkpoints/last.pt"]),
+    ("show", "out"): ("--cfg CFG PLACED --out OUT", ["index.html", "views.png"]),
+    ("test", "out"): (f"LIST --train-list TRAIN --out OUT {NETWORK}", ["results.json", "predictions_knn.csv"]),
+    ("test of boxes", "out"): ("SETS/boxes.json --checkpoint none --out OUT", ["results.json"]),
+    ("test of splits", "out"): (f"DIGITS/motion/{{split}}.csv --splits 1 2 --out OUT {NETWORK}", ["results.json"]),
+    ("retrieval", "out"): (
+        f"--gallery TRAIN --query LIST --out OUT {NETWORK}",
+        ["results.json", "index.html", "retrieval.png"],
+    ),
+    ("retrieval", "index"): (
+        f"--gallery TRAIN --query LIST --index OUT --out ELSE {NETWORK}",
+        ["features.npy", "notes.txt"],
+    ),
+    ("extract", "out"): (f"LIST --out OUT {NETWORK}", ["features.npy", "rows.csv", "meta.json", "notes.txt"]),
+    ("map", "out"): (f"LIST --out OUT {NETWORK}", ["results.json", "index.html", "videos.csv"]),
+    ("export", "out"): ("vidssl-small --to safetensors --out OUT/a.safetensors", ["a.safetensors"]),
+    ("export of a folder", "out"): ("vidssl-small --to folder --out OUT", ["README.md"]),
+    ("track", "out"): (f"LIST --out OUT {NETWORK}", ["tracks/a.npz", "proposals/a.npz", "overlays/a.mp4"]),
+    ("check", "out"): ("LIST --out OUT", ["test.csv", "report.csv", "root.txt"]),
+    ("shrink", "out"): ("LIST --out OUT", ["videos/test/00000.mp4", "test.csv", "classes.txt", "shrink.json"]),
+    ("shrink to frames", "out"): (
+        "LIST --to frames --out OUT",
+        ["shard-000000.tar", "frame_index.safetensors", "test.csv", ".shard.part", ".shard-000000.index"],
+    ),
+    ("compare", "folder"): ("OUT --metrics SETS/none --videos LIST", ["index.html", "curves.png"]),
+    ("launch", "folder"): ("--cfg CFG PLACED_ELSE --cluster local --folder OUT", []),
+    **{
+        (f"analyze {name}", "out"): (f"LIST --out OUT {NETWORK} {more}", ["results.json", *files])
+        for name, more, files in (
+            ("invariance", "", ["invariance.png"]),
+            ("robustness", "", ["robustness.png", "examples.png"]),
+            ("classes", "", ["classes.png"]),
+            ("background", "--boxes SETS/none", ["background.png"]),
+            ("gradcam", "", ["index.html", "overlays/00000.mp4"]),
+            ("all", "", ["index.html"]),
+        )
+    },
+    **{
+        (f"prepare {name}", "out"): (f"{words} --out OUT", files)
+        for name, words, files in (
+            ("folder", "SETS/hmdb --test 0", ["train.csv", "classes.txt", "root.txt"]),
+            ("ucf101", "SETS/UCF-101 --splits SETS/ucf", ["train1.csv", "test1.csv"]),
+            ("hmdb51", "SETS/hmdb --splits SETS/splits", ["train1.csv", "classes.txt"]),
+            ("kinetics", "SETS/k400 --train SETS/train.csv", ["train.csv"]),
+            ("ssv2", "SETS/ssv2 --train SETS/s.json --test SETS/t.json --labels SETS/labels.json", ["train.csv"]),
+            ("trackingnet", "SETS/net --chunks 0", ["train.csv", "root.txt"]),
+            ("list", "SETS/list.txt --form mmaction2 --root SETS/hmdb --separator ,", ["train.csv", "root.txt"]),
+            ("voc-classes", "SETS/voc", ["train.csv", "test.csv"]),
+            ("voc", "SETS/voc", ["test.json", "root.txt"]),
+            ("coco", "SETS/coco", ["val.json", "root.txt"]),
+            ("ava", "SETS/ava --annotations SETS/none", ["train.json", "val.json"]),
+            ("chunks", "LIST --frames 4", ["test.csv", "root.txt"]),
+            ("torchvision", "Tiny --root SETS", ["train.csv", "images/Tiny/train/0/000000.png"]),
+            ("colorful-moving-mnist", "--share digit --train 1 --test 1", ["notes.txt"]),
+            ("moving-digits", "--train 1 --test 1", ["settings.json"]),
+        )
+    },
+    ("prepare torchvision", "images"): ("Tiny --root SETS --out ELSE --images OUT", ["Tiny/train/0/000000.png"]),
+}
+
+
+def path_options():
+    """(command, option) of every option whose value is a path."""
+    tables = {name: add for name, add in parsers.COMMANDS.items() if name not in ("analyze", "prepare")}
+    tables |= {f"analyze {name}": add for name, add in analysis_parsers.ANALYSES.items()}
+    found = {}
+    for name, add in tables.items():
+        add(parser := argparse.ArgumentParser())
+        found[name] = parser
+    for name, parser in prepare_parsers.prepare(argparse.ArgumentParser()).items():
+        found[f"prepare {name}"] = parser
+    for name, parser in found.items():
+        for action in parser._actions:
+            if action.type in (Path, config_file) or action.dest in ("out", "output", "folder", "overrides"):
+                yield name, action.dest
+
+
+def test_every_option_that_takes_a_path_is_known():
+    found = {*path_options()}
+    known = {(name.partition(" of ")[0].partition(" to ")[0], option) for name, option in OUTPUTS}
+    settings = {(name, "overrides") for name, _ in found} - {("train", "overrides")}  # of networks: nothing is written
+    unknown = {(name, option) for name, option in found - settings - known if option not in INPUTS}
+    assert not unknown, "add it to INPUTS, or to OUTPUTS with a command line"
+    assert known <= found
+
+
+class Tiny:
+    """An image set of torchvision with one image."""
+
+    classes = ("one",)
+
+    def __init__(self, root, train=True):
+        self.image = Image.fromarray(np.zeros((8, 8, 3), np.uint8))
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, number):
+        return self.image, 0
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """Miniatures of data sets."""
+    folder = tmp_path_factory.mktemp("sets")
+
+    def write(name, text=""):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    for name in ("UCF-101/Archery/a.avi", "UCF-101/Archery/b.avi", "hmdb/wave/a.avi", "hmdb/wave/b.avi"):
+        write(name)
+    write("ucf/classInd.txt", "1 Archery\n")
+    write("ucf/trainlist01.txt", "Archery/a.avi 1\n")
+    write("ucf/testlist01.txt", "Archery/b.avi\n")
+    write("splits/wave_test_split1.txt", "a.avi 1\nb.avi 2\n")
+    write("k400/yoga/-aaaaaaaaaa_000001_000011.mp4")
+    write("train.csv", "label,youtube_id,time_start,time_end,split\nyoga,-aaaaaaaaaa,1,11,train\n")
+    for number, name in ((7, "s.json"), (8, "t.json")):
+        write(f"ssv2/{number}.webm")
+        write(name, json.dumps([{"id": str(number), "template": "Holding [something]"}]))
+    write("labels.json", '{"Holding something": "0"}')
+    write("net/TRAIN_0/frames/-a_0/0.jpg")
+    write("net/TRAIN_0/anno/-a_0.txt", "1,2,3,4\n")
+    write("list.txt", "wave/b.avi,3\n")
+    box = "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>2</xmax><ymax>2</ymax></bndbox>"
+    size = "<size><width>4</width><height>4</height></size>"
+    write("voc/Annotations/1.xml", f"<annotation>{size}<object><name>cat</name>{box}</object></annotation>")
+    write("voc/JPEGImages/1.jpg")
+    for name, text in {"test": "1\n", "cat_trainval": "1 1\n", "cat_test": "1 1\n"}.items():
+        write(f"voc/ImageSets/Main/{name}.txt", text)
+    write("coco/val/1.jpg")
+    image = {"id": 1, "file_name": "1.jpg", "height": 4, "width": 4}
+    write(
+        "coco/annotations/instances_val.json",
+        json.dumps({"images": [image], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}),
+    )
+    return folder
+
+
+@pytest.fixture
+def run(digits, sets, tmp_path, monkeypatch):
+    """Run the command line of an output into a folder; no work may be begun."""
+
+    def work(*_, **__):
+        raise AssertionError("work was begun before it was decided that the output may be written")
+
+    def begin(name, option, out):
+        monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
+        for module in [module for key, module in sys.modules.items() if key.startswith("vidssl.commands.")]:
+            for function in ("load_subject", "encode_key_frames", "check_video"):
+                if hasattr(module, function):
+                    monkeypatch.setattr(module, function, work)
+        elsewhere = tmp_path / "elsewhere"
+        words = OUTPUTS[name, option][0].replace("OUT", str(out)).replace("ELSE", str(elsewhere))
+        places = {"DIGITS": digits, "SETS": sets, "LIST": digits / "motion/test.csv"}
+        places |= {"TRAIN": digits / "motion/train.csv", "CFG": TOP / "configs/toy/moco.yaml"}
+        for word, path in places.items():
+            words = words.replace(word, str(path))
+        found = []
+        for word in words.split():
+            if word.startswith("PLACED"):
+                found += PLACED("moco", digits, elsewhere if "elsewhere" in word else out)
+            else:
+                found.append(word)
+        command, *analysis = name.partition(" of ")[0].partition(" to ")[0].split()
+        commands.run(command, [*analysis, *found])
+
+    return begin
+
+
+def contents(folder):
+    """What is in a folder, apart from the mark and the lock."""
+    return {
+        str(path.relative_to(folder)): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in folder.rglob("*")
+        if not path.is_dir() and path.name not in (MARK, ".lock")
+    }
+
+
+FILES = [(*key, file, "file") for key, (_, files) in OUTPUTS.items() for file in files]
+FILES += [(*key, files[0], kind) for key, (_, files) in OUTPUTS.items() if files for kind in ("link", "broken link")]
+
+
+@pytest.mark.parametrize(("name", "option", "file", "kind"), FILES, ids=lambda value: str(value))
+def test_files_that_vidssl_did_not_write_stay(run, tmp_path, name, option, file, kind):
+    out, precious = tmp_path / "out", tmp_path / "precious"
+    (out / file).parent.mkdir(parents=True)
+    precious.write_text("precious")
+    if kind == "file":
+        (out / file).write_text("precious")
+    else:
+        (out / file).symlink_to(precious if kind == "link" else tmp_path / "nothing")
+    before = contents(out)
+    with pytest.raises(VidsslError) as caught:
+        run(name, option, out)
+    assert str(out) in str(caught.value) and "\n" not in str(caught.value) and "delete" not in str(caught.value)
+    assert contents(out) == before and precious.read_text() == "precious" and not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("kind", ["a file", "below a file"])
+@pytest.mark.parametrize(("name", "option"), OUTPUTS, ids=lambda value: str(value))
+def test_places_that_cannot_be_written_are_named_before_the_work(run, tmp_path, name, option, kind):
+    (tmp_path / "out").write_text("precious")
+    with pytest.raises(VidsslError) as caught:
+        run(name, option, tmp_path / "out" / ("x" if kind == "below a file" else ""))
+    assert str(tmp_path / "out") in str(caught.value) and "\n" not in str(caught.value)
+    assert (tmp_path / "out").read_text() == "precious"
+
+
+INPUT_FILES = [
+    ("prepare kinetics", "SETS/k400 --train OUT/train.csv", "train.csv", "train.csv"),
+    ("prepare list", "OUT/train.csv --form mmaction2 --root SETS/hmdb --separator ,", "list.txt", "train.csv"),
+    ("prepare folder", "SETS/hmdb --test 0 --labels OUT/train.csv", "labels.csv", "train.csv"),
+    (
+        "prepare ssv2",
+        "SETS/ssv2 --train OUT/train.csv --test SETS/t.json --labels SETS/labels.json",
+        "s.json",
+        "train.csv",
+    ),
+    ("prepare chunks", "OUT/mine.csv --root DIGITS --frames 4", "LIST", "mine.csv"),
+    ("check", "OUT/mine.csv --root DIGITS", "LIST", "mine.csv"),
+    ("shrink", "OUT/mine.csv --root DIGITS", "LIST", "mine.csv"),
+    ("shrink", "OUT/mine.csv --root DIGITS --to frames", "LIST", "mine.csv"),
+    ("export", "OUT/a.safetensors --to safetensors --out OUT/a.safetensors", "WEIGHTS", "a.safetensors"),
+]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize(("name", "words", "source", "file"), INPUT_FILES, ids=lambda value: str(value)[:20])
+def test_inputs_are_not_replaced(run, sets, digits, tmp_path, monkeypatch, name, words, source, file, linked):
+    out = tmp_path / "out"
+    out.mkdir()
+    (sets / "labels.csv").write_text("path,label,person\nwave/a.avi,wave,1\nwave/b.avi,wave,2\n")
+    original = {"LIST": digits / "motion/test.csv", "WEIGHTS": weights_file("vidssl-small")}
+    content = original.get(source, sets / source).read_bytes()
+    (out / file).write_bytes(content)
+    if linked:  # by another name
+        os.link(out / file, tmp_path / file)
+        words = words.replace(f"OUT/{file}", f"{tmp_path}/{file}", 1)
+    words += "" if "--out" in words else " --out OUT"
+    monkeypatch.setitem(OUTPUTS, (name, "out"), (words, [file]))
+    with pytest.raises(VidsslError, match=r"(is an input|is the list|there already|made from)"):
+        run(name, "out", out)
+    assert contents(out) == {file: content}
+
+
+# The same command again ----------------------------------------------------------------------------------------
+
+
+def lists_of(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_lists_of_one_folder(sets, tmp_path):
+    """The same command again, and lists beside each other; not those of another file, root or edit."""
+
+    def prepare(form, name, root="hmdb", line="wave/b.avi,3\n", source="a.txt"):
+        (tmp_path / source).write_text(line)
+        words = [tmp_path / source, "--form", form, "--root", sets / root, "--separator", ",", "--name", name]
+        commands.run("prepare", ["list", *map(str, words), "--out", str(tmp_path / "lists")])
+
+    prepare("mmaction2", "train")
+    first = lists_of(tmp_path / "lists")
+    prepare("mmaction2", "train")
+    assert lists_of(tmp_path / "lists") == first
+    prepare("mmaction2", "train", line="wave/a.avi,1\n")  # the file was changed
+    assert b"a.avi" in (tmp_path / "lists/train.csv").read_bytes()
+    prepare("mmaction2", "test", source="b.txt")
+    with pytest.raises(VidsslError, match=r"train\.csv was made from \.\./a\.txt .*, not from \.\./b\.txt"):
+        prepare("mmaction2", "train", source="b.txt")
+    with pytest.raises(VidsslError, match=r"root\.txt belongs to other lists"):
+        prepare("mmaction2", "more", root="UCF-101", line="Archery/a.avi,1\n", source="c.txt")
+    with (tmp_path / "lists/train.csv").open("a") as file:
+        file.write("wave/b.avi,0\n")
+    edited = (tmp_path / "lists/train.csv").read_bytes()
+    with pytest.raises(VidsslError, match="was changed since"):
+        prepare("mmaction2", "train")
+    assert (tmp_path / "lists/train.csv").read_bytes() == edited
+    for name in ("../train", "a/b", "x" * 300):
+        with pytest.raises(VidsslError, match="cannot be the name of a file"):
+            prepare("mmaction2", name)
+
+
+def write_list(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["path"], *[[row] for row in rows]])
+    return path
+
+
+@pytest.mark.parametrize("to", ["video", "frames"])
+def test_copies_of_two_roots_do_not_share_a_folder(tmp_path, write_video, numbered, to):
+    for root in ("train", "val"):
+        write_video(tmp_path / root / "run/0.mp4", numbered(6))
+        words = [write_list(tmp_path / f"{root}.csv", ["run/0.mp4"]), "--root", tmp_path / root, "--out"]
+        words = [str(word) for word in (*words, tmp_path / "small", "--to", to, "--workers", "1")]
+        if root == "train":
+            commands.run("shrink", words)
+            before = contents(tmp_path / "small")
+        else:
+            with pytest.raises(VidsslError, match=r"holds copies of other inputs \(.*root \.\./train, now \.\./val\)"):
+                commands.run("shrink", words)
+            assert contents(tmp_path / "small") == before
+
+
+@pytest.mark.parametrize("to", ["video", "frames"])
+def test_originals_of_another_size_or_time_are_copied_again(tmp_path, write_video, numbered, capsys, to):
+    """The time to the nanosecond and the size count: a changed original may have the second of its copy."""
+    video, other = tmp_path / "videos/a.mp4", write_video(tmp_path / "b.mp4", numbered(9))
+    words = [write_list(tmp_path / "all.csv", ["a.mp4"]), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
+
+    def shrink():
+        commands.run("shrink", [*map(str, words), "--to", to, "--workers", "1", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        return found["made"], found["kept"]
+
+    write_video(video, numbered(6))
+    os.utime(video, ns=(10**18, 10**18))
+    assert shrink() == (1, 0) and shrink() == (0, 1)
+    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
+    assert shrink() == (1, 0) and shrink() == (0, 1)
+    video.write_bytes(other.read_bytes())
+    os.utime(video, ns=(10**18 + 1, 10**18 + 1))
+    assert shrink() == (1, 0) and shrink() == (0, 1)
+
+
+def unsigned(path):
+    """Make a copy as versions without signatures did."""
+    found, content, changed = signature_of(path), path.read_bytes(), path.stat().st_mtime_ns
+    path.write_bytes(content[: found.copy])
+    os.utime(path, ns=(changed, changed))
+
+
+def test_copies_of_before_there_were_marks_are_kept(tmp_path, write_video, numbered, capsys):
+    """A folder of copies with `shrink.json`; but not videos that only have the names and times of copies."""
+    names = ["a.mp4", "b.mp4", "c.mp4"]
+    for number, name in enumerate(names):
+        write_video(tmp_path / "videos" / name, numbered(20)[number : number + 6])
+        os.utime(tmp_path / "videos" / name, ns=(10**18 + 1, 10**18 + number))
+    words = [write_list(tmp_path / "all.csv", names), "--root", tmp_path / "videos", "--out", tmp_path / "small"]
+
+    def shrink():
+        commands.run("shrink", [*map(str, words), "--workers", "1", "--json", "--short-side", "16"])
+        found = json.loads(capsys.readouterr().out)
+        return found["made"], found["kept"]
+
+    assert shrink() == (3, 0)
+    (tmp_path / "small" / MARK).unlink()
+    for name in names:
+        unsigned(tmp_path / "small" / name)
+    write_video(tmp_path / "videos/c.mp4", numbered(9))  # changed since
+    assert shrink() == (1, 2) and shrink() == (0, 3)
+    assert [signature_of(tmp_path / "small" / name) is None for name in names] == [True, True, False]
+    shutil.copy2(tmp_path / "videos/a.mp4", tmp_path / "small/a.mp4")
+    before = contents(tmp_path / "small")
+    with pytest.raises(VidsslError, match=r"small/a\.mp4 is there already and is no copy that vidssl made"):
+        shrink()
+    assert contents(tmp_path / "small") == before
+
+
+def test_a_signed_copy_is_a_video_for_every_reader(tmp_path, write_video, numbered):
+    video = write_video(tmp_path / "a.mp4", numbered(6))
+    plain = video.read_bytes()
+    assert signature_of(video) is None
+    sign(video, 7, 8)
+    assert signature_of(video) == Signature(7, 8, len(plain)) and video.read_bytes().startswith(plain)
+    with open_video(video) as signed:
+        assert signed.meta.num_frames == 6
+    assert check_video(video, None, 10**8, lambda: None)[1] == []
+    for damaged in (video.read_bytes()[:-1], video.read_bytes() + b"x", plain[:50] + video.read_bytes()[60:], b""):
+        video.write_bytes(damaged)
+        assert signature_of(video) is None
+
+
+# Locks ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_is_not_opened_through_a_link_and_truncates_nothing(tmp_path):
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(VidsslError, match=r"its \.lock is a link"), only_run_in(tmp_path / "out"):
+        raise AssertionError
+    assert (tmp_path / "precious").read_text() == "precious"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/.lock").write_text("of another program")
+    with only_run_in(tmp_path / "mine"):
+        assert (tmp_path / "mine/.lock").read_text() == "of another program"
+
+
+def test_shards_share_a_lock(tmp_path, monkeypatch):
+    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
+    with only_run_in(tmp_path, shared=True), only_run_in(tmp_path, shared=True):
+        with pytest.raises(VidsslError, match="another run is writing"), only_run_in(tmp_path):
+            raise AssertionError
+    with only_run_in(tmp_path), pytest.raises(VidsslError, match="another run is writing"):
+        with only_run_in(tmp_path, shared=True):
+            raise AssertionError
+
+
+def test_a_run_waits_for_the_workers_of_a_killed_one(tmp_path):
+    """They have the lock until they have noticed: at once a new run would write to the files that they write."""
+    code = """
+import os, sys, time
+from pathlib import Path
+from vidssl.output_folder import only_run_in
+with only_run_in(Path(sys.argv[1])):
+    if os.fork() == 0:
+        time.sleep(1.0)
+        os._exit(0)
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+    running = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "locked\n"
+    running.kill()
+    running.wait()
+    with only_run_in(tmp_path):
+        running.stdout.close()
+
+
+def test_features_are_extracted_by_one_run_at_a_time(digits, tmp_path, monkeypatch):
+    monkeypatch.setattr(output_folder, "_PATIENCE", 0.0)
+    words = [digits / "motion/test.csv", "--checkpoint", "random", "--cfg", TOP / "configs/toy/moco.yaml"]
+    words = [str(word) for word in (*words, "data.moving_digits=null", "--workers", "0", "--out", tmp_path / "x")]
+    with only_run_in(tmp_path / "x"), pytest.raises(VidsslError, match="another run is writing"):
+        commands.run("extract", words)
+
+
+# Results ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_holds_one_kind_of_results_of_the_same_inputs(tmp_path):
+    out, lists = tmp_path / "out", {"list": tmp_path / "a.csv"}
+    claim_results(out, "test", lists)
+    claim_results(out, "test", {"list": tmp_path / "b.csv"})  # nothing was written: the name may have been mistyped
+    (out / "results.json").write_text("{}")
+    claim_results(out, "test", {"list": tmp_path / "b.csv"})
+    with pytest.raises(VidsslError, match=r"holds test of other inputs .*list \.\./b\.csv, now \.\./a\.csv"):
+        claim_results(out, "test", lists)
+    with pytest.raises(VidsslError, match=r"results\.json is there already, and vidssl has no record"):
+        claim_results(out, "robustness", {"list": tmp_path / "b.csv"})
+    for kind, results in {
+        "test": {"request": {"protocols": []}},
+        "robustness": {"request": {"protocols": [], "robustness": {}}},
+        "retrieval": {"gallery": "a", "query": "b", "one_per_video": False},
+    }.items():
+        folder = tmp_path / kind  # of a version without marks
+        folder.mkdir()
+        (folder / "results.json").write_text(json.dumps(results))
+        for other in {"test", "robustness", "retrieval"} - {kind}:
+            with pytest.raises(VidsslError, match="no record"):
+                claim_results(folder, other, lists)
+        claim_results(folder, kind, lists)
+
+
+# Before the work -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["check", "shrink"])
+def test_names_that_no_list_can_hold_are_found_before_a_video_is_decoded(tmp_path, write_video, numbered, command):
+    write_video(tmp_path / "videos/a.mp4", numbered(6))
+    write_video(tmp_path / "videos/b\nc.mp4", numbered(6))
+    with pytest.raises(VidsslError, match="holds a line break"):
+        commands.run(command, [str(tmp_path / "videos"), "--out", str(tmp_path / "out"), "--workers", "1"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_does_not_replace_a_config_of_the_user(digits, tmp_path):
+    """Also if it is read; but the one that a run wrote may be read to continue it."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.yaml").write_bytes((TOP / "configs/toy/moco.yaml").read_bytes())
+    before = contents(out)
+    words = ["--cfg", str(out / "config.yaml"), *PLACED("moco", digits, out), "steps=1"]
+    with pytest.raises(VidsslError, match=r"config\.yaml is there already, and vidssl has no record"):
+        commands.run("train", words)
+    assert contents(out) == before
+    (out / "config.yaml").rename(tmp_path / "config.yaml")
+    commands.run("train", ["--cfg", str(tmp_path / "config.yaml"), *words[2:]])
+    commands.run("train", words)
+    (out / MARK).unlink()  # of a version without marks
+    commands.run("train", words)
+    assert (out / MARK).exists()
+
+
+def test_subfolders_are_not_written_through_links(digits, tmp_path):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "out").mkdir()
+    for name in ("videos", "features", "lists"):
+        (tmp_path / "out" / name).symlink_to(tmp_path / "precious")
+    words = [str(digits / "videos/test"), "--cfg", str(TOP / "configs/toy/moco.yaml"), "--out", str(tmp_path / "out")]
+    for command in (["show"], ["map", "--checkpoint", "random"], ["analyze", "all", "--checkpoint", "random"]):
+        with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
+            commands.run(command[0], [*command[1:], *words])
+    assert not [*(tmp_path / "precious").iterdir()]

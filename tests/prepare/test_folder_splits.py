@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from vidssl.data.exact_copies import find_copies
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.prepare.folder import prepare_folder
@@ -60,7 +61,7 @@ def test_each_class_is_split(tmp_path, sizes, fraction, tested, seed):
 
 def test_labels_files_are_split_by_class_too(tmp_path):
     root = videos_of(tmp_path / "root", *(f"{n}x.mp4" for n in range(24)))
-    lines = [f"{n}x.mp4,{'rare' if n < 3 else 'common'}" for n in range(24)]
+    lines = [f"{n}x.mp4,{'rare' if n < 3 else ' common '[n % 2 :]}" for n in range(24)]
     (tmp_path / "labels.csv").write_text("\n".join(["path,label", *lines]) + "\n")
     _, lists = split(root, tmp_path / "lists", labels=tmp_path / "labels.csv")
     assert len(lists["test"]) == 8 and sum(int(name.split("x")[0]) < 3 for name in lists["test"]) == 1
@@ -149,6 +150,19 @@ def test_same_size_is_not_a_copy(tmp_path):
         (path.parent / f"empty{number}.mp4").touch()
     report, _ = split(root, tmp_path / "lists", test=0.5)
     assert "copies" not in report
+
+
+def test_few_files_are_read(tmp_path, caplog):
+    """Of many small images all have the size of another one: reading them all would take hours."""
+    root = tmp_path / "root"
+    for number in range(40):
+        path = root / f"{number:02d}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([number % 4] * (10 if number < 8 else 20)))
+    names = [f"{number:02d}.png" for number in range(40)]
+    assert len(find_copies(root, names)) == 4 + 28 and not caplog.records
+    assert find_copies(root, names, most_read=20) == {f"{n:02d}.png": f"{n - 4:02d}.png" for n in range(4, 8)}
+    assert "40 files have the size of another one; 8 were compared" in caplog.text
 
 
 @pytest.mark.parametrize("by", ["group", "folders"])

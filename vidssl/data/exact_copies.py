@@ -1,27 +1,40 @@
 """Files of equal content under several names, found by size first, so that few files are read."""
 
 import hashlib
+import logging
 import os
 import stat
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import accumulate, takewhile
 from pathlib import Path
 
 from vidssl.atomic import file_hash
 from vidssl.errors import DataError
+from vidssl.progress import progress
+
+_log = logging.getLogger(__name__)
 
 _END = 1 << 16  # bytes of both ends of a file that are compared before all of it is
 
 
-def find_copies(root: Path, names: Sequence[str]) -> dict[str, str]:
+def find_copies(root: Path, names: Sequence[str], most_read: int = 50_000) -> dict[str, str]:
     """Map the name of each file that is an exact copy to the first name of the same content.
 
-    Empty files, folders and files that do not exist are no copies.
+    Empty files, folders and files that do not exist are no copies. At most `most_read` files that have the size of
+    another one are read: of a million small images all have. A warning says if there are more.
 
     Raises:
         DataError: A file cannot be read.
     """
-    groups = [list(dict.fromkeys(names))]
-    for key in (_size, _ends, file_hash):  # the last one reads whole files: those that differ nowhere else
+    sizes = sorted(_equal(root, dict.fromkeys(names), _size), key=len)
+    read = list(takewhile(lambda count: count <= most_read, accumulate(map(len, sizes))))
+    if len(read) < len(sizes):
+        _log.warning(
+            "%s: %d files have the size of another one; %d were compared, and copies among the others are not found",
+            *(root, sum(map(len, sizes)), read[-1] if read else 0),
+        )
+    groups: Iterable[list[str]] = progress(sizes[: len(read)], title="copies", unit="size", leave=False)
+    for key in (_ends, file_hash):  # the second one reads whole files: those that differ nowhere else
         groups = [group for part in groups for group in _equal(root, part, key)]
     return {name: group[0] for group in groups for name in group[1:]}
 

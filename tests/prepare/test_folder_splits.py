@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from vidssl.data import overlap
+from vidssl.data.overlap import find_copies
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.prepare.folder import prepare_folder
@@ -60,7 +62,7 @@ def test_each_class_is_split(tmp_path, sizes, fraction, tested, seed):
 
 def test_labels_files_are_split_by_class_too(tmp_path):
     root = videos_of(tmp_path / "root", *(f"{n}x.mp4" for n in range(24)))
-    lines = [f"{n}x.mp4,{'rare' if n < 3 else 'common'}" for n in range(24)]
+    lines = [f"{n}x.mp4,{'rare' if n < 3 else ' common '[n % 2 :]}" for n in range(24)]
     (tmp_path / "labels.csv").write_text("\n".join(["path,label", *lines]) + "\n")
     _, lists = split(root, tmp_path / "lists", labels=tmp_path / "labels.csv")
     assert len(lists["test"]) == 8 and sum(int(name.split("x")[0]) < 3 for name in lists["test"]) == 1
@@ -151,6 +153,20 @@ def test_same_size_is_not_a_copy(tmp_path):
     assert "copies" not in report
 
 
+def test_few_files_are_read(tmp_path, caplog, monkeypatch):
+    """Of many small images all have the size of another one: reading them all would take hours."""
+    root = tmp_path / "root"
+    for number in range(40):
+        path = root / f"{number:02d}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes([number % 4] * (10 if number < 8 else 20)))
+    names = [f"{number:02d}.png" for number in range(40)]
+    assert len(find_copies(root, names)) == 4 + 28 and not caplog.records
+    monkeypatch.setattr(overlap, "MOST_READ", 20)
+    assert find_copies(root, names) == {f"{n:02d}.png": f"{n - 4:02d}.png" for n in range(4, 8)}
+    assert "40 files have the size of another one; 8 were compared" in caplog.text
+
+
 @pytest.mark.parametrize("by", ["group", "folders"])
 def test_copies_that_cannot_be_kept_together_are_named(tmp_path, by):
     """Whole groups and existing splits come first."""
@@ -196,7 +212,7 @@ def test_names_that_look_like_recordings(tmp_path, names, pattern):
     root = videos_of(tmp_path / "root", *names)
     report, _ = split(root, tmp_path / "lists")
     line = next(line for line in report.splitlines() if "look like recordings" in line)
-    option = re.search("--group '(.*)'", line)[1]
+    option = re.search("group=REGEX, here '(.*)'", line)[1]
     assert pattern in option and line.startswith("warning: ")
     # The advice helps: with it no recording is in both lists.
     report, lists = split(root, tmp_path / "again", group=option)
@@ -228,7 +244,7 @@ def test_recordings_in_both_folders_of_a_split(tmp_path):
         f"{s}/Bow/v_Bow_g{g:02d}_c{n}.avi" for s, m in (("train", (1, 2)), ("val", (3,))) for g in (1, 2, 3) for n in m
     ]
     report, _ = split(videos_of(tmp_path / "root", *names), tmp_path / "lists")
-    assert "warning: 3 of 3 names that look like recordings are in train and val" in report and "--group" not in report
+    assert "warning: 3 of 3 names that look like recordings are in train and val" in report and "group=" not in report
 
 
 # Loose files

@@ -1,10 +1,13 @@
 """Which rows of two lists show the same video: by path, by content, and by the recording that they were cut from."""
 
+import logging
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -15,6 +18,9 @@ from vidssl.data.fingerprint import state_of_file
 from vidssl.data.path_rules import RealPath
 from vidssl.types import VideoRecord
 from vidssl.video.content import content_hash
+
+_log = logging.getLogger(__name__)
+MOST_READ = 50_000  # files whose content is compared, about 10 minutes on a disk
 
 # UCF101's names, `v_Archery_g08_c03.avi`: clips of one group were cut from one recording. Of the file or its folder.
 _GROUP = re.compile(r"(?:^|[/#])(v_[^/#]+?_g\d+)_[^/#]*(?:/[^/]*)?$")
@@ -142,16 +148,37 @@ def _equal_files(
     states: Mapping[str, tuple[int, ...]], wanted: Callable[[list[str]], bool] = lambda part: True
 ) -> list[list[str]]:
     """Group files by content, in `wanted` groups. Few are read: those of equal size, whole those with equal ends."""
-    groups = [[*states]]
-    for key in (states.__getitem__, partial(content_hash, ends=True), content_hash):
-        found: dict[tuple[int, Hashable], list[str]] = {}
-        for number, group in enumerate(groups):
-            for path in group:
-                value: Hashable = key(path)
-                if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
-                    found.setdefault((number, value), []).append(path)
-        groups = [part for part in found.values() if len(part) > 1 and wanted(part)]
+    groups = _affordable(_divided([[*states]], states.__getitem__, wanted))
+    for key in (partial(content_hash, ends=True), content_hash):
+        groups = _divided(groups, key, wanted)
     return groups
+
+
+def _divided(
+    groups: Iterable[list[str]], key: Callable[[str], Hashable], wanted: Callable[[list[str]], bool]
+) -> list[list[str]]:
+    """Divide groups of files by a key, and keep those of two files or more that are `wanted`."""
+    found: dict[tuple[int, Hashable], list[str]] = {}
+    for number, group in enumerate(groups):
+        for path in group:
+            value = key(path)
+            if value is not None and value != (0,):  # what is empty, or cannot be read, equals nothing
+                found.setdefault((number, value), []).append(path)
+    return [part for part in found.values() if len(part) > 1 and wanted(part)]
+
+
+def _affordable(groups: list[list[str]]) -> list[list[str]]:
+    """The smallest groups of files of equal size, `MOST_READ` files: of a million small images all have equal ones."""
+    groups = sorted(groups, key=len)
+    counts = [*accumulate(map(len, groups))]
+    kept = bisect_right(counts, MOST_READ)
+    if kept < len(groups):
+        _log.warning(
+            "%d files have the size of another one; %d of them were compared by content: copies among the others are "
+            "not found",
+            *(counts[-1], counts[kept - 1] if kept else 0),
+        )
+    return groups[:kept]
 
 
 def _pairs(query: HasRecords, other: HasRecords, candidates: Rowwise) -> Tensor:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from vidssl.config import Tree
 from vidssl.data.box_list import check_boxes, write_boxes
+from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import ConfigError, DataError
 from vidssl.prepare.file_index import FileIndex, index_files, quoted
@@ -120,7 +121,7 @@ def _read_excluded(path: Path) -> set[tuple[str, int]]:
     for line, row in read_rows(path, _REMEDY):
         try:
             video, second = row
-            found.add((video, int(second)))
+            found.add((video, whole_number(second)))
         except ValueError:
             raise DataError(f"{path}:{line}: {','.join(row)!r} is not video,second") from None
     return found
@@ -131,11 +132,11 @@ def _read(path: Path) -> list[_Person]:
     for line, row in read_rows(path, _REMEDY):
         try:
             video, second, *numbers = row
-            x1, y1, x2, y2 = (min(max(float(number), 0.0), 1.0) for number in numbers[:4])
-            if not all(map(isfinite, map(float, (*numbers[:4], numbers[5])))):
+            x1, y1, x2, y2 = (min(max(decimal_number(number), 0.0), 1.0) for number in numbers[:4])
+            if not all(map(isfinite, map(decimal_number, (*numbers[:4], numbers[5])))):
                 raise ValueError
-            action = None if numbers[4] in ("", "-1") else int(numbers[4])
-            person = _Person(f"{path}:{line}", video, int(second), (x1, y1, x2, y2), action, float(numbers[5]))
+            action = None if numbers[4] in ("", "-1") else whole_number(numbers[4])
+            person = _Person(f"{path}:{line}", video, whole_number(second), (x1, y1, x2, y2), action, float(numbers[5]))
         except (ValueError, IndexError):
             raise DataError(
                 f"{path}:{line}: {','.join(row)!r} is not video,second,x1,y1,x2,y2,action,person or score"

@@ -127,7 +127,7 @@ def _read_labels(index: FileIndex, labels: Path, group_column: str | None) -> li
             raise DataError(f"{place}: {row['path']!r} leaves {root}; paths are relative to it")
         if path in videos:
             raise DataError(f"{place}: {row['path']!r} is listed twice: delete one of the rows")
-        videos[path] = FolderVideo(path, row["label"], path if group_column is None else row[group_column])
+        videos[path] = FolderVideo(path, row["label"].strip(), path if group_column is None else row[group_column])
     frames = {path for path, folder in index.image_folders.items() if folder.is_video}
     missing = [path for path in videos if path not in frames and not is_file(root / path)]
     if missing:

@@ -76,14 +76,15 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
     """
     if fraction == 0:
         return {"train": [*videos]}
-    groups: dict[str, Counter[str | None]] = {}
+    groups: dict[str, dict[str | None, int]] = {}
     for video in videos:
-        groups.setdefault(video.group, Counter())[video.label] += 1
+        labels = groups.setdefault(video.group, {})
+        labels[video.label] = labels.get(video.label, 0) + 1
     if len(groups) < 2:
         raise DataError(f"all {len(videos)} videos are one group, {videos[0].group!r}: use test=0 or other groups")
     names, random = sorted(groups), generator(seed)
     # Without groups of several videos every order gives the same number of each class.
-    draws = 1 if len(groups) == len(videos) else _DRAWS
+    draws = 1 if len(groups) == len(videos) else max(1, min(_DRAWS, 10**6 // len(groups)))  # a second for a million
     drawn = [_draw([names[k] for k in random.permutation(len(names))], groups, fraction) for _ in range(draws)]
     _, tested = min(drawn, key=lambda each: each[0])  # the first of equal ones
     return {
@@ -92,13 +93,16 @@ def split_by_group(videos: Sequence[FolderVideo], fraction: float, seed: int) ->
 
 
 def _draw(
-    order: Sequence[str], groups: Mapping[str, Counter[str | None]], fraction: float
+    order: Sequence[str], groups: Mapping[str, Mapping[str | None, int]], fraction: float
 ) -> tuple[tuple[int, float], set[str]]:
     """Choose groups for the test list, in this order; also how far the list is from the fraction of each class.
 
     The distance is the number of classes without a test video, then the sum of (tested - wanted)^2 / videos.
     """
-    sizes = sum(groups.values(), Counter[str | None]())
+    sizes = Counter[str | None]()
+    for labels in groups.values():  # not by Counter.update, which is slow for a million groups of one video
+        for label, count in labels.items():
+            sizes[label] += count
     training = Counter(label for labels in groups.values() for label in labels)  # groups of each class
     number = min(max(int(fraction * len(groups) + 0.5), 1), len(groups) - 1)  # of groups to test, if all were equal
     every_class = fraction * sizes.total() + 0.5 >= len(sizes)
@@ -107,8 +111,9 @@ def _draw(
 
     def choose(name: str) -> None:
         chosen.add(name)
-        tested.update(groups[name])
-        training.subtract(groups[name].keys())
+        for label, count in groups[name].items():
+            tested[label] += count
+            training[label] -= 1
 
     for name in order:
         gain = sum((2 * (wanted[c] - tested[c]) - n) * n / sizes[c] for c, n in groups[name].items())

@@ -85,7 +85,7 @@ def warn_of_recordings(lists: Lists, remedy: bool) -> list[str]:
             return []
         name, counts = next(iter(sorted(apart.items())))
         example = f"{name!r} ({', '.join(f'{count} {side}' for side, count in counts.items())})"
-        advice = f": keep them together with --group '{pattern}'" if remedy else ""
+        advice = f": keep them together with group=REGEX, here '{pattern}'" if remedy else ""
         where = " and ".join(lists) if len(lists) == 2 else "several lists"
         return [
             f"warning: {len(apart)} of {len(sides)} names that look like recordings are in {where}, such as "

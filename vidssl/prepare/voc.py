@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 from vidssl.config import Tree
 from vidssl.data.box_list import check_boxes, check_images, reaches_beyond, write_boxes
+from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
 from vidssl.prepare.file_index import quoted
@@ -39,7 +40,7 @@ def read_annotations(path: Path) -> list[VOCObject]:
 
 
 def _object(node: ElementTree.Element) -> VOCObject:
-    x1, y1, x2, y2 = (float(_text(node, f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax"))
+    x1, y1, x2, y2 = (decimal_number(_text(node, f"bndbox/{name}")) for name in ("xmin", "ymin", "xmax", "ymax"))
     if not all(map(isfinite, (x1, y1, x2, y2))):
         raise ValueError(f"the box {x1:g}, {y1:g}, {x2:g}, {y2:g} is not finite")
     return VOCObject(_text(node, "name"), (x1 - 1, y1 - 1, x2, y2), node.findtext("difficult", "0").strip() == "1")
@@ -99,7 +100,7 @@ def prepare_voc(root: Path, out: Path) -> str:
 def _image(path: Path, folder: Path) -> Tree:
     try:
         size = ElementTree.parse(path).getroot()
-        height, width = (int(_text(size, f"size/{side}")) for side in ("height", "width"))
+        height, width = (whole_number(_text(size, f"size/{side}")) for side in ("height", "width"))
         if min(height, width) < 1:
             raise ValueError(f"its image is {width}x{height}")
         file = size.findtext("filename", "").strip() or f"{path.stem}.jpg"

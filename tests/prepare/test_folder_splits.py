@@ -164,7 +164,7 @@ def test_few_files_are_read(tmp_path, caplog, monkeypatch):
     assert len(find_copies(root, names)) == 4 + 28 and not caplog.records
     monkeypatch.setattr(overlap, "MOST_READ", 20)
     assert find_copies(root, names) == {f"{n:02d}.png": f"{n - 4:02d}.png" for n in range(4, 8)}
-    assert "40 files have the size of another one; 8 were compared" in caplog.text
+    assert "40 files have the size of another one; 8 of them were compared" in caplog.text
 
 
 @pytest.mark.parametrize("by", ["group", "folders"])

@@ -5,6 +5,7 @@ import weakref
 from collections import Counter
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 
@@ -15,7 +16,7 @@ from vidssl.data.samplers import Random, Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.transforms import RECIPES, Recipe, View, Window
-from vidssl.video import decode
+from vidssl.video import decode, index
 from vidssl.video.reader import DecodeSettings
 from vidssl.worker_pool import ItemGuard
 
@@ -162,3 +163,20 @@ def test_processes_get_rows_of_one_file_in_blocks(listed, tmp_path):
     assert sorted(seen) == list(range(len(spans)))
     (tmp_path / "whole.csv").write_text("path\na.mp4\nb.mp4\n")
     assert file_numbers(read_list(Path(tmp_path / "whole.csv"))).tolist() == [0, 1]
+
+
+def test_a_file_whose_timestamps_turn_out_to_be_wrong(tmp_path, listed, monkeypatch):
+    """Samples made before the decoder stepped back are made again, with the frames counted."""
+    videos = listed(*overlapping(8))
+    expected = make_samples(dataset_of(videos), keys_of(videos), ItemGuard())
+    right = tmp_path / "right.mp4"
+    (tmp_path / "a.mp4").rename(right)
+    with av.open(str(right)) as before, av.open(str(tmp_path / "a.mp4"), "w") as container:
+        old = before.streams.video[0]
+        new = container.add_stream_from_template(old)
+        for number, packet in enumerate(packet for packet in before.demux(old) if packet.size):
+            packet.pts, packet.stream = round((number + 4) / (25 * packet.time_base)), new
+            container.mux(packet)
+    monkeypatch.setattr(index, "first_doubt", lambda times, types: None)  # only the decoder shows it
+    index._cache.clear()
+    assert_same(make_samples(dataset_of(videos), keys_of(videos), ItemGuard()), expected)

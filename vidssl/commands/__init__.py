@@ -44,7 +44,12 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     are answered at once. `prog` is the name of the program in its help; None: the script's.
     """
     module, parsed = parse_command(command, arguments, prog)
-    importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+    try:
+        importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+    finally:
+        from vidssl.output_folder import remove_unused  # here: it imports torch
+
+        remove_unused()
 
 
 def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:

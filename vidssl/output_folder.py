@@ -32,6 +32,7 @@ MARK = ".vidssl.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
+_created: list[Path] = []  # folders that did not exist before this process claimed them
 _ELSEWHERE = "choose another folder to write to"
 
 
@@ -71,7 +72,20 @@ def claim(
         raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {changes}): {_ELSEWHERE}")
     check_writable(folder)
     mark["outputs"][kind] = made_of
+    if not folder.exists():
+        _created.append(folder)
     _write_mark(folder, mark)
+
+
+def remove_unused() -> None:
+    """Remove the folders that `claim` created and that nothing was written to: after a command that failed."""
+    while _created:
+        folder = _created.pop()
+        with suppress(OSError):
+            if {path.name for path in folder.iterdir()} <= {MARK, ".lock"}:
+                for name in (MARK, ".lock"):
+                    (folder / name).unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def json_with(file: str, *keys: str, without: Sequence[str] = ()) -> Callable[[Path], bool]:

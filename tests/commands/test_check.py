@@ -469,21 +469,21 @@ def test_nothing_is_written_over(tmp_path, digits):
     rows = copies(tmp_path, digits, ["a.mp4"])
     videos = write_list(tmp_path / "lists", rows)
     before = videos.read_bytes()
-    with pytest.raises(DataError, match="is the list that is read"):
+    with pytest.raises(DataError, match="is an input, and would be replaced"):
         check_list(videos, tmp_path / "lists", root=tmp_path)
     assert videos.read_bytes() == before and not (tmp_path / "lists/report.csv").exists()
     check_list(videos, tmp_path / "out", root=tmp_path)
     check_list(videos, tmp_path / "out", root=tmp_path)  # the same once more
-    with pytest.raises(DataError, match="belongs to another list"):
+    with pytest.raises(DataError, match="holds report of a check of other inputs"):
         check_list(write_list(tmp_path / "lists", rows, name="b.csv"), tmp_path / "out", root=tmp_path)
     (tmp_path / "out/report.csv").unlink()
     other = write_list(tmp_path / "other", rows, classes=("maybe", "never"))
-    with pytest.raises(DataError, match=r"classes\.txt belongs to other lists"):
+    with pytest.raises(DataError, match=r"all\.csv was made from \.\./lists/all\.csv .*, not from \.\./other/all\.csv"):
         check_list(other, tmp_path / "out", root=tmp_path)
     with pytest.raises(DataError, match=r"root\.txt belongs to other lists"):
         check_list(videos, tmp_path / "out", root=digits / "videos/test")
     (tmp_path / "file").touch()
-    with pytest.raises(DataError, match="cannot write list"):
+    with pytest.raises(DataError, match="it is a file; name a folder"):
         check_list(videos, tmp_path / "file", root=tmp_path)
 
 

@@ -532,7 +532,7 @@ def test_outputs_that_cannot_be_written(refused, training, checkpoint, digits, t
         *("--out", tmp_path / "file" / "x"),
     )
     assert message.startswith(f"error: cannot write {tmp_path}/file/x: ")
-    assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to output {tmp_path}/file: ")
+    assert training(f"output={tmp_path}/file").startswith(f"error: cannot write to {tmp_path}/file: ")
 
 
 def test_a_comparison_without_results(refused, tmp_path, digits):

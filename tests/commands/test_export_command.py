@@ -171,7 +171,7 @@ def test_an_exported_file_is_exported_again_with_its_first_checkpoint(folder, tm
     ("arguments", "message"),
     [
         (["--to", "onnx", "--out", "x.pt"], r"cannot write x.pt: --to onnx writes a file named \*.onnx"),
-        (["--to", "folder", "--out", "."], r"\. exists already: delete it, or choose another --out"),
+        (["--to", "folder", "--out", "."], r"\. exists already: choose another --out"),
         (["--to", "pt2", "--out", "x.pt2", "--results", "r.json"], "--results are for the model card"),
     ],
 )

@@ -49,7 +49,12 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
     module, parsed = parse_command(command, arguments, prog)
     with running(command, arguments), errors_in_options(parsed):
         import_modules(getattr(parsed, "imports", ()), "--imports")
-        importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+        try:
+            importlib.import_module(f"vidssl.commands.{module}").run(parsed)
+        finally:
+            from vidssl.output_folder import remove_unused  # here: it imports torch
+
+            remove_unused()
 
 
 def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:

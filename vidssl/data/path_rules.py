@@ -83,5 +83,6 @@ class PathRule:
         if self._real_path is None:
             return
         real = self._real_path(full_path(self._root, name))
-        if not f"{real}/".startswith(self._inside):
+        upwards = ".." in name.partition(TAR_MARK)[2].split("/")  # from a member of a tar
+        if upwards or not f"{real}/".startswith(self._inside):
             raise ValueError(f"{name!r} leaves the root {self._root}; move the file or allow external paths")

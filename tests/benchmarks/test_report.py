@@ -227,7 +227,8 @@ def test_what_a_test_over_splits_writes_is_read(tmp_path):
 
     def one(split, folder):
         folder.mkdir(parents=True)
-        results = {**said, "top1": 0.4 + split / 10, "lowshot@2": 0.5, "lowshot@2_spread": 0.1}
+        numbers = {"top1": 0.4 + split / 10, "lowshot@2": 0.5, "lowshot@2_spread": 0.1}
+        results = {**said, **numbers, "overlap": None, "fingerprints": {}, "request": {}}
         (folder / "results.json").write_text(json.dumps(results))
         return results
 

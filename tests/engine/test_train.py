@@ -505,7 +505,7 @@ def test_evaluation_without_labels(toy_run, toy_folder, metrics, tmp_path):
     root = f"data.root={(toy_folder / 'data/motion/root.txt').read_text().strip()}"
     train(toy_run("sce", "a", "steps=1", "evaluate.every=1", root, *lists))
     (line,) = metrics("a", "uniformity_loss")
-    assert list(line) == ["step", "uniformity_loss"]
+    assert list(line) == ["step", "uniformity_loss", "overlap_training"] and line["overlap_training"] == 6
 
 
 def test_missing_labels_are_an_error_before_training(toy_run, toy_folder, tmp_path):

@@ -182,8 +182,8 @@ def cached_packets(key: _Key, folder: Path | None, read: Callable[[], Packets]) 
             if file:
                 _save(file, packets)
         _cache[key] = packets
-        if len(_cache) > _CACHE_SIZE:
-            del _cache[next(iter(_cache))]
+        for oldest in [*_cache][:-_CACHE_SIZE] if len(_cache) > _CACHE_SIZE else ():  # a copy: other threads write too
+            _cache.pop(oldest, None)
     return packets
 
 

@@ -44,7 +44,9 @@ class _Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket in WAITS:
-            self.found[[frame.name for frame in traceback.extract_stack() if frame.filename.startswith(PACKAGE)][-1]] += 1
+            self.found[
+                [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(PACKAGE)][-1]
+            ] += 1
         return func(*args, **(kwargs or {}))
 
 

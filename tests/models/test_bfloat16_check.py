@@ -46,7 +46,7 @@ def network():
 def test_a_wrong_convolution_is_refused(part, network, monkeypatch):
     check_bfloat16(network, [(4, 64)], CPU, gradients=True)
     monkeypatch.setattr(bfloat16_check, "functional_call", faulty(part))
-    with pytest.raises(ConfigError, match="3 of the network's .* kernel 1x1x1, stride 1x2x2, .*use precision float32"):
+    with pytest.raises(ConfigError, match=r"3 of the network's .* kernel 1x1x1, stride 1x2x2, .*use precision float32"):
         check_bfloat16(network, [(4, 64)], CPU, gradients=True)
     if part == "output":
         with pytest.raises(ConfigError, match="the output of"):

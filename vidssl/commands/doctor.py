@@ -61,7 +61,9 @@ def _bfloat16() -> str:
     if bfloat16_is_emulated(torch.device("cpu")):
         raise ConfigError(f"{capability}: emulated, about 20 times as slow as float32; train with precision=float32")
     if wrong := wrong_shapes():
-        raise ConfigError(f"{processor()}: {len(wrong)} of {len(SHAPES)} convolutions are wrong: {'; '.join(wrong)}; {_ON_CPU}")
+        raise ConfigError(
+            f"{processor()}: {len(wrong)} of {len(SHAPES)} convolutions are wrong: {'; '.join(wrong)}; {_ON_CPU}"
+        )
     return f"{processor()}, {capability}; {len(SHAPES)} convolutions agree with float32"
 
 

@@ -163,8 +163,8 @@ def _further(step: int, before: Tree, run: AnyRun, videos: VideoList) -> str:
     if same or step < run.model_copy(update=length).total_steps(videos.samples_per_epoch):
         return ""
     return (
-        f"; it is finished, at step {step}, where its learning rate has ended: to train its network further start a new "
-        f"run from it, with another output and init={run.output}"
+        f"; it is finished, at step {step}, where its learning rate has ended: to train its network further start a "
+        f"new run from it, with another output and init={run.output}"
     )
 
 

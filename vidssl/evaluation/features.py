@@ -136,8 +136,8 @@ def encode_videos(
     VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are logged.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if this CPU is
-    wrong in bfloat16.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
+    is wrong on this CPU.
     """
     if test.precision == "bfloat16":
         check_bfloat16(encoder, [(test.clip.frames, test.size)], device, gradients=False)

@@ -54,15 +54,17 @@ def wrong_shapes() -> list[str]:
     """Name the `SHAPES` that this CPU computes wrongly in bfloat16, with the part that is wrong and its error."""
     return _wrong(
         [
-            (nn.Conv3d(c, out, kernel, stride, tuple(k // 2 for k in kernel), bias=False), (1, c, *size))
+            (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
             for c, out, kernel, stride, size in SHAPES
         ]
     )
 
 
-def check_bfloat16(
-    network: nn.Module, sizes: Iterable[tuple[int, int]], device: torch.device, gradients: bool
-) -> None:
+def _half(kernel: _Size) -> _Size:
+    return (kernel[0] // 2, kernel[1] // 2, kernel[2] // 2)
+
+
+def check_bfloat16(network: nn.Module, sizes: Iterable[tuple[int, int]], device: torch.device, gradients: bool) -> None:
     """Compare the convolutions of a network in bfloat16 with float32, if the device is a CPU.
 
     `network` encodes clips (B, 3, T, S, S); `sizes` are the (T, S) of its clips. Each convolution gets random input of
@@ -79,8 +81,8 @@ def check_bfloat16(
             layers.setdefault(f"{layer} {size}", (layer, size))  # the first of those that are alike
     if wrong := _wrong(list(layers.values()), gradients):
         raise ConfigError(
-            f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the network's "
-            f"{len(layers)} different convolutions: {wrong[0]}; use precision float32"
+            f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
+            f"network's {len(layers)} different convolutions: {wrong[0]}; use precision float32"
         )
 
 
@@ -130,9 +132,10 @@ def _errors(layer: _Convolution, size: tuple[int, ...], gradients: bool) -> dict
     parts: list[list[Tensor]] = []
     for dtype in (torch.float32, *[torch.bfloat16] * _PASSES):  # the same numbers, exact in both
         inputs = x.to(dtype).detach().requires_grad_(), weight.to(dtype).detach().requires_grad_()
+        bias = {} if layer.bias is None else {"bias": torch.zeros(len(weight), dtype=dtype)}
         _fill_free_memory()
         with torch.autocast("cpu", enabled=False):
-            output = functional_call(layer, {"weight": inputs[1], "bias": None}, inputs[:1])
+            output = functional_call(layer, {"weight": inputs[1]} | bias, inputs[:1])
         parts.append([output.detach()])
         if gradients:
             to_output = torch.randn(output.shape, generator=source.manual_seed(1)).bfloat16().to(dtype)

@@ -23,15 +23,15 @@ export MPLCONFIGDIR := $(CURDIR)/.venv/matplotlib
 	touch $@
 
 demo: .venv/.installed
-	$(BIN)/vidssl train --cfg configs/demo/sce.yaml output=$(OUT)/run
+	$(BIN)/python -m vidssl train --cfg configs/demo/sce.yaml output=$(OUT)/run
 	for labels in motion colour; do \
-	  $(BIN)/vidssl retrieval --checkpoint random --cfg configs/demo/sce.yaml \
+	  $(BIN)/python -m vidssl retrieval --checkpoint random --cfg configs/demo/sce.yaml \
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/random/$$labels && \
-	  $(BIN)/vidssl retrieval --checkpoint $(OUT)/run/checkpoints/last.pt \
+	  $(BIN)/python -m vidssl retrieval --checkpoint $(OUT)/run/checkpoints/last.pt \
 	    --gallery $(DATA)/$$labels/train.csv --query $(DATA)/$$labels/test.csv --out $(OUT)/trained/$$labels \
 	  || exit 1; \
 	done
-	$(BIN)/vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
+	$(BIN)/python -m vidssl compare $(OUT) --metrics $(OUT)/run/metrics.jsonl --videos $(DATA)/motion/train.csv
 
 # The tests that take seconds each, in one process per core; test-all adds those that take longer, and one at a time those
 # that start several processes of their own or measure memory.
@@ -46,7 +46,7 @@ test-all: test
 check: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/python -m mypy
 
 format: .venv/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -67,14 +67,14 @@ gallery: .venv/.installed
 # Side by side with other libraries: make bench VIDEOS=/folder/of/videos
 bench: .venv/.installed-dev
 	@test -n "$(VIDEOS)" || { echo "make bench VIDEOS=FOLDER: name a folder of videos to make the clips from"; exit 2; }
-	$(BIN)/python benchmarks/decode.py --videos $(VIDEOS) --json output/bench/decode.json
+	$(BIN)/python benchmarks/decode.py --videos "$(VIDEOS)" --json output/bench/decode.json
 	$(BIN)/python benchmarks/augment.py --json output/bench/augment.json
-	$(BIN)/python benchmarks/loader.py --videos $(VIDEOS) --json output/bench/loader.json
+	$(BIN)/python benchmarks/loader.py --videos "$(VIDEOS)" --json output/bench/loader.json
 	$(BIN)/python benchmarks/lists.py --json output/bench/lists.json
 	$(BIN)/python benchmarks/losses.py --json output/bench/losses.json
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python benchmarks/retrieval.py --json output/bench/retrieval.json
-	$(BIN)/python benchmarks/train_step.py --videos $(VIDEOS) --json output/bench/train_step.json
+	$(BIN)/python benchmarks/train_step.py --videos "$(VIDEOS)" --json output/bench/train_step.json
 	$(BIN)/python benchmarks/tracker.py --json output/bench/tracker.json
 	$(BIN)/python benchmarks/methods.py --json output/bench/methods.json
 	$(BIN)/python benchmarks/inter.py --json output/bench/inter.json

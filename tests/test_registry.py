@@ -1,6 +1,10 @@
 """Registries: names in order, one import at the first look-up, the nearest name for one that is not there."""
 
+import subprocess
 import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +70,63 @@ def test_a_name_is_registered_once():
 def test_did_you_mean():
     assert did_you_mean("temprature", ["queue", "temperature"]) == " (did you mean 'temperature'?)"
     assert did_you_mean("zzz", ["queue", "temperature"]) == ""
+
+
+THREADS = """
+import os, threading, warnings
+from concurrent.futures import ThreadPoolExecutor
+from vidssl.models.backbones import BACKBONES
+{setup}
+start = threading.Barrier(8)
+
+def first_use(number):
+    start.wait()
+    {use}
+
+with ThreadPoolExecutor(8) as pool:
+    results = list(pool.map(first_use, range(8)))
+assert len(results) == 8 and all(each == results[0] for each in results), results
+assert ("ignore", None, Warning, None, 0) not in warnings.filters, "that of an import is still there"
+"""
+USES = {
+    "load_backbone": (
+        "from vidssl import load_backbone",
+        "return sum(p.double().sum().item() for p in load_backbone('vidssl-small').parameters())",
+    ),
+    "extract": ("import vidssl", "return vidssl.extract('vidssl-small', FILE, progress=False, workers=0).x.tolist()"),
+    "registries": (
+        "from vidssl.data.samplers import SAMPLERS\nfrom vidssl.evaluation.protocols import PROTOCOLS\n"
+        "from vidssl.methods.base import METHODS\nfrom vidssl.transforms.recipes import RECIPES\n"
+        "ALL = [BACKBONES, METHODS, PROTOCOLS, RECIPES, SAMPLERS]",
+        "return [sorted(ALL[(n + number) % 5]) for n in range(5)] and [sorted(each) for each in ALL]",
+    ),
+    "a fork meanwhile": (
+        "",
+        """if number == 0:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if "resnet3d18" in BACKBONES else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return "resnet3d18" in BACKBONES""",
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("use", USES)
+def test_eight_threads_may_be_first(use):
+    """In a process of its own, in which nothing is loaded."""
+    setup, line = USES[use]
+    file = Path(__file__).parent / "video" / "files" / "xvid_b_frames.avi"
+    code = textwrap.dedent(THREADS).format(setup=f"FILE = {str(file)!r}\n{setup}", use=line)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_threads_wait_until_a_package_is_imported(package, tmp_path):
+    from plugins_of_a_test import THINGS
+
+    slow = "import time\ntime.sleep(0.3)\nfrom plugins_of_a_test import THINGS\nTHINGS.register('fig')(int)\n"
+    (tmp_path / "plugins_of_a_test" / "fig.py").write_text(slow)
+    with ThreadPoolExecutor(8) as pool:
+        assert {*pool.map(lambda _: tuple(THINGS), range(8))} == {("apple", "fig", "pear")}

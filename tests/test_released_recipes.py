@@ -41,6 +41,7 @@ CONFIGS = {
     "byol_r3d50_k400": (0.6, 1),
     "byol_four_clips_r3d50_k400": (1.2, 1),
     "simclr_r3d50_k400": (1.2, 1),
+    "swav_r3d50_k400": (0.6, 1),
 }
 FRAMES = {25: [0, 7, 14, 22, 29, 37, 44, 52], 30: [0, 9, 18, 27, 36, 45, 54, 63]}
 
@@ -158,3 +159,15 @@ def test_steps_of_moco_are_the_released_ones(name):
             optimizer.zero_grad()
     for one, other in zip(method.parameters(), released.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_swav_is_the_released_one():
+    """SwAV_Slow_R50_8x8: 2 clips, NUM_MLP_LAYERS 3, BN_MLP True, DIM 128, T 0.1; contrastive.py: 1,000 prototypes."""
+    run = load_run(PRETRAIN / "swav_r3d50_k400.yaml")
+    assert (len(run.data.views), run.method) == (2, load_run(PRETRAIN / "swav_three_clips_r3d50_k400.yaml").method)
+    assert run.method.model_dump() == {"name": "swav", **METHODS["swav"].Config().model_dump()}
+    assert run.method.projector == Head(layers=3, hidden=2048, out=128, norm="hidden")
+    assert (run.method.prototypes, run.method.epsilon, run.method.iterations) == (1000, 0.05, 3)
+    assert run.method.temperature.at(0) == run.method.temperature.at(1) == 0.1
+    lr = run.optimizer.lr
+    assert (lr.start, lr.warmup, lr.warmup_start) == (0.6, 35 / 200, 0.001)

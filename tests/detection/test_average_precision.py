@@ -155,3 +155,20 @@ def test_a_list_without_an_object_that_counts(boxes, kind):
 def test_a_second_detection_of_an_object_is_wrong():
     assert precision_at_recalls(np.array([True, False, True]), 2, None) == pytest.approx((1 + 2 / 3) / 2)
     assert precision_at_recalls(np.array([False, True]), 1, 11) == pytest.approx(0.5)
+
+
+def test_a_difficult_object_excuses_only_what_matches_it(boxes):
+    """A false box inside of a difficult object, scored highest, counts against COCO's AP as against VOC's."""
+    hard = np.arange(len(boxes.boxes)) == 0
+    some, found = replace(boxes, difficult=hard), perfect(boxes)
+    assert coco_average_precision(found, some, "bbox")["AP50"] == pytest.approx(1.0)
+    first = found[0]
+    inside = np.float32([[*boxes.boxes[0, :2], *(boxes.boxes[0, :2] + 2)]])
+    found[0] = Detections(
+        0,
+        np.concatenate([inside, first.boxes]).astype(np.float32),
+        np.concatenate([boxes.categories[:1], first.labels]),
+        np.concatenate([np.ones(1, np.float32), first.scores]),
+    )
+    assert coco_average_precision(found, some, "bbox")["AP50"] < 0.99
+    assert voc_average_precision(found, some, points=None) < 0.99

@@ -11,8 +11,8 @@ from torch import nn
 from vidssl import distributed
 from vidssl.engine.accumulate import accumulate
 from vidssl.engine.parallel import average_gradients, over_processes
-from vidssl.methods import METHODS
-from vidssl.models import Head
+from vidssl.methods import METHODS, view_learning
+from vidssl.models import Head, build_backbone
 from vidssl.models.backbones import Backbone
 from vidssl.models.batch_norms import SyncBatchNorm
 from vidssl.types import Batch
@@ -186,3 +186,38 @@ def test_other_methods_average_their_micro_batches():
     method = METHODS["supervised"](METHODS["supervised"].Config(classes=3), Tiny()).double()
     whole = step(method, [batch()])
     torch.testing.assert_close(step(method, cut(batch(), [4, 4, 4])), whole, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("labels", [(0, 1, 2, 0, -1, -1), (-1, 2, -1, -1, -1, -1), (1, -1, 1, 0, 2, 2), (-1,) * 6])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_classification_loss_of_views_is_the_mean_over_the_labelled_clips_of_the_step(
+    labels, processes, monkeypatch
+):
+    """However they are divided among micro-batches, or among processes, whose counts are exchanged."""
+    torch.manual_seed(0)
+    kind = METHODS["view_learning"]
+    flow = build_backbone("color_flow")
+    method = kind(kind.Config(encoder={"name": "resnet18"}, classes=3), flow).eval()
+    clips, index = torch.randn(6, 3, 1, 16, 16), torch.arange(6)
+    whole = Batch((clips,), torch.tensor(labels), index)
+    parts = [Batch((clips[rows],), whole.label[rows], index[rows]) for rows in (slice(0, 3), slice(3, 6))]
+
+    def gradients(batches, share=1):
+        method.zero_grad(set_to_none=True)
+        scalars, _ = accumulate(method, method, batches, len(batches), half=False)
+        found = [p.grad.clone() / share for p in method.classifiers.parameters()]
+        return found, {name: value / share for name, value in scalars.items() if "class" in name or "accuracy" in name}
+
+    expected, scalars = gradients([whole])
+    if processes == 1:
+        found, summed = gradients(parts)
+    else:  # one after the other, each with the mean count of both
+        count = torch.stack([(part.label >= 0).sum() for part in parts]).double().mean()
+        monkeypatch.setattr(view_learning.distributed, "mean", lambda x: count)
+        both = [gradients([part], share=2) for part in parts]
+        found = [a + b for a, b in zip(both[0][0], both[1][0], strict=True)]
+        summed = {name: both[0][1][name] + both[1][1][name] for name in scalars}
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    for name, value in scalars.items():
+        torch.testing.assert_close(summed[name], value, rtol=1e-4, atol=1e-6)

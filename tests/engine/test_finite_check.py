@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import vidssl
 from vidssl.engine import setup, train
 from vidssl.engine.finite_check import FiniteCheck
 from vidssl.errors import TrainingError
@@ -19,6 +20,7 @@ from vidssl.methods import METHODS
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]
 same = runpy.run_path(str(Path(__file__).parents[1] / "equal.py"))["same"]
 aten = torch.ops.aten
+PACKAGE = f"{Path(vidssl.__file__).parent}/"
 # Operations whose result or its shape the host must read.
 WAITS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2, aten.unique_dim, aten.equal}
 # On the device, all operations that there are.
@@ -42,7 +44,9 @@ class _Waits(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.overloadpacket in WAITS:
-            self.found[[frame.name for frame in traceback.extract_stack() if "/vidssl/" in frame.filename][-1]] += 1
+            self.found[
+                [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(PACKAGE)][-1]
+            ] += 1
         return func(*args, **(kwargs or {}))
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import vidssl
 from vidssl.config import read
 from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
@@ -23,6 +24,7 @@ from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics
+from vidssl.models import bfloat16_check
 from vidssl.video import index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
@@ -663,3 +665,42 @@ def test_a_resumed_run_may_not_have_another_subset(toy_run):
     train(toy_run("supervised", "a", "data.subset={fraction: 0.5}", "steps=2"), until=1)
     with pytest.raises(CheckpointError, match=r"data.subset.seed 0, now 1"):
         train(toy_run("supervised", "a", "data.subset={fraction: 0.5, seed: 1}", "steps=2"))
+
+
+def test_a_run_in_bfloat16_whose_convolutions_are_wrong_is_refused(toy_run, monkeypatch):
+    """And so is an evaluation: before any work."""
+
+    def wrong(layers, gradients=True):
+        asked.append((sorted({size[2:] for layer, size in layers if layer.in_channels == 3}), gradients))
+        return ["the output of a layer"]
+
+    asked = []
+    monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
+    run = toy_run("sce", "a", "steps=1", "precision=bfloat16", "data.views.1.size=24")
+    with pytest.raises(
+        ConfigError, match=r"bfloat16 is wrong on this CPU .*the output of a layer; use precision float32"
+    ):
+        train(run)
+    frames = run.data.sampler.frames
+    assert asked == [([(frames, 24, 24), (frames, 32, 32)], True)]
+    train(toy_run("sce", "b", "steps=1"))
+    with pytest.raises(ConfigError, match="bfloat16 is wrong"):
+        vidssl.extract(toy_run("sce", "b").output, run.data.train, precision="bfloat16", progress=False)
+    assert asked[1:] == [([(frames, 32, 32)], False)]
+
+
+def test_a_finished_run_names_how_to_train_its_network_further(toy_run):
+    train(toy_run("sce", "a", "steps=2"))
+    with pytest.raises(
+        CheckpointError, match=r"steps 2, now 3; .*it is finished, at step 2, .*another output and init="
+    ) as error:
+        train(toy_run("sce", "a", "steps=3"))
+    init = str(error.value).rpartition("init=")[2]
+    train(toy_run("sce", "b", "steps=1", f"init={init}"))
+    with pytest.raises(CheckpointError, match="batch_size") as error:
+        train(toy_run("sce", "a", "steps=2", "batch_size=4"))
+    assert "init=" not in str(error.value)
+    train(toy_run("sce", "c", "steps=3"), until=1)
+    with pytest.raises(CheckpointError, match="steps 3, now 4") as error:
+        train(toy_run("sce", "c", "steps=4"))
+    assert "init=" not in str(error.value)

@@ -120,3 +120,11 @@ def test_prototypes_are_frozen_at_first_and_keep_unit_length():
 def test_key_views_must_be_there(keys):
     with pytest.raises(ConfigError, match=r"method.key_views \[.*\] do not fit the 2 views of data.views"):
         swav(key_views=keys)(batch())
+
+
+def test_far_fewer_videos_than_prototypes_are_a_warning(caplog):
+    swav()(batch())
+    assert not caplog.messages
+    kind = METHODS["swav"]
+    kind(kind.Config(projector=Head(layers=1, out=5), prototypes=25), Tiny()).double()(batch())
+    assert "6 videos a step are divided equally among 25 prototypes" in caplog.text

@@ -15,6 +15,7 @@ from vidssl.detection.average_precision import check_pycocotools
 from vidssl.engine.config_schema import bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault, cudnn_version
 from vidssl.errors import ConfigError, VidsslError
+from vidssl.models.bfloat16_check import SHAPES, processor, wrong_shapes
 from vidssl.models.export_graph import check_onnx
 from vidssl.tracking.proposals import selective_search
 from vidssl.video.backends import backend_version
@@ -59,7 +60,14 @@ def _bfloat16() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     if bfloat16_is_emulated(torch.device("cpu")):
         raise ConfigError(f"{capability}: emulated, about 20 times as slow as float32; train with precision=float32")
-    return capability
+    if wrong := wrong_shapes():
+        raise ConfigError(
+            f"{processor()}: {len(wrong)} of {len(SHAPES)} convolutions are wrong: {'; '.join(wrong)}; {_ON_CPU}"
+        )
+    return f"{processor()}, {capability}; {len(SHAPES)} convolutions agree with float32"
+
+
+_ON_CPU = "a run whose network has such a one is refused: train it with precision=float32"
 
 
 def _selective_search() -> str:

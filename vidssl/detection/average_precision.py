@@ -45,7 +45,6 @@ def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: st
     Without objects that count, such as of a list with difficult ones only, they are 0, as VOC's.
     """
     from pycocotools.coco import COCO
-    from pycocotools.cocoeval import COCOeval
 
     results = [result for one in found for result in _results(one, kind)]
     if not results:  # pycocotools cannot read an empty list
@@ -54,12 +53,29 @@ def coco_average_precision(found: Sequence[Detections], boxes: BoxList, kind: st
         truth = COCO()
         truth.dataset = _as_coco(boxes, kind)
         truth.createIndex()
-        evaluation = COCOeval(truth, truth.loadRes(results), kind)
+        evaluation = _evaluation()(truth, truth.loadRes(results), kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
     values = zip(("AP", "AP50", "AP75"), evaluation.stats, strict=False)
     return {name: max(float(value), 0.0) for name, value in values}  # pycocotools: -1 without objects
+
+
+def _evaluation() -> Any:
+    """Make pycocotools' evaluation, for which VOC's difficult objects are not counted, nor the detections on them.
+
+    As crowds, which are not counted either, they would excuse any detection that lies inside of them.
+    """
+    from pycocotools.cocoeval import COCOeval
+
+    class Evaluation(COCOeval):  # type: ignore[misc]
+        def _prepare(self) -> None:
+            super()._prepare()
+            for objects in self._gts.values():
+                for each in objects:
+                    each["ignore"] = each["ignore"] or each["difficult"]
+
+    return Evaluation
 
 
 def _results(one: Detections, kind: str) -> list[Tree]:
@@ -79,12 +95,18 @@ def _results(one: Detections, kind: str) -> list[Tree]:
 def _as_coco(boxes: BoxList, kind: str) -> Tree:
     corners = boxes.boxes.astype(np.float64)
     sides = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).tolist()
-    ignored = (boxes.crowd | boxes.difficult).tolist()
     image = np.repeat(np.arange(1, len(boxes.records) + 1), np.diff(boxes.ends)).tolist()
     rows: list[dict[str, Any]] = [
         {"id": n + 1, "image_id": image[n], "category_id": label + 1, "bbox": sides[n], "area": area, "iscrowd": crowd}
-        for n, (label, area, crowd) in enumerate(
-            zip(boxes.categories.tolist(), boxes.areas.tolist(), map(int, ignored), strict=True)
+        | {"difficult": hard}
+        for n, (label, area, crowd, hard) in enumerate(
+            zip(
+                boxes.categories.tolist(),
+                boxes.areas.tolist(),
+                map(int, boxes.crowd.tolist()),
+                map(int, boxes.difficult.tolist()),
+                strict=True,
+            )
         )
     ]
     if kind == "segm" and boxes.outlines is not None:

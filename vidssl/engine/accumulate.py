@@ -23,6 +23,9 @@ def accumulate(
     """
     if count > 1 and isinstance(method, InBatchMethod):
         return _cached(method, parallel, batches, half)
+    if count > 1 and method.averages_labelled:
+        batches = [*batches]  # all are counted before the first loss
+        method.labelled = torch.stack([(batch.label >= 0).sum() for batch in batches]).double().mean()
     totals: dict[str, Tensor] = {}
     seen = []
     for n, batch in enumerate(batches, start=1):

@@ -47,6 +47,10 @@ class ClipTraining(Training[Run]):
         method: Method = build(METHODS, self.run.method, backbone)
         return method
 
+    def clip_sizes(self) -> set[tuple[int, int]]:
+        """Return frames and size of each view."""
+        return {(self.run.data.sampler.frames, view.size) for view in self.run.data.views}
+
     def begin(self) -> None:
         """Let the method of a fresh run encode the training videos, if it needs that before the first step."""
         if self.state.step == 0:

@@ -56,6 +56,10 @@ class DetectionTraining(Training[AnyDetectionRun]):
         """Build the detector around its backbone."""
         return build_detector(self.run, backbone, len(self.boxes.classes))
 
+    def clip_sizes(self) -> set[tuple[int, int]]:
+        """Return one size for all: those of images differ."""
+        return {(self.run.data.frames if isinstance(self.run, ActionRun) else 1, 224)}
+
     def new_feed(self) -> Feed:
         """Start the batches of the steps from the current one on."""
         return DetectionFeed(batches(training_data(self.run, self.boxes), self.keys(), self.device), self.request)

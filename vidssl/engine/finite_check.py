@@ -26,7 +26,10 @@ class _Outcome(NamedTuple):
 
 
 class FiniteCheck:
-    """Ends a run at a step whose loss or gradients are not finite, with the state from before its update.
+    """Ends a run at a step whose loss or gradients are not finite, with the weights from before its update.
+
+    Target network, queue and optimizer are those from before it too. Running statistics of batch norms are not: the
+    forward pass has changed them. A run that ended so is not saved.
 
     On the CPU the error is raised before the update. A GPU would have to wait there for the host, which reads the
     outcome. With `late` it is read during the next step, or where the state is needed: before it is logged, evaluated

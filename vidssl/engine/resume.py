@@ -150,8 +150,21 @@ def _check_same_run(content: Tree, run: AnyRun, videos: VideoList) -> Tree:
         raise CheckpointError(
             f"{run.output} holds a run with other settings: {'; '.join(changes)}; choose another output, or continue "
             f"that run with its own config, {Path(run.output) / 'config.yaml'}"
+            f"{_further(content['step'], before, run, videos)}"
         )
     return content
+
+
+def _further(step: int, before: Tree, run: AnyRun, videos: VideoList) -> str:
+    """Say how to train the network of a finished run further, if the run has another length now."""
+    length = {name: before[name] for name in ("steps", "epochs", "batch_size")}
+    same = all(before[name] == getattr(run, name) for name in ("steps", "epochs"))
+    if same or step < run.model_copy(update=length).total_steps(videos.samples_per_epoch):
+        return ""
+    return (
+        f"; it is finished, at step {step}, where its learning rate has ended: to train its network further start a "
+        f"new run from it, with another output and init={run.output}"
+    )
 
 
 def _changes(before: Tree, run: AnyRun) -> list[str]:

@@ -27,6 +27,7 @@ from vidssl.engine.resume import resume, save, seed_process
 from vidssl.errors import CheckpointError, PeerError
 from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.weights import load_initial
 from vidssl.output_folder import claim, only_run_in
 
@@ -72,6 +73,8 @@ class Training(Generic[RunType]):
         for p in method.parameters():
             if p.ndim == 5:  # 3D convolutions are fastest with the layout of the clips, channels last
                 p.data = p.data.contiguous(memory_format=torch.channels_last_3d)
+        if run.precision == "bfloat16":
+            check_bfloat16(method.backbone, self.clip_sizes(), device, gradients=True)
         self.method, self.norm = set_batch_norm(method, run.sync_bn, device)
         self.optimizer = build_optimizer(run.optimizer, self.method)
         seed_process(run)
@@ -100,6 +103,10 @@ class Training(Generic[RunType]):
 
     def build_method(self, backbone: Backbone) -> Method:
         """Build what is trained."""
+        raise NotImplementedError
+
+    def clip_sizes(self) -> set[tuple[int, int]]:
+        """Return the frames and the sides, in pixels, of the clips that the backbone encodes."""
         raise NotImplementedError
 
     def begin(self) -> None:

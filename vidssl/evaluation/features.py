@@ -18,6 +18,7 @@ from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.models.backbones import Backbone
+from vidssl.models.bfloat16_check import check_bfloat16
 from vidssl.models.layer_features import LayerFeatures
 from vidssl.progress import progress
 from vidssl.transforms.recipes import UniformCrops
@@ -137,8 +138,11 @@ def encode_videos(
     VidsslError or Interrupted that it raises ends the work on all processes. Videos that the dataset skips are logged.
 
     Returns the rows (N,) of the list, ascending, with the tensors of `encode` (nothing without videos), and path and
-    reason of each skipped video, ordered by path. A DataError is raised if all are skipped.
+    reason of each skipped video, ordered by path. A DataError is raised if all are skipped, a ConfigError if bfloat16
+    is wrong on this CPU.
     """
+    if test.precision == "bfloat16":
+        check_bfloat16(encoder, [(test.clip.frames, test.size)], device, gradients=False)
     first, parts = shard
     mine = first + parts * distributed.rank(), parts * distributed.world()
     loader = eval_loader(dataset, test.batch_size, test.workers, *mine, test.timeout, test.prefetch, rows)

@@ -34,6 +34,7 @@ class Method(nn.Module):
         """Settings of the method; each method has its own."""
 
     needs_labels = False  # whether every video of the list needs one
+    averages_labelled = False  # whether a term of its loss is a mean over the labelled clips of a step
     classifies = False  # whether it has a classifier: then its config has `classes`, and it implements `classify`
     branches: dict[str, Branch]  # terms that are added to the loss, in this order
 
@@ -47,6 +48,7 @@ class Method(nn.Module):
         # Set by the loop:
         self.watched = True  # whether this step's scalars are logged; if not, `loss` alone is needed
         self.micro_batch = (0, 1)  # (n, count): the next batch is micro-batch n of `count` of a step
+        self.labelled: Tensor | None = None  # (), their mean number of labelled clips, if it `averages_labelled`
 
     @property
     def target_backbone(self) -> Backbone:

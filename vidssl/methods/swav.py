@@ -1,10 +1,12 @@
 """SwAV: Caron et al., *Unsupervised Learning of Visual Features by Contrasting Cluster Assignments* (2020)."""
 
+import logging
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl import losses
+from vidssl import distributed, losses
 from vidssl.errors import ConfigError
 from vidssl.losses import full_precision, unit
 from vidssl.methods.base import METHODS
@@ -14,15 +16,17 @@ from vidssl.models.heads import Head
 from vidssl.schedule import Temperature, constant
 from vidssl.types import Batch
 
+_log = logging.getLogger(__name__)
+
 
 @METHODS.register("swav")
 class SwAV(InBatchMethod):
     """Predict the cluster of a view from the other views of its video; clusters are prototypes, which are trained."""
 
     class Config(InBatchMethod.Config):
-        """Settings; defaults are those of the large-scale study on video."""
+        """Settings; defaults are those that the large-scale study on video released."""
 
-        projector: Head = Head(layers=3, hidden=2048, out=128, norm="none")
+        projector: Head = Head(layers=3, hidden=2048, out=128, norm="hidden")
         prototypes: int = Field(default=1000, ge=2)  # K
         temperature: Temperature = constant(0.1)  # tau
         epsilon: float = Field(default=0.05, gt=0)  # smoothness of the assignments
@@ -49,6 +53,14 @@ class SwAV(InBatchMethod):
         views, c = embedding.shape[1], self.config
         if not c.key_views or not {*c.key_views} <= {*range(views)}:
             raise ConfigError(f"method.key_views {list(c.key_views)} do not fit the {views} views of data.views")
+        if self.step == 0 and 4 * len(embedding) < c.prototypes and distributed.is_main():
+            _log.warning(
+                "%d videos a step are divided equally among %d prototypes: too few to be clusters; raise batch_size or "
+                "set method.prototypes to at most %d",
+                len(embedding),
+                c.prototypes,
+                4 * len(embedding),
+            )
         tau = c.temperature.at(self.progress)
         return {"loss": losses.swapped_prediction(embedding, c.key_views, tau, c.epsilon, c.iterations)}
 

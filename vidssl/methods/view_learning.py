@@ -27,8 +27,11 @@ class ViewLearning(Method):
 
     With `classes` it is semi-supervised: two more encoders classify the labelled clips of the batch by one view each,
     and the flow minimises their loss too. All are updated in the same step, the flow by the reversed gradient of
-    InfoNCE. Negatives are those of a micro-batch, of all processes.
+    InfoNCE. Negatives are those of a micro-batch, of all processes; the classification loss is the mean over the
+    labelled clips of the step.
     """
+
+    averages_labelled = True
 
     class Config(Settings):
         """Settings; the learning rate of the flow is `optimizer.backbone_scale` times that of the encoders."""
@@ -52,7 +55,8 @@ class ViewLearning(Method):
         if len(batch.views) > 1:
             raise ConfigError(f"view_learning splits one view, got {len(batch.views)}: give one recipe in data.views")
         check_batch_norm(len(batch.index), *self.encoders)
-        (mapped,) = self.backbone.features(batch.views[0], ("views",))
+        with full_precision(batch.index.device):  # as `color_flow` splits the clips of methods that use the views
+            (mapped,) = self.backbone.features(batch.views[0].float(), ("views",))
         reversed_views = first_and_others(_Reversed.apply(mapped))
         embedding = torch.stack([unit(f(v)) for f, v in zip(self.encoders, reversed_views, strict=True)], dim=1)
         with full_precision(batch.index.device):
@@ -69,9 +73,14 @@ class ViewLearning(Method):
         return scalars
 
     def _classify(self, logits: list[Tensor], label: Tensor) -> dict[str, Tensor]:
-        """Cross-entropy of both views, summed, over the labelled clips; 0 without any; their accuracy by view."""
+        """Cross-entropy of both views, summed, over the labelled clips; 0 without any; their accuracy by view.
+
+        The loop averages over processes and micro-batches, some of which may have few labelled clips or none: each sum
+        is divided by the mean number of theirs.
+        """
         known = label >= 0
-        count = known.sum().clamp(min=1)
+        count = distributed.mean((known.sum() if self.labelled is None else self.labelled).double()).float()
+        count = torch.where(count > 0, count, 1.0)
         terms = [functional.cross_entropy(x.float(), label, ignore_index=-1, reduction="sum") / count for x in logits]
         right = [((x.argmax(dim=1) == label) & known).sum() / count for x in logits]
         return {"classification_loss": terms[0] + terms[1], "accuracy_first": right[0], "accuracy_others": right[1]}

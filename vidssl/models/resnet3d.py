@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, run_stages
+from vidssl.registry import importing
 
 _Kernel = tuple[int, int, int]
 
@@ -35,7 +36,8 @@ class ResNet3D(Backbone):
     basic: bool  # basic blocks, else bottlenecks
 
     def __init__(self, config: Config) -> None:
-        with warnings.catch_warnings():  # imported here because it takes seconds
+        # Imported here because it takes seconds; by one thread at a time, as filters of warnings are global.
+        with importing, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # pytorchvideo 0.1.5 uses torch.jit.script, now deprecated
             from pytorchvideo.models.net import Net
             from pytorchvideo.models.resnet import create_bottleneck_block, create_res_stage

@@ -190,8 +190,8 @@ def replace_packets(key: Key, folder: Path | None, packets: Packets) -> None:
 
 def _keep(key: Key, packets: Packets) -> None:
     _cache[key] = packets
-    if len(_cache) > _CACHE_SIZE:
-        del _cache[next(iter(_cache))]
+    for oldest in [*_cache][:-_CACHE_SIZE] if len(_cache) > _CACHE_SIZE else ():  # a copy: other threads write too
+        _cache.pop(oldest, None)
 
 
 def _cache_file(folder: Path, key: Key) -> Path:

@@ -1,0 +1,93 @@
+"""Convolutions in bfloat16 on this CPU against float32."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vidssl.commands import doctor
+from vidssl.errors import ConfigError
+from vidssl.models import bfloat16_check, build_backbone
+from vidssl.models.bfloat16_check import SHAPES, check_bfloat16, wrong_shapes
+
+CPU = torch.device("cpu")
+
+
+def faulty(part):
+    """Make `functional_call` compute a part of each convolution with a stride greater than its kernel wrongly."""
+    right = bfloat16_check.functional_call
+
+    class Fault(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1.1 if part == "output" else x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 1.1 if part == "gradient" else gradient
+
+    def call(layer, weights, inputs):
+        output = right(layer, weights, inputs)
+        wrong = output.dtype == torch.bfloat16 and layer.stride[-1] > layer.kernel_size[-1]
+        return Fault.apply(output) if wrong else output
+
+    return call
+
+
+@pytest.fixture
+def network():
+    torch.manual_seed(0)
+    return build_backbone("resnet3d18", width=4)
+
+
+@pytest.mark.parametrize("part", ["output", "gradient"])
+def test_a_wrong_convolution_is_refused(part, network, monkeypatch):
+    check_bfloat16(network, [(4, 64)], CPU, gradients=True)
+    monkeypatch.setattr(bfloat16_check, "functional_call", faulty(part))
+    with pytest.raises(ConfigError, match=r"3 of the network's .* kernel 1x1x1, stride 1x2x2, .*use precision float32"):
+        check_bfloat16(network, [(4, 64)], CPU, gradients=True)
+    if part == "output":
+        with pytest.raises(ConfigError, match="the output of"):
+            check_bfloat16(network, [(4, 64)], CPU, gradients=False)
+    else:  # features do not depend on gradients
+        check_bfloat16(network, [(4, 64)], CPU, gradients=False)
+    check_bfloat16(network, [(4, 64)], torch.device("cuda"), gradients=True)
+
+
+def test_the_check_leaves_no_trace(network):
+    network.train()
+    state, rng = {name: value.clone() for name, value in network.state_dict().items()}, torch.get_rng_state()
+    check_bfloat16(network, [(2, 64)], CPU, gradients=True)
+    assert network.training and all(p.grad is None for p in network.parameters())
+    assert not any(module._forward_hooks for module in network.modules())
+    assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+def test_a_number_that_is_not_finite_is_wrong(monkeypatch):
+    layer, size = nn.Conv3d(4, 4, 1, 1, bias=False), (1, 4, 1, 2, 2)
+    assert bfloat16_check._wrong([(layer, size)]) == []
+    right = bfloat16_check.functional_call
+    monkeypatch.setattr(bfloat16_check, "functional_call", lambda *a: right(*a) * float("nan"))
+    assert "inf %" in bfloat16_check._wrong([(layer, size)])[0]
+
+
+def test_doctor_names_what_is_wrong(monkeypatch):
+    name = "bfloat16 on the CPU"
+    monkeypatch.setattr(doctor, "bfloat16_is_emulated", lambda _: False)
+    monkeypatch.setattr(doctor, "wrong_shapes", list)
+    assert doctor.examine()[name]["works"] and "12 convolutions agree" in doctor.examine()[name]["detail"]
+    monkeypatch.setattr(doctor, "wrong_shapes", lambda: ["one", "two"])
+    part = doctor.examine()[name]
+    assert not part["works"] and "2 of 12 convolutions are wrong: one; two" in part["detail"]
+
+
+@pytest.mark.long
+def test_this_machine_has_one_verdict():
+    """In new processes, whose free memory holds other things."""
+    code = "from vidssl.models import bfloat16_check as b; print([w.split(' differs')[0] for w in b.wrong_shapes()])"
+    ends = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(3)]
+    assert len(SHAPES) == 12 and len({end.stdout for end in ends}) == 1, [end.stdout for end in ends]
+    assert str([w.split(" differs")[0] for w in wrong_shapes()]) == ends[0].stdout.strip()

@@ -1,0 +1,162 @@
+"""Whether this CPU computes convolutions in bfloat16 correctly: some of oneDNN's kernels for AMX do not.
+
+Wrong are gradients of weights where the stride is greater than the kernel or the output one pixel wide, and stems of
+three frames on clips of one; by size and channels, not in all layers. Sources: pytorch issue 169688 and pull request
+188426, oneDNN pull request 5494; docs/performance.md lists what was measured.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vidssl.errors import ConfigError
+
+LIMIT = 0.02  # largest difference / largest value; correct kernels stay below 0.005
+_DIRT = 1e4
+_PASSES = 2  # an error that depends on what is in memory may be missed by the first
+_Convolution = nn.Conv2d | nn.Conv3d
+_Layer = tuple[_Convolution, tuple[int, ...]]  # a convolution and the size of its input (B, C, T, H, W) or (B, C, H, W)
+_Size = tuple[int, int, int]
+
+# Convolutions of ResNet3D-18 and -50 and of torchvision's networks, on clips of 32 to 224 pixels: channels in and out,
+# kernel, stride, input (T, H, W). The slowest takes some hundredths of a second.
+SHAPES: tuple[tuple[int, int, _Size, _Size, _Size], ...] = (
+    (3, 16, (1, 7, 7), (1, 2, 2), (4, 64, 64)),  # stems
+    (3, 64, (1, 7, 7), (1, 2, 2), (2, 64, 64)),
+    (3, 64, (3, 7, 7), (1, 2, 2), (4, 64, 64)),
+    (3, 64, (3, 7, 7), (1, 2, 2), (1, 64, 64)),  # of single frames
+    (16, 32, (1, 1, 1), (1, 2, 2), (4, 16, 16)),  # shortcuts: the stride is greater than the kernel
+    (64, 128, (1, 1, 1), (1, 2, 2), (4, 28, 28)),
+    (64, 128, (1, 1, 1), (2, 2, 2), (4, 28, 28)),
+    (256, 512, (1, 1, 1), (1, 2, 2), (2, 28, 28)),
+    (32, 64, (1, 3, 3), (1, 2, 2), (4, 8, 8)),
+    (64, 64, (3, 1, 1), (1, 1, 1), (4, 14, 14)),  # bottlenecks
+    (64, 128, (3, 3, 3), (1, 2, 2), (4, 2, 2)),  # outputs of one pixel
+    (64, 128, (3, 3, 3), (1, 2, 2), (4, 1, 1)),
+)
+
+
+def processor() -> str:
+    """Return the name of this machine's processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "CPU"
+
+
+def wrong_shapes() -> list[str]:
+    """Name the `SHAPES` that this CPU computes wrongly in bfloat16, with the part that is wrong and its error."""
+    return _wrong(
+        [
+            (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
+            for c, out, kernel, stride, size in SHAPES
+        ]
+    )
+
+
+def _half(kernel: _Size) -> _Size:
+    return (kernel[0] // 2, kernel[1] // 2, kernel[2] // 2)
+
+
+def check_bfloat16(network: nn.Module, sizes: Iterable[tuple[int, int]], device: torch.device, gradients: bool) -> None:
+    """Compare the convolutions of a network in bfloat16 with float32, if the device is a CPU.
+
+    `network` encodes clips (B, 3, T, S, S); `sizes` are the (T, S) of its clips. Each convolution gets random input of
+    the size that it has in the network; with `gradients` those of input and weight are compared too.
+
+    Raises:
+        ConfigError: One is wrong.
+    """
+    if device.type != "cpu":
+        return
+    layers: dict[str, _Layer] = {}
+    for frames, side in sorted({*sizes}):
+        for layer, size in _convolutions(network, torch.zeros(1, 3, frames, side, side)):
+            layers.setdefault(f"{layer} {size}", (layer, size))  # the first of those that are alike
+    if wrong := _wrong(list(layers.values()), gradients):
+        raise ConfigError(
+            f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
+            f"network's {len(layers)} different convolutions: {wrong[0]}; use precision float32"
+        )
+
+
+@torch.no_grad()
+def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
+    """List the convolutions that a network applies to clips, with the sizes of their inputs."""
+    found: list[_Layer] = []
+
+    def note(layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
+        assert isinstance(layer, _Convolution)
+        found.append((layer, tuple(inputs[0].shape)))
+
+    hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
+    training = network.training
+    try:
+        network.eval()(clips)  # in eval mode: the statistics of batch norm are not touched
+    finally:
+        network.train(training)
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _wrong(layers: Sequence[_Layer], gradients: bool = True) -> list[str]:
+    """Name the layers of which a part is wrong."""
+    wrong = []
+    torch.full((1 << 21,), _DIRT)  # from here on the allocator reuses freed memory of this size
+    for layer, size in layers:
+        part, error = max(_errors(layer, size, gradients).items(), key=lambda found: found[1])
+        if error > LIMIT:
+            shape, kernel, stride = (_by(each) for each in (size, layer.kernel_size, layer.stride))
+            wrong.append(
+                f"{part} of {layer.in_channels} -> {layer.out_channels} channels, kernel {kernel}, stride {stride}, on "
+                f"{shape} differs by {100 * error:.2g} % of the largest value"
+            )
+    return wrong
+
+
+@torch.enable_grad()
+def _errors(layer: _Convolution, size: tuple[int, ...], gradients: bool) -> dict[str, float]:
+    """Compute the largest difference / largest value of the output and both gradients, on random numbers."""
+    source = torch.Generator().manual_seed(0)  # the random state of the run is not touched
+    layout = torch.channels_last_3d if len(size) == 5 else torch.channels_last  # that of clips
+    x = torch.randn(size, generator=source).bfloat16().contiguous(memory_format=layout)
+    weight = torch.randn(layer.weight.shape, generator=source) / layer.weight[0].numel() ** 0.5
+    weight = weight.bfloat16().contiguous(memory_format=layout)
+    parts: list[list[Tensor]] = []
+    for dtype in (torch.float32, *[torch.bfloat16] * _PASSES):  # the same numbers, exact in both
+        inputs = x.to(dtype).detach().requires_grad_(), weight.to(dtype).detach().requires_grad_()
+        bias = {} if layer.bias is None else {"bias": torch.zeros(len(weight), dtype=dtype)}
+        _fill_free_memory()
+        with torch.autocast("cpu", enabled=False):
+            output = functional_call(layer, {"weight": inputs[1]} | bias, inputs[:1])
+        parts.append([output.detach()])
+        if gradients:
+            to_output = torch.randn(output.shape, generator=source.manual_seed(1)).bfloat16().to(dtype)
+            _fill_free_memory()
+            parts[-1] += torch.autograd.grad(output, inputs, to_output.contiguous(memory_format=layout))
+    full, *half = parts
+    names = ("the output", "the gradient of the input", "the gradient of the weight")
+    return {name: max(_error(each[n], full[n]) for each in half) for n, name in enumerate(names[: len(full)])}
+
+
+def _by(numbers: Sequence[int]) -> str:
+    return "x".join(map(str, numbers))
+
+
+def _error(half: Tensor, full: Tensor) -> float:
+    """Return the largest difference, in units of the largest value; infinite if a number is not finite."""
+    difference = (half.float() - full).abs().max() / full.abs().max().clamp(min=1e-30)
+    return difference.item() if torch.isfinite(difference) else inf
+
+
+def _fill_free_memory() -> None:
+    """Write numbers into memory that is free: wrong kernels read some that they did not write, often still zeros."""
+    blocks = [torch.full((1 << size,), _DIRT) for size in range(6, 18) for _ in range(2)]
+    del blocks  # together: each must have had memory of its own

@@ -140,7 +140,7 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
     words += ["--cfg", str(TOY), *RANDOM, "--train-list", str(digits / "motion/train.csv")]
     words += ["--masks", str(digits / "masks"), "--workers", "0", "--device", "cpu", "--out", "o"]
     commands.run("analyze", words)
-    assert {path.name for path in (tmp_path / "o").iterdir()} == {"random", "run", "background.png"}
+    assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "background.png"}
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[:2] for line in lines[2:7]] == [
         ["random", "kNN"],

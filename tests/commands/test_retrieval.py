@@ -134,7 +134,7 @@ def test_links_to_one_file_are_one_video(options, lists, tmp_path, caplog):
         shown = [n for n in range(20) if f'title="train/{n}.mp4"' in row.partition('class="hits"')[2]]
         assert shown == [n for n in range(20) if n != own]
     for name, own in (("linked/2.mp4", 2), ("link.mp4", 3)):
-        near = retrieve(options, gallery, root / name, tmp_path / "one", k=30)
+        near = retrieve(options, gallery, root / name, tmp_path / f"one{own}", k=30)
         assert sorted(hit["path"] for hit in near["neighbours"]) == sorted(
             f"train/{n}.mp4" for n in range(20) if n != own
         )
@@ -170,11 +170,11 @@ def test_copies_are_counted_and_left_out_when_asked(options, lists, tmp_path, ca
     dropped = retrieve(plain, gallery, query, tmp_path / "without", drop_duplicates=True, page_queries=0)
     assert dropped["duplicates"] == 3 and dropped["drop_duplicates"]
     for row, first in ((1, True), (0, False)):
-        near = retrieve(plain, gallery, root / f"test/{row}.mp4", tmp_path / "one")
+        near = retrieve(plain, gallery, root / f"test/{row}.mp4", tmp_path / f"one{row}")
         assert (near["neighbours"][0]["path"] == f"train/copy{row}.mp4") is first
         assert [hit["duplicate"] for hit in near["neighbours"]] == [first] + [False] * 9
         assert near["duplicates"] == first and ("(a duplicate)" in table(near)) is first
-    near = retrieve(plain, gallery, root / "test/1.mp4", tmp_path / "one", k=30, drop_duplicates=True)
+    near = retrieve(plain, gallery, root / "test/1.mp4", tmp_path / "one1", k=30, drop_duplicates=True)
     paths = [hit["path"] for hit in near["neighbours"]]
     assert len(paths) == 22 and "train/copy1.mp4" not in paths and near["duplicates"] == 0
     # Each copy has its query's label: it was a hit at once.
@@ -189,19 +189,21 @@ def test_one_video_finds_what_its_list_finds(options, lists, tmp_path):
     cosines = (one @ other.T) / np.linalg.norm(one, axis=1)[:, None] / np.linalg.norm(other, axis=1)
     labels = read_list(gallery)
     for n in (0, 5):
-        found = retrieve(options, None, gallery.parent / f"test/{n}.mp4", tmp_path / "out", index=tmp_path / "g", k=7)
+        found = retrieve(
+            options, None, gallery.parent / f"test/{n}.mp4", tmp_path / f"out{n}", index=tmp_path / "g", k=7
+        )
         near, order = found["neighbours"], np.argsort(-cosines[n])[:7]
         assert [hit["path"] for hit in near] == [f"train/{row}.mp4" for row in order]
         assert [hit["similarity"] for hit in near] == pytest.approx(cosines[n][order], abs=1e-5)
         assert [hit["rank"] for hit in near] == list(range(1, 8))
         assert [hit["label"] for hit in near] == [labels.records[row].label for row in order]
         assert [hit["class"] for hit in near] == [labels.classes[labels.records[row].label] for row in order]
-        assert found == json.loads((tmp_path / "out/results.json").read_text())
+        assert found == json.loads((tmp_path / f"out{n}/results.json").read_text())
         lines = table(found).splitlines()
         assert len(lines) == 9 and lines[2].split()[0] == "1" and lines[2].endswith(f"train/{order[0]}.mp4")
-    page = (tmp_path / "out/index.html").read_text()
+    page = (tmp_path / "out5/index.html").read_text()
     assert "test/5 in" in page and page.count('class="neutral"') == 7 and "the only query" in page
-    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+    assert (tmp_path / "out5/retrieval.png").stat().st_size > 1000
 
 
 def test_the_gallerys_videos_are_not_read_again(options, lists, tmp_path, caplog):
@@ -245,10 +247,10 @@ def test_an_index_that_does_not_fit(options, lists, tmp_path, one_line):
             assert message.endswith("search with the same network and clips, or choose another --index")
     # An index may have been extracted with or without --allow-missing.
     retrieve(replace(options, allow_missing=True), None, video, tmp_path / "out", index=index)
-    message = one_line(DataError, retrieve, options, query, query, tmp_path / "out", index=index)
+    message = one_line(DataError, retrieve, options, query, query, tmp_path / "other", index=index)
     assert "list " in message and "videos 20 stored, 8 requested" in message
     part = extract_features(options, gallery, index, "0/2").path
-    message = one_line(DataError, retrieve, options, None, video, tmp_path / "out", index=part)
+    message = one_line(DataError, retrieve, options, None, video, tmp_path / "part", index=part)
     assert "shard [0, 2] stored, [0, 1] requested" in message
 
 
@@ -298,7 +300,7 @@ def test_lists_and_videos_that_cannot_be_used(options, lists, tmp_path, one_line
     (tmp_path / "file").write_text("in the way")
     message = one_line(DataError, retrieve, options, gallery, gallery.parent / "test/0.mp4", tmp_path / "file")
     assert message == f"cannot write to {tmp_path}/file: it is a file; name a folder"
-    assert not (tmp_path / "out").exists()
+    assert not [*(tmp_path / "out").glob("[!.]*")]
 
 
 def test_a_list_of_another_name_is_explained(options, lists, tmp_path, one_line):
@@ -339,7 +341,7 @@ def test_an_image_is_a_query(tmp_path, capsys):
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
     assert "4.png" in capsys.readouterr().out and "new.png" in (tmp_path / "out/index.html").read_text()
-    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
+    assert (tmp_path / "out5/retrieval.png").stat().st_size > 1000
 
 
 def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, one_line, monkeypatch):
@@ -355,7 +357,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
     found = retrieve(copies, gallery, query, tmp_path / "out", page_queries=0)  # copies with copies
     assert found["copies"] == {"fps": None, "quality": 18, "short_side": 40}
     assert retrieve(options, gallery, query, tmp_path / "out", page_queries=0)["copies"] is None
-    near = retrieve(copies, None, small / "test/1.mp4", tmp_path / "out", index=of_copies)
+    near = retrieve(copies, None, small / "test/1.mp4", tmp_path / "near", index=of_copies)
     assert near["copies"] == found["copies"] and len(near["neighbours"]) == 10
     monkeypatch.setattr(job, "extract", lambda *_, **__: pytest.fail("it was extracted"))
     one = small / "test/0.mp4"
@@ -366,11 +368,11 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
         (retrieve, query, replace(options, root=smaller), of_copies),
         (retrieve, smaller / "test.csv", options, of_copies),
     ):
-        message = one_line(DataError, work, of, None, asked, tmp_path / "out", index=index)
+        message = one_line(DataError, work, of, None, asked, tmp_path / "none", index=index)
         assert message.startswith(f"{index} contains ") and f", {asked} contains " in message
         assert "compare originals with originals, or copies with copies of the same settings" in message
     # Each list has a root.txt of its own.
-    message = one_line(DataError, retrieve, options, gallery, small / "test.csv", tmp_path / "out")
+    message = one_line(DataError, retrieve, options, gallery, small / "test.csv", tmp_path / "none")
     assert (
         f"{gallery} contains original videos, {small}/test.csv contains shrunk copies (quality 18, short_side 40)"
         in message

@@ -97,7 +97,7 @@ def test_the_command(trained, digits, tmp_path, monkeypatch, capsys):
     assert lines[0] == "random:" and lines[1] == "16 videos; 1 clip x 1 crop of 32²; percent, mean over severities 2 5"
     assert [line.split()[0] for line in lines[2:8]] == ["kNN", "clean", "light", "compression", "mPC", "rPC"]
     assert (tmp_path / "o/robustness.png").read_bytes()[:4] == b"\x89PNG"
-    assert {path.name for path in (tmp_path / "o").iterdir()} == {"random", "run", "robustness.png"}
+    assert {path.name for path in (tmp_path / "o").glob("[!.]*")} == {"random", "run", "robustness.png"}
 
 
 def test_what_is_refused(trained, digits, tmp_path, monkeypatch):

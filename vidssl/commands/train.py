@@ -79,13 +79,13 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
     if first.evaluate.query is None:
         raise ConfigError(f"{cfg}: --splits tests each network: set evaluate.query to the list")
     out = Path(first.output).parent
-    claim_results(out, "splits", {}, [cfg])
     with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)
             query = Monitor(run, videos).query  # warns of an overlap
             if METHODS[run.method.name].classifies:
                 check_disjoint(videos, query, "the classifier")
+        claim_results(out, "splits", {}, [cfg])
 
         def one(split: int, folder: Path) -> Results:
             distributed.together(request.check)  # training listens to signals itself

@@ -1,4 +1,4 @@
-"""The tests see the package of their own checkout, wherever it lies: in a folder named vidssl, with blanks, with any letters."""
+"""The tests see the package of their own checkout, in folders of any name: `vidssl`, with blanks, with any letters."""
 
 import subprocess
 import sys

@@ -672,13 +672,13 @@ def test_a_run_in_bfloat16_whose_convolutions_are_wrong_is_refused(toy_run, monk
 
     def wrong(layers, gradients=True):
         asked.append((sorted({size[2:] for layer, size in layers if layer.in_channels == 3}), gradients))
-        return ["the output of a layer"]
+        return {"the output of a layer": 0.5}
 
     asked = []
     monkeypatch.setattr(bfloat16_check, "_wrong", wrong)
     run = toy_run("sce", "a", "steps=1", "precision=bfloat16", "data.views.1.size=24")
     with pytest.raises(
-        ConfigError, match=r"bfloat16 is wrong on this CPU .*the output of a layer; use precision float32"
+        ConfigError, match=r"bfloat16 is wrong on this CPU .*the output of a layer differs .*; use precision float32"
     ):
         train(run)
     frames = run.data.sampler.frames

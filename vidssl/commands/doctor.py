@@ -60,14 +60,16 @@ def _bfloat16() -> str:
     capability = torch.backends.cpu.get_cpu_capability()
     if bfloat16_is_emulated(torch.device("cpu")):
         raise ConfigError(f"{capability}: emulated, about 20 times as slow as float32; train with precision=float32")
+    return capability
+
+
+def _bfloat16_convolutions() -> str:
     if wrong := wrong_shapes():
         raise ConfigError(
-            f"{processor()}: {len(wrong)} of {len(SHAPES)} convolutions are wrong: {'; '.join(wrong)}; {_ON_CPU}"
+            f"{processor()}: {len(wrong)} of {len(SHAPES)} are wrong: {'; '.join(wrong)}; a run whose network has such "
+            "ones is refused: train it with precision=float32"
         )
-    return f"{processor()}, {capability}; {len(SHAPES)} convolutions agree with float32"
-
-
-_ON_CPU = "a run whose network has such a one is refused: train it with precision=float32"
+    return f"{processor()}: {len(SHAPES)} agree with float32"
 
 
 def _selective_search() -> str:
@@ -94,6 +96,7 @@ _VERSIONS = {
     "training on a GPU": _gpu,
     "3D convolutions on a GPU": _conv3d,
     "bfloat16 on the CPU": _bfloat16,
+    "convolutions in bfloat16 on the CPU": _bfloat16_convolutions,
     "decoding with pyav": lambda: f"av {av.__version__}, libavcodec {av.library_versions['libavcodec'][0]}",
     "decoding with decord": lambda: f"decord {backend_version('decord')}",
     "decoding with torchcodec": lambda: f"torchcodec {backend_version('torchcodec')}",

@@ -51,13 +51,12 @@ def processor() -> str:
 
 
 def wrong_shapes() -> list[str]:
-    """Name the `SHAPES` that this CPU computes wrongly in bfloat16, with the part that is wrong and its error."""
-    return _wrong(
-        [
-            (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
-            for c, out, kernel, stride, size in SHAPES
-        ]
-    )
+    """Name the `SHAPES` that this CPU computes wrongly in bfloat16, and the part that is wrong."""
+    layers: list[_Layer] = [
+        (nn.Conv3d(c, out, kernel, stride, _half(kernel), bias=False), (1, c, *size))
+        for c, out, kernel, stride, size in SHAPES
+    ]
+    return list(_wrong(layers))
 
 
 def _half(kernel: _Size) -> _Size:
@@ -80,9 +79,11 @@ def check_bfloat16(network: nn.Module, sizes: Iterable[tuple[int, int]], device:
         for layer, size in _convolutions(network, torch.zeros(1, 3, frames, side, side)):
             layers.setdefault(f"{layer} {size}", (layer, size))  # the first of those that are alike
     if wrong := _wrong(list(layers.values()), gradients):
+        name, error = max(wrong.items(), key=lambda found: found[1])
         raise ConfigError(
             f"bfloat16 is wrong on this CPU ({processor()}, torch {torch.__version__}) in {len(wrong)} of the "
-            f"network's {len(layers)} different convolutions: {wrong[0]}; use precision float32"
+            f"network's {len(layers)} different convolutions: {name} differs from float32 by {100 * error:.2g} % of "
+            f"the largest value; the limit is {100 * LIMIT:g} %; use precision float32"
         )
 
 
@@ -98,7 +99,8 @@ def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
     hooks = [m.register_forward_hook(note) for m in network.modules() if isinstance(m, _Convolution)]
     training = network.training
     try:
-        network.eval()(clips)  # in eval mode: the statistics of batch norm are not touched
+        with torch.autocast("cpu", torch.bfloat16):  # as it is used
+            network.eval()(clips)  # in eval mode: the statistics of batch norm are not touched
     finally:
         network.train(training)
         for hook in hooks:
@@ -106,18 +108,18 @@ def _convolutions(network: nn.Module, clips: Tensor) -> list[_Layer]:
     return found
 
 
-def _wrong(layers: Sequence[_Layer], gradients: bool = True) -> list[str]:
-    """Name the layers of which a part is wrong."""
-    wrong = []
+def _wrong(layers: Sequence[_Layer], gradients: bool = True) -> dict[str, float]:
+    """Name the layers of which a part is wrong, with its error."""
+    wrong = {}
     torch.full((1 << 21,), _DIRT)  # from here on the allocator reuses freed memory of this size
     for layer, size in layers:
         part, error = max(_errors(layer, size, gradients).items(), key=lambda found: found[1])
         if error > LIMIT:
             shape, kernel, stride = (_by(each) for each in (size, layer.kernel_size, layer.stride))
-            wrong.append(
+            wrong[
                 f"{part} of {layer.in_channels} -> {layer.out_channels} channels, kernel {kernel}, stride {stride}, on "
-                f"{shape} differs by {100 * error:.2g} % of the largest value"
-            )
+                f"{shape}"
+            ] = error
     return wrong
 
 

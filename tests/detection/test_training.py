@@ -116,6 +116,7 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
     assert "box_AP50" in capsys.readouterr().out
     tested, trained = (json.loads((tmp_path / n / "results.json").read_text()) for n in ("test", "a"))
     assert tested["numbers"] == trained["numbers"] and tested["checkpoint"]["step"] == 6
+    options[3] = str(tmp_path / "other")
     for arguments, message in (
         ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
         ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),

@@ -51,11 +51,12 @@ def claim(
         folder: It may be reached through a link; what is written in it may not.
         kind: Of the output. Several kinds may be in a folder if they have no file in common.
         names: Files and folders that the command writes there, relative to it: glob patterns.
-        inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs.
+        inputs: What the output is made of, by name. The folder is refused if it holds this kind of other inputs; an
+            input that is None is not compared.
         read: Other files that the command reads. No input may be among the files to be written.
         before: Recognises this kind of output in a folder that was written before there were marks.
     """
-    made_of = {} if inputs is None else {name: _relative(path, folder) for name, path in inputs.items()}
+    made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
     _check_is_folder(folder)
     mark = _read_mark(folder)
     there = _existing(folder, names)
@@ -63,15 +64,12 @@ def claim(
     stored = mark["outputs"].get(kind)
     if stored is None and there and not before(folder):
         raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {_ELSEWHERE}")
-    if stored is not None and stored != made_of and there:  # a mistyped input may be corrected
-        changes = "; ".join(
-            f"{name} {stored.get(name)}, now {made_of.get(name)}"
-            for name in dict.fromkeys((*stored, *made_of))
-            if stored.get(name) != made_of.get(name)
-        )
-        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {changes}): {_ELSEWHERE}")
+    known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
+    changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
+    if changes:
+        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {_ELSEWHERE}")
     check_writable(folder)
-    mark["outputs"][kind] = made_of
+    mark["outputs"][kind] = {**known, **made_of}
     if not folder.exists():
         _created.append(folder)
     _write_mark(folder, mark)
@@ -316,9 +314,9 @@ def check_writable(folder: Path) -> None:
         raise DataError(f"cannot write {folder}: {error.strerror}; {_ELSEWHERE}") from None
 
 
-def _relative(path: Path | None, folder: Path) -> str | None:
+def _relative(path: Path, folder: Path) -> str:
     """A path from a folder, so that both may be moved together."""
-    return None if path is None else os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    return os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
 
 
 # The lock ---------------------------------------------------------------------------------------------------

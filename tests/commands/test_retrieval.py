@@ -341,7 +341,7 @@ def test_an_image_is_a_query(tmp_path, capsys):
     first, second = results["neighbours"][:2]
     assert (first["path"], second["path"]) == ("4.png", "1.png") and first["similarity"] > 0.9999
     assert "4.png" in capsys.readouterr().out and "new.png" in (tmp_path / "out/index.html").read_text()
-    assert (tmp_path / "out5/retrieval.png").stat().st_size > 1000
+    assert (tmp_path / "out/retrieval.png").stat().st_size > 1000
 
 
 def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, one_line, monkeypatch):
@@ -378,7 +378,7 @@ def test_copies_are_not_searched_for_among_originals(options, lists, tmp_path, o
         in message
     )
     # With the list, the index is compared with the list's files.
-    message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "out", index=of_originals)
+    message = one_line(DataError, retrieve, copies, gallery, query, tmp_path / "none", index=of_originals)
     assert f"data.root {gallery.parent} stored, {small} requested" in message
 
 

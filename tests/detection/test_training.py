@@ -124,6 +124,7 @@ def test_a_checkpoint_is_tested_as_at_the_end_of_the_run(toy_run, tmp_path, monk
         assert results["format"] and results["date"] and results["command"] and results["versions"]
     (line,) = {r.getMessage() for r in caplog.records if "8 of 8" in r.getMessage()}
     assert f"are in the list that the network was trained on, {run.data.train} too" in line
+    options[3] = str(tmp_path / "other")
     for arguments, message in (
         ([run.evaluate.list, "--clips", 3], "--clips does not fit a list of boxes"),
         ([Path(run.evaluate.list).parents[1] / "coco/toy.json"], "has other classes than the detector"),

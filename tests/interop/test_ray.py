@@ -79,7 +79,7 @@ def outcome(run, capsys, out):
     except SystemExit as end:
         status = end.code
     printed = [line.partition(" in ")[0].partition("; ")[0] for line in capsys.readouterr().out.splitlines()]
-    files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("[!.]*") if path.is_file()}
     shutil.rmtree(out)
     return status, printed, files
 

@@ -75,7 +75,7 @@ def retrieve(
     With `windows`, or an `index` of windows, the gallery consists of the windows of its videos, and a neighbour is not
     counted if it overlaps a nearer one. `one_per_video` counts only the nearest row of each file.
     """
-    lists = {"gallery": index if gallery is None else gallery, "query": query}
+    lists = {"gallery": gallery, "index": index, "query": query}
     if index is not None and gallery is not None:
         claim_features(index, [gallery])
     claim_results(out, "retrieval", lists, [options.checkpoint, options.cfg])

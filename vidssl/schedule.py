@@ -57,7 +57,7 @@ class Schedule(Settings):
 
 def _from_number(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return Schedule(start=value, end=value, shape="constant")
+        return Schedule.model_validate({"start": value, "end": value, "shape": "constant"})
     return value
 
 

@@ -235,7 +235,9 @@ def test_cascading_randomisation_destroys_the_map(learned):
         maps = class_cam(changed, x, "layer2", head, label)[0].numpy()
         correlation[stage] = rank_correlation(original, maps).mean()
     assert [*correlation] == ["layer4", "layer3", "layer2", "layer1", "stem"]
-    assert rank_correlation(original, class_cam(backbone, x, "layer2", head, label)[0].numpy()).min() > 0.999
+    shown = original.reshape(24, -1).any(axis=1)  # a map without heat has no order
+    again = class_cam(backbone, x, "layer2", head, label)[0].numpy()
+    assert shown.sum() > 16 and rank_correlation(original[shown], again[shown]).min() > 0.999
     assert abs(correlation["stem"]) < 0.4 and correlation["layer2"] < 0.5
     for name, weight in fresh.state_dict().items():
         assert torch.equal(weight, changed.state_dict()[name])

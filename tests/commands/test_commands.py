@@ -377,13 +377,15 @@ def test_mistakes_in_a_config(training):
 
 
 def test_mistakes_in_lists(training, tmp_path):
-    assert training(f"data.train={tmp_path}/none.csv").startswith(f"error: cannot read list {tmp_path}/none.csv: ")
+    assert training(f"data.train={tmp_path}/none.csv").startswith(
+        f"error: data.train: cannot read list {tmp_path}/none.csv: "
+    )
     (tmp_path / "empty.csv").write_text("path,label\n")
     assert "has no rows" in training(f"data.train={tmp_path}/empty.csv")
     (tmp_path / "classes.txt").write_text("a\nb\n")
     (tmp_path / "one.csv").write_text("path,label\na.mp4,1\nb.mp4,2\n")
     message = training(f"data.train={tmp_path}/one.csv")
-    assert message.startswith(f"error: {tmp_path}/one.csv:3: label 2 is out of range")
+    assert message.startswith(f"error: data.train: {tmp_path}/one.csv:3: label 2 is out of range")
     (tmp_path / "web.csv").write_text("path,label\nhttp://127.0.0.1:9/a.mp4,1\n")
     assert "is a URL" in training(f"data.train={tmp_path}/web.csv")
     assert not (tmp_path / "run/checkpoints").exists()

@@ -163,7 +163,8 @@ def test_the_short_side_and_the_precision_are_those_asked_for(options, digits, t
     with open_video(read_list(path).records[0].path) as video:
         first = (video.meta.num_frames - clip.span(video.meta)) // 2
         wanted = center_crop(video.frames([first]), 24, short_side).frames[0]
-    shown = inputs[0][0] * 0.225 + 0.45
+    # In bfloat16 the sizes of the convolutions are looked up first, with an empty clip.
+    shown = next(frame for frame, _ in inputs if frame.any()) * 0.225 + 0.45
     torch.testing.assert_close(shown, torch.from_numpy(wanted.copy()).float() / 255)
 
 

@@ -236,7 +236,7 @@ def test_a_search_in_one_list_warns_of_nothing_but_copies(data, tmp_path, caplog
     shutil.copy(tmp_path / "own/1.mp4", tmp_path / "own/again.mp4")
     caplog.clear()
     results = run(data, tmp_path / "out", words)
-    assert results["overlap"]["gallery"]["videos"] == 2 and results["duplicates"] == 2
+    assert results["overlap"]["gallery"]["videos"] == 2 and results["duplicates"] == 1  # a pair is counted once
     (line,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
     assert "2 of 7 videos" in line and "are in this list under another name" in line and "--drop-duplicates" in line
 
@@ -288,12 +288,11 @@ def test_reused_results_warn_as_the_first_time(data, tmp_path, caplog):
 def test_what_is_replaced_is_named(data, tmp_path, caplog, name):
     words = MEASURES[name]
     run(data, tmp_path / "out", words)
-    other = [word if word != "INPUT" else f"{data}/train/list.csv" for word in words]
-    other = [*words, "--seed", "1"] if name == "map" else other  # the features of other videos are refused
+    other = [*words, *(("--k", "3") if name == "retrieval" else ("--seed", "1"))]  # other lists are refused
     with caplog.at_level("INFO"):
         run(data, tmp_path / "out", other)
     (line,) = (r.getMessage() for r in caplog.records if "replacing it" in r.getMessage())
-    assert "holds results of another test (" in line and ("map.seed 0" if name == "map" else "list ") in line
+    assert "holds results of another test (" in line and ("k " if name == "retrieval" else "seed 0") in line
 
 
 def test_the_format_is_raised_with_each_change_of_numbers():

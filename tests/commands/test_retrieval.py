@@ -109,9 +109,10 @@ def test_the_numbers_are_those_of_the_field(options, lists, tmp_path):
     assert centred["uncentered"] == {name: found[name] for name in names}
     assert (centred["knn"], centred["chance"]) == (found["knn"], found["chance"])
     for results in (found, centred):  # the plain ones stand first, whichever come first in results.json
-        head, titles, plain, other = table(results).splitlines()
+        head, titles, plain, other, note = table(results).splitlines()
         assert head.startswith("8 queries, 20 in the gallery, 1 clip x 1 crop of 24²")
         assert titles.split() == ["percent", *names, "knn", "chance"]
+        assert note == "R@50: all 20 videos of the gallery, which are fewer than k"
         assert plain.split()[0] == "plain" and other.split()[0] == "centred"
         shown = [found[name] for name in (*names, "knn", "chance")]
         assert plain.split()[1:] == [f"{100 * value:.1f}" for value in shown]

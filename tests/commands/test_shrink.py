@@ -281,7 +281,7 @@ def test_10_11_hanging_and_crashing_decoders(tmp_path, videos, shrunk, write_vid
             if number == 3 and "crash" in self._path.name:
                 os._exit(7)
             if number == 3 and "odd" in self._path.name:
-                raise KeyError("what?")
+                raise MemoryError("what?")
             yield image
 
     monkeypatch.setattr(decode.PyAV, "iter_frames", iter_frames)

@@ -371,7 +371,9 @@ def test_a_protocol_of_ones_own(run_script, digits, tmp_path):
     """The module is named in the run's config, and to the test: that a checkpoint names it does not import it."""
     (tmp_path / "my_protocols.py").write_text(PLUG_IN)
     script = tmp_path / "command.py"
-    script.write_text("import sys; from vidssl.commands import run; run(sys.argv[1], sys.argv[2:])")
+    script.write_text(
+        "import sys; from vidssl.commands import guarded, run; guarded(lambda: run(sys.argv[1], sys.argv[2:]))"
+    )
     given = ["--cfg", str(CONFIGS / "toy/supervised.yaml"), f"data.train={digits}/motion/train.csv"]
     given += ["data.moving_digits=null", "imports=[my_protocols]", "steps=1"]
     test = [f"{digits}/motion/test.csv", *["--out", "o", "--clips", "1", "--crops", "1", "--workers", "0"]]

@@ -172,7 +172,7 @@ def test_boxes_that_do_not_fit_are_an_error(movies, tmp_path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda c: c["images"][0].update(height=0), "the height or width of an image is less than 1"),
+        (lambda c: c["images"][0].update(height=0), "the height or width of an image: 0 is not in 1"),
         (
             lambda c: c.update(categories=[], proposals=[{"image_id": 1, "bbox": [0, 0, 1, 1]}]),
             "is not a list of boxes",

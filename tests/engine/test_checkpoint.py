@@ -20,7 +20,12 @@ from vidssl.models.weights import FORMAT
 
 
 def content(step):
-    return {"format": FORMAT, "step": step, "config": {}, "method": {"w": torch.full((50,), float(step))}}
+    return {
+        "format": FORMAT,
+        "step": step,
+        "config": {"backbone": {"name": "resnet3d18"}},
+        "method": {"w": torch.full((50,), float(step))},
+    }
 
 
 def names(folder):
@@ -355,15 +360,13 @@ def test_fault_18_a_limit_that_the_kernel_sets(size, folder, limited):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
 @pytest.mark.parametrize("which", ["step-00000012.pt", "step-00000012.sha256"])
 def test_fault_18_a_disk_that_is_full_for_the_kernel(which, folder, monkeypatch):
-    real = atomic.temporary_for
+    real = atomic.no_link
 
-    def temporary(path):
-        if path.name == which:
-            real(path).symlink_to("/dev/full")
-        return real(path)
+    def full(path, flags):
+        return os.open("/dev/full", os.O_WRONLY) if which in str(path) else real(path, flags)
 
     with monkeypatch.context() as patch:
-        patch.setattr(atomic, "temporary_for", temporary)
+        patch.setattr(atomic, "no_link", full)
         with pytest.raises(
             CheckpointError, match=r"step-00000012.pt: No space left on device; earlier .*; free disk space or"
         ):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from vidssl.engine.optim import LARS, AdamWConfig, LARSConfig, SGDConfig, build_optimizer, set_lr
+from vidssl.errors import ConfigError
 from vidssl.models.batch_norms import SyncBatchNorm
 from vidssl.schedule import Schedule, constant
 
@@ -158,7 +159,7 @@ def test_all_kinds_of_norms_are_free_of_decay(layer):
 
 @pytest.mark.parametrize(("config", "name"), [(SGDConfig, "sgd"), (LARSConfig, "lars")])
 def test_nesterov_needs_momentum(config, name):
-    with pytest.raises(ValueError, match="nesterov needs an sgd_momentum above 0"):
+    with pytest.raises(ConfigError, match="nesterov needs an sgd_momentum above 0"):
         config(name=name, lr=constant(0.1), nesterov=True, sgd_momentum=0.0)
 
 

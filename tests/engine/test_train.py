@@ -287,7 +287,7 @@ def test_fault_27_two_runs_in_one_output(toy_run, tmp_path):
 
 def test_fault_18_an_output_folder_that_cannot_be_created(toy_run, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot write to output .*file/run: Not a directory"):
+    with pytest.raises(DataError, match=r"cannot write .*file/run: Not a directory"):
         train(toy_run("supervised", "file/run", "steps=1"))
 
 

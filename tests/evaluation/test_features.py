@@ -12,7 +12,7 @@ from vidssl.data.loader import eval_loader
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
-from vidssl.errors import DataError, VidsslError
+from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.models.backbones import build_backbone
 from vidssl.video.reader import open_video
@@ -114,7 +114,7 @@ def test_the_short_side_of_a_test_can_be_longer_than_its_crops(few):
             frame = video.frames([start])[0].transpose(1, 2, 0) / 255
         expected = (frame[24, 24] - [0.4, 0.5, 0.6]) / [0.2, 0.25, 0.3]
         np.testing.assert_allclose(row[:3].numpy(), expected, atol=1e-5)
-    with pytest.raises(ValueError, match="short_side 23 is less than size 24"):
+    with pytest.raises(ConfigError, match="short_side 23 is less than size 24"):
         clips(short_side=23).dataset(few)
 
 
@@ -133,6 +133,7 @@ def test_bfloat16_is_of_the_forward_pass_alone(few, backbone):
     plain, half = (
         extract(Watched(), few, clips(**settings, precision=name), CPU).x for name in ("float32", "bfloat16")
     )
+    seen = [each for each in seen if each[0][0] > 1]  # not the single clip that looks up the sizes of convolutions
     assert seen == [((5, 3, 3, 24, 24), torch.float32, on) for on in (False, True) for _ in range(6)]
     assert plain.dtype == half.dtype == torch.float32 and not torch.equal(plain, half)
     assert torch.nn.functional.cosine_similarity(plain, half).min() > 0.99

@@ -24,7 +24,6 @@ from vidssl.atomic import file_hash
 from vidssl.commands.compare import compare_runs
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.model_card import results_of
-from vidssl.commands.results import existing_results
 from vidssl.data.box_list import read_boxes
 from vidssl.data.fingerprint import identify
 from vidssl.data.track_files import read_tracks, write_tracks
@@ -33,6 +32,7 @@ from vidssl.engine.config_schema import load_run
 from vidssl.engine.log import RunLog
 from vidssl.errors import VidsslError
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder, write_folder
+from vidssl.evaluation.result_files import existing_results
 from vidssl.models import build_backbone, load_backbone, save_backbone
 from vidssl.models.weights import FORMAT
 from vidssl.prepare.ava import prepare_ava
@@ -44,7 +44,7 @@ from vidssl.prepare.voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord
 from vidssl.video import index
-from vidssl.video.frame_index import make_index, write_index
+from vidssl.video.frame_index import ID_BYTES, make_index, write_index
 from vidssl.video.frame_shards import INDEX
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
@@ -365,7 +365,9 @@ def _build_packed(folder: Path) -> list[str]:
         content += image
     two = {"num_frames": [5, 3], "fps": [25.0, 10.0], "heights": [48, 48], "widths": [64, 64], "changed": [1, 2]}
     (folder / "shard-000000.tar").write_bytes(content)
-    write_index(folder / INDEX, make_index([b"b/x.mp4", b"a.mp4"], {**two, "shards": [0, 0], **columns}))
+    # The first video has a variable rate: the times of its frames, and their end.
+    times = {"first_times": [0, -1], "times": [0, 0.1, 0.3, 0.4, 0.5, 0.6], "shard_ids": [0] * ID_BYTES}
+    write_index(folder / INDEX, make_index([b"b/x.mp4", b"a.mp4"], {**two, "shards": [0, 0], **columns, **times}))
     return [INDEX, "shard-000000.tar"]
 
 

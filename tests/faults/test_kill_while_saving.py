@@ -21,7 +21,7 @@ value = lambda content: int(content["method"]["w"][0])
 def save(number):
     weights = torch.full((500_000,), float(number))
     step = 7 if same else number
-    content = {"format": FORMAT, "step": step, "config": {}, "method": {"w": weights}}
+    content = {"format": FORMAT, "step": step, "config": {"backbone": {"name": "resnet3d18"}}, "method": {"w": weights}}
     checkpoint.save(folder, step, content, keep=2)
 
 def saver(number):

@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import normalize
 
 from vidssl import distributed
+from vidssl.errors import ConfigError
 from vidssl.methods import METHODS
 from vidssl.models import Head
 from vidssl.schedule import constant
@@ -149,5 +150,5 @@ def test_a_saved_state_resumes_exactly():
 
 def test_byol_refuses_queue_and_temperature():
     for name in ("queue", "temperature", "margin"):
-        with pytest.raises(ValueError, match=name):
+        with pytest.raises(ConfigError, match=name):
             METHODS["byol"].Config(**{name: 1})

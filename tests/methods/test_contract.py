@@ -95,7 +95,8 @@ def test_half_precision_stays_inside_the_networks(name, monkeypatch):
         torch.testing.assert_close(
             value, expected[key], rtol=0.05, atol=0.05, msg=lambda text, key=key: f"{key}: {text}"
         )
-    assert {*features} == {torch.bfloat16}
+    # The flow of view_learning works in float32: its volumes are sums over all pixels.
+    assert {*features} == {torch.float32 if name == "view_learning" else torch.bfloat16}
     assert gradients and all(torch.isfinite(gradient).all() for gradient in gradients)
     assert types(half.state_dict()) == before
     assert not {torch.bfloat16, torch.float16} & {*before.values()}

@@ -121,7 +121,7 @@ def test_whole_view_boxes_of_two_sizes_count_as_untracked():
 
 def test_no_view_is_counted_from_the_end():
     """Else view 1 would be its own key."""
-    with pytest.raises(ValueError, match="greater than or equal to 0"):
+    with pytest.raises(ConfigError, match="greater than or equal to 0"):
         make(key_views=(-1,))
 
 

@@ -561,7 +561,7 @@ def test_fewer_records_that_can_be_read_than_clusters():
     ],
 )
 def test_invalid_settings(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         Inter(**settings)
 
 

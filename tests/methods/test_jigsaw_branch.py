@@ -77,7 +77,7 @@ def test_a_view_that_is_too_small(side, grid):
 
 @pytest.mark.parametrize("settings", [{"grid": 1}, {"weight": -0.1}, {"weight": 1.1}, {"head": "two"}, {"view": -1}])
 def test_invalid_settings(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         Jigsaw(**settings)
 
 

@@ -205,7 +205,7 @@ def test_too_few_views(views, key_views):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("key_views", [(), (-1,), (1, 1)])
 def test_invalid_key_views(name, key_views):
-    with pytest.raises(ValueError, match="key_views"):
+    with pytest.raises(ConfigError, match="key_views"):
         METHODS[name].Config(key_views=key_views)
 
 

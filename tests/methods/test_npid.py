@@ -190,5 +190,5 @@ def test_one_video_has_no_negatives():
 
 @pytest.mark.parametrize("settings", [{"negatives": 0}, {"bank_momentum": 0.0}, {"bank_momentum": 1.5}])
 def test_invalid_settings(settings):
-    with pytest.raises(ValueError, match=next(iter(settings))):
+    with pytest.raises(ConfigError, match=next(iter(settings))):
         METHODS["npid"].Config(**settings)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from vidssl.errors import ConfigError
 from vidssl.methods.ressl import ReSSL
 from vidssl.schedule import Schedule, constant
 
@@ -21,7 +22,7 @@ from vidssl.schedule import Schedule, constant
     ],
 )
 def test_a_target_that_is_not_sharper_is_refused(tau, tau_m, shown):
-    with pytest.raises(ValueError, match=f"target_temperature {shown}"):
+    with pytest.raises(ConfigError, match=f"target_temperature {shown}"):
         ReSSL.Config(temperature=tau, target_temperature=tau_m)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional
 from torch.nn.functional import cross_entropy
 
+from vidssl.errors import ConfigError
 from vidssl.methods.supervised import Supervised
 from vidssl.models import build_backbone
 from vidssl.models.weights import FORMAT, InitialWeights, load_initial
@@ -31,7 +32,8 @@ def checkpoint(tmp_path):
     method = make(seed=9)
     method.train()(batch())
     path = tmp_path / "step-1.pt"
-    torch.save({"format": FORMAT, "method": method.state_dict()}, path)
+    config = {"backbone": {"name": "resnet3d18"}}
+    torch.save({"format": FORMAT, "step": 1, "config": config, "method": method.state_dict()}, path)
     return path, method.backbone.state_dict()
 
 
@@ -133,7 +135,7 @@ def test_the_probe_of_a_layer():
 
 
 def test_a_layer_is_for_the_probe():
-    with pytest.raises(ValueError, match="layer2 is for the linear probe: set freeze: true"):
+    with pytest.raises(ConfigError, match="layer2 is for the linear probe: set freeze: true"):
         make(layer="layer2")
-    with pytest.raises(ValueError, match="set layer too"):
+    with pytest.raises(ConfigError, match="set layer too"):
         make(freeze=True, grid=2)

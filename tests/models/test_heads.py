@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from vidssl.errors import ConfigError
 from vidssl.models import Head, mlp
 
 
@@ -65,5 +66,5 @@ def test_outputs_of_the_projector_are_normalised_over_the_batch():
 
 @pytest.mark.parametrize("wrong", [{"layers": 0}, {"hidden": 0}, {"out": 0}, {"norm": "batch"}])
 def test_shapes_that_cannot_be(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
         Head(**wrong)

@@ -96,7 +96,8 @@ def test_a_checkpoint_restores_its_stem(tmp_path):
     trained = build_backbone("resnet18", stem="cifar", zero_init=True).eval()
     state = {f"backbone.{name}": weight for name, weight in trained.state_dict().items()}
     settings = {"name": "resnet18", "stem": "cifar", "zero_init": True}
-    torch.save({"format": FORMAT, "method": state, "config": {"backbone": settings}}, tmp_path / "last.pt")
+    content = {"format": FORMAT, "step": 1, "method": state, "config": {"backbone": settings}}
+    torch.save(content, tmp_path / "last.pt")
     found = load_backbone(tmp_path / "last.pt")
     clips = torch.randn(1, 3, 1, 32, 32)
     with torch.no_grad():

@@ -846,7 +846,7 @@ def test_lines_of_other_projects(root, tmp_path, form, line, expected):
         ("slowfast", "a/one.mp4 1.5", "is not 'path' or"),
         ("slowfast", "a/one.mp4 1_0", "is not 'path' or"),
         ("slowfast", "a/one.mp4 ٣", "is not 'path' or"),
-        ("slowfast", "a/one.mp4 0 -1", "is not 'path' or 'path label' or 'path frames label'; --form videomae has it"),
+        ("slowfast", "a/one.mp4 0 -1", "is not 'path' or 'path label' or 'path frames label'; form=videomae has it"),
         ("videomae", "a/one.mp4", "is not 'path label' or 'path start frames'"),
         ("videomae", "a/one.mp4 0 -2", "is not 'path label' or"),
         ("videomae", "y/f 40 2", "begins at frame 40: only whole folders are listed"),

@@ -296,6 +296,6 @@ def test_a_network_without_a_third_stage_is_refused():
 
 @pytest.mark.parametrize(("frames", "stride", "gap", "reach"), [(24, 1, 24, 23), (60, 7, 57, 56)])
 def test_min_gap_beyond_a_chunk_is_refused(frames, stride, gap, reach):
-    with pytest.raises(ValueError, match=f"{frames} frames in steps of {stride} reach {reach} frames far"):
+    with pytest.raises(ConfigError, match=f"{frames} frames in steps of {stride} reach {reach} frames far"):
         TrackerSettings(frames=frames, stride=stride, min_gap=gap)
     TrackerSettings(frames=frames, stride=stride, min_gap=reach)

@@ -204,8 +204,7 @@ class _Reader:
             rates = [float(image["fps"]) if "fps" in image else None for image in images]
             names = [str(image["file_name"]) for image in images]
             self.rows = [VideoRecord(name, fps=fps) for name, fps in zip(names, rates, strict=True)]
-            sides = [(image["height"], image["width"]) for image in images]
-            self.sizes = [(whole_number(height, 1), whole_number(width, 1)) for height, width in sides]
+            self.sizes = [(_side(image["height"]), _side(image["width"])) for image in images]
             if not all(map(is_utf8, (*names, *self.classes))):
                 raise ValueError("the name of an image or a class is not UTF-8")
             place = {image["id"]: n for n, image in enumerate(images)}
@@ -273,6 +272,13 @@ def _in_order(items: Sequence[Tree | None], images: int) -> tuple[list[Tree], li
     """Sort what has an area by its image, and count it for each image."""
     kept = sorted((item for item in items if item is not None), key=lambda item: int(item["image"]))
     return kept, np.bincount(np.array([item["image"] for item in kept], np.int64), minlength=images).tolist()
+
+
+def _side(value: Any) -> int:
+    try:
+        return whole_number(value, 1)
+    except ValueError as error:
+        raise ValueError(f"the height or width of an image: {error}") from None
 
 
 def _number(value: Any) -> float:

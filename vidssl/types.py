@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ class VideoRecord:
             raise ValueError(f"label {self.label} < -1")
         if self.start is not None and self.end is not None and self.end <= self.start:
             raise ValueError(f"end {self.end} is not after start {self.start}")
-        if self.fps is not None and self.fps <= 0:
+        if self.fps is not None and not 0 < self.fps < inf:
             raise ValueError(f"fps {self.fps} is not above 0")
 
 

@@ -1,12 +1,13 @@
 """Bytes flipped in a file: `check` names it if FFmpeg's decoder fails, and no frame is missing without a word."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 
-from vidssl.errors import VidsslError
+from vidssl.errors import DecodeError, VidsslError
 from vidssl.randomness import generator
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video
@@ -105,3 +106,12 @@ def test_a_matroska_file_does_not_become_shorter(tmp_path):
     path.write_bytes(content)
     (fault,) = check_video(Path(path), 1.0, MAX_PIXELS, lambda: None)[1]
     assert fault[0] == "decode error"
+
+
+@pytest.mark.parametrize("name", ["cut_vop.mp4", "late_stream.flv"])
+def test_damage_that_once_was_a_traceback(name):
+    path = Path(__file__).with_name("files") / name
+    with suppress(DecodeError), open_video(path) as video:
+        list(video.iter_frames())
+    _, faults = check_video(path, 1.0, 10**7, lambda: None)
+    assert [kind for kind, _ in faults] == ["decode error"]

@@ -45,6 +45,8 @@ COPIES = {
     "pts_is_dts": lambda pts, dts, number, tick: dts,
     "pts_is_dts_later": lambda pts, dts, number, tick: dts + 8 * tick,
     "pts_counted": lambda pts, dts, number, tick: (number + 8) * tick,
+    # Two files that were joined, of which one was copied.
+    "pts_is_dts_from_the_second_gop": lambda pts, dts, number, tick: pts if number < 12 else dts + 8 * tick,
 }
 SUFFIXES = {
     "h264": "mp4 mov mkv avi flv ts",

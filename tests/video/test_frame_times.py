@@ -12,6 +12,7 @@ from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta
+from vidssl.video import index
 from vidssl.video.frame_times import frame_times
 from vidssl.video.reader import open_video
 
@@ -35,6 +36,84 @@ def random_meta(rng, count=60):
 
 
 # Files -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late", [0, 70])  # B-frames are there from the start, or are noticed in decoding
+def test_counted_files_keep_their_times(tmp_path, write_variable, numbered, monkeypatch, late):
+    """Timestamps in the order of decoding are the right times of wrong frames."""
+    if late:
+        monkeypatch.setattr(index, "first_doubt", lambda times, types: None)
+    index._cache.clear()
+    source = write_variable(tmp_path / "a.mp4", numbered(100), MILLISECONDS, Fraction(1, 1000), b_frames=2)
+    path = tmp_path / "b.mkv"
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(before.streams.video[0])
+        packets = [packet for packet in before.demux(video=0) if packet.size]
+        for packet, time in zip(packets, sorted(packet.pts for packet in packets), strict=True):
+            packet.pts = packet.dts = time
+            packet.stream = stream
+            container.mux_one(packet)
+    for _ in range(2):
+        with open_video(path) as video:
+            assert video.meta.frames_between(1.6, 4.1) == (40, 60)
+            np.testing.assert_allclose(video.times, TIMES, atol=1e-3)
+            video.frames(range(100))
+            assert video.out_of_order or video._decoder._packets.frame_of is None
+    index._cache.clear()
+
+
+@pytest.mark.parametrize("codec", ["huffyuv", "mjpeg"])
+def test_gaps_of_an_avi(tmp_path, numbered, codec):
+    """AVI counts frames that were dropped."""
+    path = tmp_path / "a.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25, options={"strict": "unofficial"})
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuvj420p" if codec == "mjpeg" else "yuv422p"
+        for number, pixels in enumerate(numbered(30)):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts = number if number < 10 else number + 20
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with open_video(path) as video:
+        assert video.meta.num_frames == 30 and video.meta.frame_at(1.2) == 10
+        assert video.times[10] == pytest.approx(1.2) and video.meta.frame_at(0.36) == 9
+
+
+@pytest.mark.parametrize("last", [2**53, 2**62, 2**63 - 1])
+def test_times_of_years_are_damage(last):
+    assert frame_times(np.array([0, 40, 80, last]), 0.001, 25.0) == (25.0, None)
+    assert frame_times(np.array([-(2**63), 40, 80, last]), 0.001, 25.0) == (25.0, None)
+
+
+def test_copies_of_files_with_hidden_frames_keep_their_times(tmp_path, numbered):
+    """VP8 decodes frames that it does not show: their packets are not among those of the copy."""
+    ticks = np.cumsum([1] * 20 + [5] * 10 + [2] * 10)
+    source, path = tmp_path / "a.webm", tmp_path / "files/b.mkv"
+    path.parent.mkdir()
+    with av.open(str(source), "w") as container:
+        stream = container.add_stream("libvpx", rate=50, options={"lag-in-frames": "0", "error-resilient": "1"})
+        stream.height, stream.width, stream.pix_fmt = 32, 64, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 50)
+        for tick, pixels in zip(ticks.tolist(), numbered(40), strict=True):
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
+            frame.pts, frame.time_base = tick, Fraction(1, 50)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with av.open(str(source)) as before, av.open(str(path), "w") as container:
+        stream = container.add_stream_from_template(before.streams.video[0])
+        for number, packet in enumerate(packet for packet in before.demux(video=0) if packet.size):
+            content = bytearray(bytes(packet))
+            if number % 10 == 5:
+                content[0] &= ~0x10  # show_frame is 0
+            hidden = av.Packet(bytes(content))
+            hidden.pts, hidden.dts, hidden.time_base = packet.pts, packet.dts, packet.time_base
+            hidden.is_keyframe, hidden.stream = packet.is_keyframe, stream
+            container.mux_one(hidden)
+    write_lists(tmp_path / "lists", path.parent, {"all": [("b.mkv", 0)]}, ())
+    shrink_list(tmp_path / "lists/all.csv", tmp_path / "small", ShrinkSettings(32, 12))
+    with open_video(path) as video, open_video(tmp_path / "small/b.mkv") as copy:
+        assert video.times is not None and copy.meta.num_frames == video.meta.num_frames == 36
+        np.testing.assert_allclose(copy.times, video.times, atol=1e-4)
 
 
 @pytest.mark.parametrize("b_frames", [0, 2])

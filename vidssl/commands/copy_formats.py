@@ -12,7 +12,7 @@ import av
 
 from vidssl.errors import DataError, DecodeError
 from vidssl.output_folder import check_names
-from vidssl.video.container import open_container, video_packets
+from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.copy_signature import sign, signature_of
 from vidssl.video.encode_key_frames import encode_key_frames
 from vidssl.video.frame_shards import INDEX
@@ -149,7 +149,7 @@ class KeyFrameVideos:
         """Whether a file looks like a copy of a version that signed none: H.264, key frames only, no sound, small."""
         try:
             with open_container(target, self._max_pixels) as container:
-                codec, packets = container.streams.video[0].codec_context, video_packets(container, target)
+                codec, packets = video_stream(container).codec_context, video_packets(container, target)
                 small = min(codec.width, codec.height) <= self._settings.short_side + 1
                 kind = (len(container.streams), codec.name, container.format.name.split(",")[0])
                 return bool(small) and kind == (1, "h264", "mov") and all(packet.is_keyframe for packet in packets)

@@ -201,7 +201,7 @@ class _Reader:
             self.classes = tuple(str(content["categories"][n]["name"]) for n in order)
             number = {ids[n]: label for label, n in enumerate(order)}
             images = content["images"]
-            rates = [float(image["fps"]) if "fps" in image else None for image in images]
+            rates = [_number(image["fps"]) if "fps" in image else None for image in images]
             names = [str(image["file_name"]) for image in images]
             self.rows = [VideoRecord(name, fps=fps) for name, fps in zip(names, rates, strict=True)]
             self.sizes = [(_side(image["height"]), _side(image["width"])) for image in images]
@@ -210,7 +210,7 @@ class _Reader:
             place = {image["id"]: n for n, image in enumerate(images)}
             self._clipped = 0
             kept = [self._object(item, place, number) for item in content["annotations"]]
-            self.times = [float(image["time"]) for image in images if "time" in image]
+            self.times = [_number(image["time"]) for image in images if "time" in image]
             self.has_proposals = "proposals" in content
             proposals = ({**item, "category_id": ids[0]} for item in content.get("proposals", []))
             found = [self._object(item, place, number) for item in proposals]
@@ -240,11 +240,11 @@ class _Reader:
 
     def _object(self, item: Tree, place: Mapping[Any, int], number: Mapping[Any, int]) -> Tree | None:
         """An object or proposal, its box within its image; None if nothing of it is."""
-        x, y, width, height = map(float, item["bbox"])
+        x, y, width, height = map(_number, item["bbox"])
         box = (x, y, x + width, y + height)
         if not all(abs(value) < _LARGEST for value in (*box, width, height)):  # nor nan
             raise ValueError(f"the box of annotation {item.get('id')} is not finite")
-        area = float(item.get("area", width * height))
+        area = _number(item.get("area", width * height))
         if not isfinite(area):
             raise ValueError(f"the area of annotation {item.get('id')} is not finite")
         image = place[item["image_id"]]

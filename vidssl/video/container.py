@@ -115,6 +115,8 @@ def video_packets(container: Any, path: Path, complete: bool = False) -> Iterato
                 yield packet
     except av.FFmpegError as error:
         raise DecodeError(f"{path}: cannot read: {error.strerror}; the file is damaged") from None
+    except IndexError:  # of PyAV: a packet of a stream that was not there when the file was opened
+        raise DecodeError(f"{path}: cannot read: a stream appears in the middle; the file is damaged") from None
     if count < listed:
         raise DecodeError(f"{path}: {count} of the {listed} packets in its index can be read; the file is damaged")
 

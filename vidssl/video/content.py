@@ -4,7 +4,7 @@ import hashlib
 import os
 import stat
 from contextlib import suppress
-from functools import lru_cache
+from itertools import groupby
 from typing import NamedTuple
 
 from vidssl.errors import ConfigError, DecodeError
@@ -13,6 +13,8 @@ from vidssl.video.tar_members import find_member
 
 _BLOCK = 1 << 20  # bytes that are read at a time
 _END = 1 << 16  # bytes of each end
+# Video and `ends` to the modification times of its files and the hash: a changed file is read again.
+_known: dict[tuple[str, bool], tuple[tuple[int, ...], str]] = {}
 
 
 class Part(NamedTuple):
@@ -32,7 +34,12 @@ def content_hash(path: str, ends: bool = False) -> str | None:
     with suppress(OSError, DecodeError, ConfigError):  # what cannot be read is reported where it is decoded
         parts = _parts_of(path)
         stamps = tuple(os.stat(file).st_mtime_ns for file in dict.fromkeys(part.file for part in parts))
-        return _hash(_ends_of(parts) if ends else parts, stamps) if parts else None
+        if not parts:
+            return None
+        known = _known.get((path, ends))
+        if known is None or known[0] != stamps:
+            known = _known[path, ends] = stamps, _hash(_ends_of(parts) if ends else parts)
+        return known[1]
     return None
 
 
@@ -62,14 +69,14 @@ def _ends_of(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return (first._replace(size=min(_END, first.size)), Part(last.file, last.offset + last.size - size, size))
 
 
-@lru_cache(maxsize=1 << 16)
-def _hash(parts: tuple[Part, ...], stamps: tuple[int, ...]) -> str:
-    """Hash the bytes; `stamps`, the modification times of the files, keep a changed file from being taken as known."""
+def _hash(parts: tuple[Part, ...]) -> str:
+    """Hash the bytes of all parts."""
     digest = hashlib.sha256()
-    for file, offset, size in parts:
+    for file, together in groupby(parts, key=lambda part: part.file):  # packed frames are many parts of one file
         with open(file, "rb") as opened:
-            opened.seek(offset)
-            while size > 0 and (block := opened.read(min(size, _BLOCK))):
-                digest.update(block)
-                size -= len(block)
+            for _, offset, size in together:
+                opened.seek(offset)
+                while size > 0 and (block := opened.read(min(size, _BLOCK))):
+                    digest.update(block)
+                    size -= len(block)
     return digest.hexdigest()

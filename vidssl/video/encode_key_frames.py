@@ -62,6 +62,9 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
         return regular
     with open_container(path, max_pixels) as container:
         base = video_stream(container).time_base
+        if meta.times is not None:
+            finest = min(base, Fraction(1, 90_000))
+            return [round(time / finest) for time in (*meta.times.tolist(), meta.duration)], finest
         packets = video_packets(container, path)
         stamps = sorted({packet.pts for packet in packets if packet.pts is not None and not packet.is_discard})
     finer = max(1, round(90_000 * base))  # the end of the last frame need not be a multiple of the base
@@ -69,8 +72,6 @@ def _ticks(video: Video, max_pixels: int) -> tuple[list[int], Fraction]:
     ticks = [finer * (stamp - stamps[0]) for stamp in stamps]
     if len(ticks) != count:
         return regular
-    if meta.end is not None:
-        return [*ticks, round(meta.end / base)], base
     end = round(count / rate / base)
     agrees = is_regular(np.array(ticks) * float(base), meta.fps, float(base) * finer)
     return ([*ticks, end], base) if agrees and end > ticks[-1] else regular

@@ -43,7 +43,7 @@ def _mpeg4_type(packet: Any) -> int:
     """Read vop_coding_type (ISO/IEC 14496-2, section 6.2.5): is it a B-frame?"""
     content = bytes(packet)
     at = content.find(_VOP)
-    if at < 0 or len(content) <= _EMPTY_VOP or content.find(_VOP, at + 4) >= 0:
+    if not 0 <= at < len(content) - 4 or len(content) <= _EMPTY_VOP or content.find(_VOP, at + 4) >= 0:
         return UNKNOWN  # no frame, an empty one, or two of them: only the decoder knows what it shows
     if content[at + 4] >> 6 == 2:
         return B_FRAME if not packet.is_keyframe else UNKNOWN

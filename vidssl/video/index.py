@@ -34,7 +34,7 @@ from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
 from vidssl.video.frame_order import EITHER, HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
-from vidssl.video.frame_times import FrameTimes, frame_times
+from vidssl.video.frame_times import FrameTimes, frame_times, is_plausible
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     frame_type = type_reader(name, codec) if ordered else None
-    rising_only = codec.name in _TYPED_WHILE_RISING
+    read_type, rising_only = frame_type, codec.name in _TYPED_WHILE_RISING
     for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -83,6 +83,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             break
         if packet.is_keyframe:
             keys.append(len(times))
+            frame_type, other = read_type, SHOWN  # parts of a joined file may differ
         if rising_only and times and time < times[-1]:
             frame_type, other = None, EITHER
         times.append(time)
@@ -103,8 +104,10 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         frame_of, count = None, _count(path, max_pixels)
     else:
         count = int(frame_of.max()) + 1
-        if name != "avi":  # whose timestamps are frame numbers
-            rate = frame_times(np.sort(stamps[frame_of >= 0]), float(stream.time_base), header)
+    # The times are right even where their order is not; those of AVI are in the order of decoding.
+    shown = np.unique(stamps[kinds != HIDDEN])
+    if ordered and len(shown) == count and (name != "avi" or (frame_of is not None and np.all(np.diff(frame_of) > 0))):
+        rate = frame_times(shown, float(stream.time_base), header)
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
     meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times)
@@ -118,15 +121,17 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
 
 def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
     """Return the index of a file whose timestamps have turned out to be wrong: its frames are counted."""
-    meta = packets.meta
-    return Packets(VideoMeta(_count(path, max_pixels), meta.fps, meta.height, meta.width))
+    meta, count = packets.meta, _count(path, max_pixels)
+    times = meta.times if count == meta.num_frames else None  # which are right, unlike their order
+    return Packets(VideoMeta(count, meta.fps, meta.height, meta.width, None, times))
 
 
 def _average_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
     """Frames per second: the header's, unless the timestamps differ by 1 % or more, as with a variable rate."""
-    if len(pts) < 2:
+    span = int(pts.max()) - int(pts.min()) if len(pts) else 0
+    if not is_plausible(span, float(time_base), len(pts)):
         return header
-    measured = float((len(pts) - 1) / (int(pts.max() - pts.min()) * time_base))
+    measured = float((len(pts) - 1) / (span * time_base))
     return header if abs(measured / header - 1) < 0.01 else measured
 
 

@@ -7,11 +7,11 @@ and another number of frames or seconds, it is a `header mismatch`.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
@@ -132,24 +132,29 @@ def _read(path: Path, max_pixels: int, alive: Callable[[], None]) -> _Contents:
         contents = _Contents(video.frames or None)
         if not video.frames and container.duration is not None and container.format.name not in _ESTIMATED:
             contents = _Contents(container.duration / av.time_base, "s")
-        # An unreadable packet is a decoding error later; here the readable ones are counted.
-        with suppress(av.FFmpegError):
-            for packet in container.demux():
-                time = packet.dts if packet.pts is None else packet.pts
-                if not packet.size and time is None:
-                    continue  # PyAV's own packet that ends a stream
-                if time is not None:
-                    start, end = (float(t * packet.time_base) for t in (time, time + (packet.duration or 0)))
-                    contents.start, contents.end = min(contents.start, start), max(contents.end, end)
-                if packet.stream.index == video.index:
-                    contents.packets += 1
-                    contents.damaged += contents.cut
-                    contents.cut = packet.is_corrupt
-                    if container.format.name == "avi" and packet.dts is not None:
-                        contents.ticks = packet.dts + (packet.duration or 0)
-                    contents.times += [] if time is None else [start]
-                alive()
+        for packet in _readable(container):
+            time = packet.dts if packet.pts is None else packet.pts
+            if not packet.size and time is None:
+                continue  # PyAV's own packet that ends a stream
+            if time is not None:
+                start, end = (float(t * packet.time_base) for t in (time, time + (packet.duration or 0)))
+                contents.start, contents.end = min(contents.start, start), max(contents.end, end)
+            if packet.stream.index == video.index:
+                contents.packets += 1
+                contents.damaged += contents.cut
+                contents.cut = packet.is_corrupt
+                if container.format.name == "avi" and packet.dts is not None:
+                    contents.ticks = packet.dts + (packet.duration or 0)
+                contents.times += [] if time is None else [start]
+            alive()
     return contents
+
+
+def _readable(container: Any) -> Iterator[Any]:
+    """Yield packets up to the first that cannot be read: that is a decoding error later."""
+    # IndexError: of PyAV, for a packet of a stream that was not there when the file was opened.
+    with suppress(av.FFmpegError, IndexError):
+        yield from container.demux()
 
 
 def _reason(error: Exception, path: Path) -> str:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from vidssl import distributed, losses
 from vidssl.config import Settings
 from vidssl.errors import ConfigError
-from vidssl.losses import full_precision, unit
+from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.models.color_flow import ColorFlow
@@ -56,7 +56,7 @@ class ViewLearning(Method):
             raise ConfigError(f"view_learning splits one view, got {len(batch.views)}: give one recipe in data.views")
         check_batch_norm(len(batch.index), *self.encoders)
         with full_precision(batch.index.device):  # as `color_flow` splits the clips of methods that use the views
-            (mapped,) = self.backbone.features(batch.views[0].float(), ("views",))
+            (mapped,) = self.backbone.features(full(batch.views[0]), ("views",))
         reversed_views = first_and_others(_Reversed.apply(mapped))
         embedding = torch.stack([unit(f(v)) for f, v in zip(self.encoders, reversed_views, strict=True)], dim=1)
         with full_precision(batch.index.device):
@@ -81,7 +81,7 @@ class ViewLearning(Method):
         known = label >= 0
         count = distributed.mean((known.sum() if self.labelled is None else self.labelled).double()).float()
         count = torch.where(count > 0, count, 1.0)
-        terms = [functional.cross_entropy(x.float(), label, ignore_index=-1, reduction="sum") / count for x in logits]
+        terms = [functional.cross_entropy(full(x), label, ignore_index=-1, reduction="sum") / count for x in logits]
         right = [((x.argmax(dim=1) == label) & known).sum() / count for x in logits]
         return {"classification_loss": terms[0] + terms[1], "accuracy_first": right[0], "accuracy_others": right[1]}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import cv2
 import numpy as np
@@ -96,7 +96,7 @@ class ShardWriter:
         self._file: BinaryIO | None = None
         self._names: list[bytes] = []  # of the videos in the shard that is being written, and their columns
         self._columns: dict[str, array[float]] = {}
-        self._digest = hashlib.sha256()  # of its members
+        self._digest: Any = None  # the sha256 of its members; a writer without a shard can be sent to other processes
         self._first = tarfile.TarInfo()  # its first member
 
     def __enter__(self) -> "ShardWriter":

@@ -110,7 +110,7 @@ def test_a_matroska_file_does_not_become_shorter(tmp_path):
 
 @pytest.mark.parametrize("name", ["cut_vop.mp4", "late_stream.flv"])
 def test_damage_that_once_was_a_traceback(name):
-    path = Path(__file__).with_name("files") / name
+    path = Path(__file__).parents[1] / "faults" / "files" / name
     with suppress(DecodeError), open_video(path) as video:
         list(video.iter_frames())
     _, faults = check_video(path, 1.0, 10**7, lambda: None)

@@ -62,12 +62,14 @@ def claim(
     there = _existing(folder, names)
     _check_plain(there, [*(inputs or {}).values(), *read])
     stored = mark["outputs"].get(kind)
-    if stored is None and there and not before(folder):
+    if stored is None and there and (mark["outputs"] or not before(folder)):
         raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {_ELSEWHERE}")
     known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
     changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
     if changes:
         raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {_ELSEWHERE}")
+    if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
+        return
     check_writable(folder)
     mark["outputs"][kind] = {**known, **made_of}
     if not folder.exists():
@@ -79,8 +81,12 @@ def remove_unused() -> None:
     """Remove the folders that `claim` created and that nothing was written to: after a command that failed."""
     while _created:
         folder = _created.pop()
-        with suppress(OSError):
+        with suppress(OSError), ExitStack() as stack:
             if {path.name for path in folder.iterdir()} <= {MARK, ".lock"}:
+                if (folder / ".lock").exists():  # an OSError if another run has locked it since
+                    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                    stack.callback(os.close, descriptor)
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 for name in (MARK, ".lock"):
                     (folder / name).unlink(missing_ok=True)
                 folder.rmdir()
@@ -207,7 +213,8 @@ def writing_file(path: Path, inputs: Sequence[Path] = ()) -> Iterator[None]:
 
 def check_file(path: Path, inputs: Sequence[Path] = ()) -> None:
     """Decide that `writing_file` may write a file; call it before the work."""
-    if unknown := check_files(path.parent, [path.name], inputs):
+    # An export of a run that has gone on replaces the one of before: another source is no reason to refuse it.
+    if unknown := check_files(path.parent, [path.name], inputs, shared=(path.name,)):
         raise DataError(
             f"{unknown[0]} is there already, and was not written by vidssl or was changed since: choose another name"
         )

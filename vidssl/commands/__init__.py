@@ -51,10 +51,11 @@ def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None
         import_modules(getattr(parsed, "imports", ()), "--imports")
         try:
             importlib.import_module(f"vidssl.commands.{module}").run(parsed)
-        finally:
+        except BaseException:
             from vidssl.output_folder import remove_unused  # here: it imports torch
 
             remove_unused()
+            raise
 
 
 def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:

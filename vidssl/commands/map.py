@@ -46,7 +46,7 @@ def _features(parsed: argparse.Namespace) -> Path:
             raise ConfigError("--features FOLDER (of vidssl extract) is required, or INPUT and --checkpoint")
         folder: Path = parsed.out / "features"
         check_names(parsed.out, ["features/features.npy"])
-        claim_results(parsed.out, "map", {"features": folder}, [parsed.input, parsed.checkpoint, parsed.columns])
+        claim_results(parsed.out, "map", {}, [parsed.input, parsed.checkpoint, parsed.columns])
         extract_features(network_options(parsed), parsed.input, folder)
         return folder
     plain = LoadOptions(parsed.checkpoint, overrides=parsed.overrides, root=parsed.root)
@@ -83,7 +83,7 @@ def draw_map(
     check_layout(name, count)
     videos = folder.videos(range(count), root)
     check_beside(out, videos.root, videos.classes, ["videos"], [features])
-    claim_results(out, "map", {"features": features}, [columns])
+    claim_results(out, "map", {}, [columns])
     records = [videos.records.row(n) for n in range(count)]
     write_lists(out, videos.root, {"videos": records}, videos.classes, [features])
     added, matched = ([], 0) if columns is None else read_columns(columns, records)

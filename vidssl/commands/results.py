@@ -29,6 +29,9 @@ _KINDS = {
 }
 
 
+_OVER_SPLITS = ("test", "splits", "invariance", "background")  # kinds of commands with `--splits`
+
+
 def claim_results(
     out: Path, kind: str, inputs: Mapping[str, Path | None], read: Iterable[str | Path | None] = ()
 ) -> None:
@@ -42,7 +45,7 @@ def claim_results(
         ["results.json", *names],
         inputs=inputs,
         read=files,
-        before=lambda folder: before(folder) or several(folder),
+        before=lambda folder: before(folder) or (kind in _OVER_SPLITS and several(folder)),
     )
 
 

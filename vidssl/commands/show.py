@@ -157,7 +157,7 @@ def show(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "conf
     """
     listed = training_list(run)
     names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
-    claim(out, "views", names, inputs={"list": listed.path}, before=before)
+    claim(out, "views", names, read=[listed.path], before=before)
     cards: list[VideoCard] = []
     still: list[tuple[str, Draw, list[Frames]]] = []
     total = min(videos, len(listed.records))

@@ -1,5 +1,6 @@
 """The lists that a run trains on, and those that a checkpoint was trained on."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,13 +31,14 @@ def trained_on(run: AnyRun, content: dict[str, Any]) -> TrainingVideos:
     else:
         paths = [run.data.train] if isinstance(run.data.train, str) else [*run.data.train]
     name, known = " and ".join(paths), (content.get("fingerprint"), content.get("data"))
-    if not all(Path(path).is_file() for path in paths):  # nor a pipe that a checkpoint might name
+    # Neither a pipe that a checkpoint might name, nor an error in a folder that may not be entered.
+    if not all(os.path.isfile(path) for path in paths):  # noqa: PTH113
         return TrainingVideos(name, None, "its list is not there", *known)
     try:
         if isinstance(run, Run):
             videos = join(run, read_lists(run))
         else:
             videos = read_boxes([Path(path) for path in paths], run.data.root).images_with_objects()
-    except VidsslError as error:
+    except (VidsslError, OSError) as error:
         return TrainingVideos(name, None, f"its list cannot be used: {error}", *known)
     return TrainingVideos(name, videos, "", *known)

@@ -42,7 +42,7 @@ def claim_features(path: Path, read: Sequence[Path | None] = ()) -> None:
     """
     complete = json_with(_META, "format", "sha256", "request")
     if not complete(path):
-        claim(path, "features", ["*"], read=read)
+        claim(path, "features", ["[!.]*", ".parts"], read=read)
 
 
 @dataclass(frozen=True)

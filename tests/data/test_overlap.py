@@ -37,7 +37,7 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     for name, choice in zip(names, random.integers(0, len(bytes_of), 40), strict=True):
         (tmp_path / name).write_bytes(bytes_of[choice])
     query, other = listed(tmp_path, *names[:25]), listed(tmp_path, *names[15:], "missing.mp4")
-    found = compare(query, other)
+    found = compare(query, other, every=True)
     wanted = [
         [n, m]
         for n, one in enumerate(query.names)
@@ -48,6 +48,18 @@ def test_copies_are_those_of_a_comparison_of_all_pairs(tmp_path):
     assert wanted and found.copies.tolist() == wanted == copied_rows(other, query).tolist()
     assert found.same.tolist() == [[15 + n, n] for n in range(10)] == own_rows(other, query).tolist()
     assert found.missing == 1 and not found.one_list
+    few = compare(query, other)
+    assert {*few.copies[:, 0].tolist()} == {*found.copies[:, 0].tolist()} and few.groups == found.groups
+
+
+def test_thousands_of_equal_files_are_no_millions_of_pairs(tmp_path):
+    """As where each missing video is one placeholder."""
+    names = [f"{n}.mp4" for n in range(2000)]
+    (tmp_path / names[0]).write_bytes(b"no video")
+    for name in names[1:]:
+        os.link(tmp_path / names[0], tmp_path / name)
+    found = compare(listed(tmp_path, *names), listed(tmp_path, *names))
+    assert found.copies.tolist()[:4] == [[0, 1], [0, 2], [1, 0], [1, 2]] and len(found.copies) == 4000
 
 
 @pytest.fixture

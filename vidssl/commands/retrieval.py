@@ -215,7 +215,7 @@ def _compare(
     without its videos, and a copy can be in another container.
     """
     real_path = RealPath()
-    found = compare(query_videos, videos)
+    found = compare(query_videos, videos, every=True)
     equal = [
         (n, row)
         for n, row in equal_rows(query, gallery).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -72,16 +72,17 @@ def copied_rows(gallery: HasRecords, query: HasRecords) -> Tensor:
     return _pairs(query, gallery, _copied(q, g, _states([*q, *g])))
 
 
-def compare(query: HasNames, other: HasNames, by_name: bool = False) -> Overlap:
+def compare(query: HasNames, other: HasNames, by_name: bool = False, every: bool = False) -> Overlap:
     """Compare a list with another one.
 
     With `by_name` files of the same name in both lists count as copies too: shrunk copies have the names of the
-    originals and other content.
+    originals and other content. With `every` all copies of a file are listed, else two of them: thousands of equal
+    files, such as one placeholder for each missing video, would be millions of pairs.
     """
     q, o = _rows_of_files(query, other)
     states = _states([*q, *o])
     same = _pairs(query, other, _common(q, o))
-    copies = _pairs(query, other, _copied(q, o, states))
+    copies = _pairs(query, other, _copied(q, o, states, None if every else 2))
     if by_name:
         named = _pairs(query, other, _common(_rows_by(query.names), _rows_by(other.names)))
         copies = torch.unique(torch.cat([copies, named]), dim=0)
@@ -138,10 +139,11 @@ def _common(q: Rows[Key], o: Rows[Key]) -> Rowwise:
     return ((rows, o[key]) for key, rows in q.items() if key in o)
 
 
-def _copied(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]]) -> Rowwise:
+def _copied(q: Rows[str], o: Rows[str], states: Mapping[str, tuple[int, ...]], most: int | None = None) -> Rowwise:
     for copies in _equal_files(states, lambda part: not (q.keys().isdisjoint(part) or o.keys().isdisjoint(part))):
         mine, others = ([path for path in copies if path in rows] for rows in (q, o))
-        yield from ((q[one], o[other]) for one in mine for other in others if one != other)
+        for one in mine:
+            yield from ((q[one], o[other]) for other in islice((path for path in others if path != one), most))
 
 
 def _equal_files(

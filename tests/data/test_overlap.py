@@ -14,6 +14,8 @@ from vidssl.commands.shrink import shrink_list
 from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList
+from vidssl.errors import DataError
+from vidssl.evaluation.overlap import TrainingVideos, check_disjoint, measure_overlap
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord
 from vidssl.video.content import content_hash
@@ -135,6 +137,16 @@ def test_copies_of_other_settings_have_the_names_of_the_originals(kinds):
     originals, packed = listed(kinds, "a.mp4", "copy.avi"), listed(kinds / "packed", "copy.avi")
     assert not len(compare(originals, packed).copies)
     assert compare(originals, packed, by_name=True).copies.tolist() == [[1, 0]]
+    for train, query in ((originals, packed), (packed, originals)):
+        with pytest.raises(DataError, match=r"1 videos of .* are in .* too, the first 'copy.avi'"):
+            check_disjoint(train, query, "svm")
+
+
+def test_a_list_tested_on_itself_has_its_videos_under_their_own_names(kinds):
+    query = listed(kinds, "a.mp4", "copy.avi", "same_size.mp4")
+    found = measure_overlap(query, query, lambda: TrainingVideos("train.csv", query))
+    assert (found["training"]["videos"], found["training"]["copies"]) == (3, 0)
+    assert (found["gallery"]["videos"], found["gallery"]["copies"]) == (2, 2)
 
 
 def test_a_list_and_itself(kinds):

@@ -46,7 +46,7 @@ class Monitor:
             check_names(query, videos.classes, f"in {videos.path}")
         compared = gallery if any(protocol.gallery for protocol in self.protocols.values()) else None
         self.overlap = measure_overlap(
-            query, compared, lambda: TrainingVideos(str(videos.path), videos, fingerprint=videos.fingerprint)
+            query, compared, lambda: TrainingVideos(str(videos.path), videos, "", videos.fingerprint, identify(videos))
         )
         distributed.on_main(lambda: report_overlap(self.overlap, query.path))
 

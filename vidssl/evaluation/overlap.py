@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ def check_disjoint(train: VideoList, query: VideoList, learner: str) -> None:
     """
 
     def check() -> None:
-        found = compare(query, train)
+        found = compare(query, train, by_name=identify(query)["copies"] != identify(train)["copies"])
         pairs = torch.cat([found.same, found.copies])
         if len(pairs):
             n, row = pairs[0].tolist()
@@ -89,7 +89,8 @@ def _describe_training(query: VideoList, training: TrainingVideos) -> Tree:
         return {**known, "not_checked": training.reason}
     other_kind = training.data is not None and training.data["copies"] != identify(query)["copies"]
     found = compare(query, training.videos, by_name=other_kind)
-    counts = _counts(query, training.videos, found, torch.cat([found.same, found.copies]))
+    # A network may be tested on its own training list: there a video counts under its own name.
+    counts = _counts(query, training.videos, replace(found, one_list=False), torch.cat([found.same, found.copies]))
     return {**known, "changed": training.changed, **counts}
 
 

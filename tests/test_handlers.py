@@ -122,18 +122,18 @@ def network(tmp_path):
 
 
 def opened(video, network, patch):
-    patch.setattr(decode, "_rgb", mistaken)
+    patch.setattr(decode._ToRGB, "__call__", mistaken)
     with open_video(video) as opened_video:
         opened_video.frames([0])
 
 
 def checked(video, network, patch):
-    patch.setattr(decode, "_rgb", mistaken)
+    patch.setattr(decode._ToRGB, "__call__", mistaken)
     check_list(video, video.parents[1] / "out")
 
 
 def shrunk(video, network, patch):
-    patch.setattr(decode, "_rgb", mistaken)
+    patch.setattr(decode._ToRGB, "__call__", mistaken)
     shrink_list(video.parent, video.parents[1] / "out", ShrinkSettings(short_side=16))
 
 

@@ -609,10 +609,10 @@ def test_9_few_packets_are_decoded(tmp_path, write_video, numbered, number_of, m
     decoded = []
     original = decode.PyAV._decode
 
-    def spy(self, packet):
+    def spy(self, codec, packet):
         if packet is not None:
             decoded.append(packet.pts)
-        return original(self, packet)
+        return original(self, codec, packet)
 
     monkeypatch.setattr(decode.PyAV, "_decode", spy)
     with open_video(path) as video:

@@ -36,12 +36,12 @@ def open_container(path: Path, max_pixels: int, fast: bool = True) -> Any:
     headers of the stream do not say so.
     """
     fast = fast and path.suffix.lower() in _FAST_PROBE_SUFFIXES
-    container = _open(path, max_pixels, skip_frame="all") if fast else None
-    if container and video_stream(container).codec_context.name not in _FAST_PROBE_CODECS:
-        container.close()
-        container = None
-    container = container or _open(path, max_pixels)
+    container = _open(path, max_pixels, skip_frame="all") if fast else _open(path, max_pixels)
     stream = video_stream(container)
+    if fast and stream.codec_context.name not in _FAST_PROBE_CODECS:
+        container.close()
+        container = _open(path, max_pixels)
+        stream = video_stream(container)
     codec = stream.codec_context
     if not 0 < codec.height * codec.width <= max_pixels:
         container.close()
@@ -95,7 +95,10 @@ def video_stream(container: Any) -> Any:
 
 
 def _first_video(container: Any) -> Any:
-    return next((stream for stream in container.streams.video if not stream.disposition & _COVER), None)
+    for stream in container.streams.video:
+        if not stream.disposition & _COVER:
+            return stream
+    return None
 
 
 def video_packets(container: Any, path: Path, complete: bool = False) -> Iterator[Any]:

@@ -61,7 +61,7 @@ class PyAV:
 
     def fetch(self, wanted: Sequence[int]) -> Iterator[tuple[int, Image]]:
         """Yield (number, image) of the wanted frames."""
-        reformatter = VideoReformatter()  # one for the clip: a new one for each frame costs 2-3 ms
+        to_rgb = _ToRGB()
         numbers, left = np.array(wanted), set(wanted)
         if self._packets.frame_of is None:
             attempts = [self._decode_counting(max(wanted))]
@@ -74,7 +74,7 @@ class PyAV:
                 for number, frame in attempts.pop(0):
                     if number in left:
                         left.discard(number)
-                        yield number, _rgb(frame, reformatter)
+                        yield number, to_rgb(frame)
             except FramesOutOfOrderError:
                 self.out_of_order = True
                 raise
@@ -84,21 +84,22 @@ class PyAV:
 
     def iter_frames(self) -> Iterator[Image]:
         """Decode the whole file in one pass."""
-        reformatter = VideoReformatter()
+        to_rgb = _ToRGB()
         stored = self._container.format.name not in _GUESSED_TIMES
         last = None
         for _, frame in self._decode_counting(self._packets.meta.num_frames):
             if stored and frame.pts is not None:
                 self.out_of_order |= last is not None and frame.pts < last
                 last = frame.pts
-            yield _rgb(frame, reformatter)
+            yield to_rgb(frame)
 
     def _decode_counting(self, last: int) -> Iterator[tuple[int, Any]]:
         """Decode from the first packet to frame `last` and number the frames by counting: always right, but slow."""
         number = 0
         self._reopen()
+        codec = video_stream(self._container).codec_context
         for packet in itertools.chain(video_packets(self._container, self._path), (None,)):
-            for frame in self._decode(packet):
+            for frame in self._decode(codec, packet):
                 yield number, frame
                 number += 1
             if number > last:
@@ -129,12 +130,12 @@ class PyAV:
                 mode = "NONREF" if can_skip and number not in wanted else "DEFAULT"
                 if mode != set_mode:
                     codec.skip_frame = set_mode = mode
-                for frame in self._decode(packet):
+                for frame in self._decode(codec, packet):
                     before = self._in_order(frame, before)
                     yield frame.pts, frame
                 if place == end:
                     break
-            for frame in self._decode(None):
+            for frame in self._decode(codec, None):
                 before = self._in_order(frame, before)
                 yield frame.pts, frame
 
@@ -187,22 +188,38 @@ class PyAV:
         self._container.close()
         self._container = open_container(self._path, self._max_pixels, fast=False)
 
-    def _decode(self, packet: Any) -> list[Any]:
+    def _decode(self, codec: Any, packet: Any) -> list[Any]:
         """Return the frames that a packet completes; None flushes the decoder."""
-        codec = video_stream(self._container).codec_context
         try:
             frames = list(codec.decode(packet))
         except av.FFmpegError as error:
             raise DecodeError(f"{self._path}: cannot decode: {error.strerror}; the file is damaged") from None
-        if any(frame.is_corrupt for frame in frames):
-            raise DecodeError(f"{self._path}: a frame was decoded from corrupt data; the file is damaged")
+        for frame in frames:
+            if frame.is_corrupt:
+                raise DecodeError(f"{self._path}: a frame was decoded from corrupt data; the file is damaged")
         return frames
 
 
-def _rgb(frame: Any, reformatter: VideoReformatter) -> Image:
-    rgb = reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
+class _ToRGB:
+    """Converts the frames of one clip to upright images."""
+
+    def __init__(self) -> None:
+        self._reformatter = VideoReformatter()  # a new one for each frame costs 2-3 ms
+        self._rotation: int | None = None  # degrees; None: no frame was converted so far
+        self._matrix: list[int] | None = None
+
+    def __call__(self, frame: Any) -> Image:
+        rgb = self._reformatter.reformat(frame, format="rgb24", threads=1).to_ndarray().astype(np.uint8, copy=False)
+        # Reading the matrix takes 12 us, as long as the conversion of a small frame; it is the same in a whole track.
+        rotation = getattr(frame, "rotation", 0)  # PyAV 14.0 has none
+        if rotation != self._rotation:
+            self._rotation, self._matrix = rotation, _display_matrix(frame)
+        return rgb if self._matrix is None else _upright(rgb, self._matrix)
+
+
+def _display_matrix(frame: Any) -> list[int] | None:
     matrix = frame.side_data.get(Type.DISPLAYMATRIX)
-    return rgb if matrix is None else _upright(rgb, np.frombuffer(matrix, np.int32)[:5].tolist())
+    return None if matrix is None else np.frombuffer(matrix, np.int32)[:5].tolist()
 
 
 def orientation(path: Path, max_pixels: int) -> tuple[bool, bool]:
@@ -212,10 +229,10 @@ def orientation(path: Path, max_pixels: int) -> tuple[bool, bool]:
             frame = next(container.decode(video_stream(container)))
         except (av.FFmpegError, StopIteration):
             return False, False  # the caller finds that it cannot be decoded
-    matrix = frame.side_data.get(Type.DISPLAYMATRIX)
+    matrix = _display_matrix(frame)
     if matrix is None:
         return False, False
-    a, b, _, c, d = np.frombuffer(matrix, np.int32)[:5].tolist()
+    a, b, _, c, d = matrix
     return min(a, d) <= 0, bool(a * d < b * c)
 
 

@@ -98,11 +98,12 @@ def _hevc_slice(unit: int, _: int) -> int | None:
 def numbered(times: NDArray[np.int64], types: NDArray[np.uint8]) -> NDArray[np.int32] | None:
     """Number the frames by time of presentation; None where two have the same."""
     shown = np.flatnonzero(types != HIDDEN)
-    order = np.argsort(times[shown], kind="stable")
-    if np.any(np.diff(times[shown][order]) == 0):
+    order = shown[np.argsort(times[shown], kind="stable")]
+    ordered = times[order]
+    if (ordered[1:] == ordered[:-1]).any():
         return None
     frame_of = np.full(len(times), -1, np.int32)
-    frame_of[shown[order]] = np.arange(len(shown))
+    frame_of[order] = np.arange(len(order))
     return frame_of
 
 

@@ -33,7 +33,7 @@ from vidssl.atomic import replacing
 from vidssl.errors import DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.container import frame_packets, open_container, video_packets, video_stream
-from vidssl.video.frame_order import EITHER, HIDDEN, SHOWN, first_doubt, numbered, presentation_in_avi, type_reader
+from vidssl.video.frame_order import EITHER, HIDDEN, first_doubt, numbered, presentation_in_avi, type_reader
 from vidssl.video.frame_times import FrameTimes, frame_times, is_plausible
 
 _log = logging.getLogger(__name__)
@@ -71,11 +71,12 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     stream = video_stream(container)
     name = container.format.name
     codec = stream.codec_context
-    times, types, keys, other = array("q"), bytearray(), list[int](), SHOWN
+    times, keys, hidden, types = array("q"), list[int](), list[int](), dict[int, int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     frame_type = type_reader(name, codec) if ordered else None
-    read_type, rising_only = frame_type, codec.name in _TYPED_WHILE_RISING
+    rising_only = name != "avi" and codec.name in _TYPED_WHILE_RISING
+    typed, untyped = True, list[Any]()  # the packets before the current one whose types may be wanted
     for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -83,31 +84,45 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
             break
         if packet.is_keyframe:
             keys.append(len(times))
-            frame_type, other = read_type, SHOWN  # parts of a joined file may differ
-        if rising_only and times and time < times[-1]:
-            frame_type, other = None, EITHER
+            typed = True  # parts of a joined file may differ
+        elif untyped and rising_only and time < times[-1]:
+            typed = False
+            untyped.clear()
+        if packet.is_discard:
+            hidden.append(len(times))
+        if typed and frame_type:
+            if packet.is_keyframe or len(untyped) > _PREFIX:
+                types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
+                untyped.clear()
+            untyped.append(packet)
         times.append(time)
-        types.append(HIDDEN if packet.is_discard else frame_type(packet) if frame_type else other)
+    if frame_type:
+        types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
     header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    stamps, kinds = np.array(times), np.frombuffer(types, np.uint8)
+    stamps, kinds = np.array(times), np.full(len(times), EITHER, np.uint8)
+    kinds[[*types]] = [*types.values()]
+    kinds[hidden] = HIDDEN
+    shown = np.sort(stamps[kinds != HIDDEN])
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     frame_of = numbered(presented, kinds) if ordered and presented is not None else None
-    rate = FrameTimes(header)
-    if frame_of is not None or (name == "avi" and np.all(np.diff(stamps) > 0)):
-        rate = FrameTimes(_average_rate(stamps[kinds != HIDDEN], stream.time_base, header))
-    if frame_of is not None and name != "avi" and codec.codec.reorder:
+    spanned = frame_of is not None or (name == "avi" and bool(np.all(np.diff(stamps) > 0)))
+    if types and frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
         if doubt is not None and _steps_back(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
             frame_of = None
+    distinct = frame_of is not None or np.all(np.diff(shown) > 0)
     # A truncated file may begin with frames that refer to missing ones, which no decoder returns.
     if frame_of is None or not keys or keys[0] != 0 or frame_of[0] > 0:
         frame_of, count = None, _count(path, max_pixels)
     else:
         count = int(frame_of.max()) + 1
     # The times are right even where their order is not; those of AVI are in the order of decoding.
-    shown = np.unique(stamps[kinds != HIDDEN])
-    if ordered and len(shown) == count and (name != "avi" or (frame_of is not None and np.all(np.diff(frame_of) > 0))):
+    timed = name != "avi" or (frame_of is not None and np.all(np.diff(frame_of) > 0))
+    rate = FrameTimes(header)
+    if ordered and timed and distinct and len(shown) == count:
         rate = frame_times(shown, float(stream.time_base), header)
+    elif spanned:
+        rate = FrameTimes(_average_rate(shown, stream.time_base, header))
     if count == 0:
         raise DecodeError(f"{path}: the video stream has no frames")
     meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times)
@@ -127,8 +142,8 @@ def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
 
 
 def _average_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
-    """Frames per second: the header's, unless the timestamps differ by 1 % or more, as with a variable rate."""
-    span = int(pts.max()) - int(pts.min()) if len(pts) else 0
+    """Frames per second: the header's, unless the timestamps, sorted, differ by 1 % or more: a variable rate."""
+    span = int(pts[-1]) - int(pts[0]) if len(pts) else 0
     if not is_plausible(span, float(time_base), len(pts)):
         return header
     measured = float((len(pts) - 1) / (span * time_base))

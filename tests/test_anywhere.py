@@ -30,5 +30,7 @@ def test_make_needs_no_folder_without_blanks():
     text = (TOP / "Makefile").read_text(encoding="utf-8")
     used = [line for line in text.splitlines() if "CURDIR" in line or "VIDEOS)" in line]
     assert used and all(line.startswith("export ") or '"$(VIDEOS)"' in line for line in used)
-    done = subprocess.run(["make", "--no-print-directory", "--dry-run", "demo"], cwd=TOP, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "--no-print-directory", "--dry-run", "demo"], cwd=TOP, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0 and str(TOP) not in done.stdout, done.stderr

@@ -16,7 +16,7 @@ _ESCAPED = re.compile("[\ud800-\udfff]")  # Python reads the bytes of a name tha
 
 def is_utf8(name: str) -> bool:
     """Whether the name of a file is UTF-8, as lists, tables and pages are. Other names are left out, or refused."""
-    return not _ESCAPED.search(name)
+    return name.isascii() or not _ESCAPED.search(name)
 
 
 def is_folder(path: str | Path) -> bool:
@@ -80,7 +80,7 @@ class PathRule:
             raise ValueError(f"the {column} is empty or has a NUL byte")
         if not is_utf8(name):
             raise ValueError(f"{name!r} is not UTF-8: rename the file")
-        if "://" in name or _PROTOCOL.match(name):
+        if ":" in name and ("://" in name or _PROTOCOL.match(name)):
             raise ValueError(f"{name!r} is a URL: only local files are supported")
         path = full_path(self._root, name)
         if bare != name and not os.path.lexists(path) and os.path.lexists(full_path(self._root, bare)):
@@ -88,6 +88,6 @@ class PathRule:
         inside = path if self._real_path is None else f"{self._real_path(path)}/"
         if inside in (self._inside, self._itself):
             raise ValueError(f"{name!r} is the root itself: name a file or folder in it")
-        upwards = ".." in name.partition(TAR_MARK)[2].split("/")  # from a member of a tar
+        upwards = TAR_MARK in name and ".." in name.partition(TAR_MARK)[2].split("/")
         if self._real_path is not None and (upwards or not inside.startswith(self._inside)):
             raise ValueError(f"{name!r} leaves the root {self._root}; move the file or allow external paths")

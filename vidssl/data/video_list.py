@@ -270,7 +270,8 @@ def _parse_row(columns: Sequence[str], row: Sequence[str], rule: PathRule, num_c
     for number in (label, *several):
         if not -1 <= number < limit:
             raise ValueError(f"label {number} is out of range: classes are 0 to {limit - 1}, -1 is unknown")
-    if any(number is not None and not 0 <= number < float("inf") for number in numbers):
+    given = [number for number in numbers if number is not None]
+    if given and not all(0 <= number < float("inf") for number in given):
         raise ValueError("start {}, end {}, fps {}, x {} and y {} must be finite and 0 or more".format(*numbers))
     start, end, fps, x, y = numbers
     return VideoRecord(fields["path"], label, start, end, fps, fields.get("mask"), fields.get("labels"), x, y)

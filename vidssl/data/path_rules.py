@@ -88,6 +88,6 @@ class PathRule:
         inside = path if self._real_path is None else f"{self._real_path(path)}/"
         if inside in (self._inside, self._itself):
             raise ValueError(f"{name!r} is the root itself: name a file or folder in it")
-        upwards = TAR_MARK in name and ".." in name.partition(TAR_MARK)[2].split("/")
+        upwards = TAR_MARK in name and ".." in name.partition(TAR_MARK)[2].split("/")  # from a member of a tar
         if self._real_path is not None and (upwards or not inside.startswith(self._inside)):
             raise ValueError(f"{name!r} leaves the root {self._root}; move the file or allow external paths")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import av
 import numpy as np
@@ -41,9 +41,10 @@ _log = logging.getLogger(__name__)
 # Formats without a reliable index: seeking may land too late in them.
 _NO_SEEK = frozenset(("mpeg", "mpegts", "mpegvideo", "m4v", "h264", "hevc"))
 _PREFIX = 32  # packets to decode after one whose timestamp is in doubt; decoders hold back 16 frames at most
-# Invented timestamps of these follow the order of decoding. So once they step back, the types of the other packets need
-# not be read: regular files with B-frames are opened as fast as without this.
+# Invented timestamps of these follow the order of decoding. So types are read only between key frames where no
+# timestamp steps back: regular files with B-frames are opened as fast as without this.
 _TYPED_WHILE_RISING = frozenset(("h264", "hevc"))
+_MAX_UNTYPED = 32  # packets that are kept until a timestamp steps back
 _ALL_KEYS_PLAUSIBLE = frozenset(("h264", "hevc"))  # codecs whose files may have key frames only
 
 
@@ -66,17 +67,25 @@ class Packets:
         return packets[-self.meta.num_frames :]  # those before are not presented
 
 
-def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
-    """Index the first video stream of a container at its start; it is at its end afterwards."""
-    stream = video_stream(container)
-    name = container.format.name
-    codec = stream.codec_context
+class _Scan(NamedTuple):
+    """What the headers of the packets (P) of a stream say, in the order of decoding."""
+
+    times: NDArray[np.int64]  # (P,) pts; of AVI dts
+    types: NDArray[np.uint8]  # (P,) of their frames, as in `frame_order.py`
+    keys: list[int]  # packets that are marked as key frames
+    ordered: bool  # whether the times may give the order of the frames; else the packets were not read to the end
+    typed: bool  # whether a type was read
+
+
+def _scan(container: Any, path: Path) -> _Scan:
+    """Read the packets of the first video stream to the end."""
+    codec, name = video_stream(container).codec_context, container.format.name
     times, keys, hidden, types = array("q"), list[int](), list[int](), dict[int, int]()
     # FFmpeg guesses the pts of MPEG streams, and of ASF, which stores none: they can be out of order.
     ordered = name not in ("mpeg", "mpegts") and not (name == "asf" and codec.codec.reorder)
     frame_type = type_reader(name, codec) if ordered else None
     rising_only = name != "avi" and codec.name in _TYPED_WHILE_RISING
-    typed, untyped = True, list[Any]()  # the packets before the current one whose types may be wanted
+    typed, untyped = True, list[Any]()  # the packets before this one whose types are read unless a time steps back
     for packet in frame_packets(container, path, complete=True):
         time = packet.dts if name == "avi" else packet.pts
         if time is None or packet.size == 0:
@@ -91,22 +100,30 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
         if packet.is_discard:
             hidden.append(len(times))
         if typed and frame_type:
-            if packet.is_keyframe or len(untyped) > _PREFIX:
+            if packet.is_keyframe or len(untyped) >= _MAX_UNTYPED:
                 types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
                 untyped.clear()
             untyped.append(packet)
         times.append(time)
     if frame_type:
         types.update(enumerate(map(frame_type, untyped), len(times) - len(untyped)))
-    header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
-    stamps, kinds = np.array(times), np.full(len(times), EITHER, np.uint8)
+    kinds = np.full(len(times), EITHER, np.uint8)
     kinds[[*types]] = [*types.values()]
     kinds[hidden] = HIDDEN
+    return _Scan(np.array(times), kinds, keys, ordered, bool(types))
+
+
+def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
+    """Index the first video stream of a container at its start; it is at its end afterwards."""
+    stamps, kinds, keys, ordered, typed = _scan(container, path)
+    stream = video_stream(container)
+    name, codec = container.format.name, stream.codec_context
+    header = float(stream.average_rate or stream.guessed_rate or Fraction(25))
     shown = np.sort(stamps[kinds != HIDDEN])
     presented = presentation_in_avi(stamps, kinds, codec) if name == "avi" else stamps
     frame_of = numbered(presented, kinds) if ordered and presented is not None else None
     spanned = frame_of is not None or (name == "avi" and bool(np.all(np.diff(stamps) > 0)))
-    if types and frame_of is not None and name != "avi" and codec.codec.reorder:
+    if typed and frame_of is not None and name != "avi" and codec.codec.reorder:
         doubt = first_doubt(stamps, kinds)
         if doubt is not None and _steps_back(path, frame_of[: doubt + _PREFIX].tolist(), max_pixels):
             frame_of = None
@@ -128,7 +145,7 @@ def read_packets(container: Any, path: Path, max_pixels: int) -> Packets:
     meta = VideoMeta(count, rate.fps, codec.height, codec.width, None, rate.times)
     if frame_of is None:
         return Packets(meta)
-    if len(keys) == len(times) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
+    if len(keys) == len(stamps) and not codec.codec.intra_only and codec.name not in _ALL_KEYS_PLAUSIBLE:
         keys = keys[:1]  # containers without an index mark every packet as a key frame
     starts = np.array([key for key in keys if key == 0 or frame_of[key] >= 0], np.int32)
     return Packets(meta, frame_of, starts, None if name in _NO_SEEK else stamps[starts])
@@ -142,7 +159,7 @@ def count_frames(packets: Packets, path: Path, max_pixels: int) -> Packets:
 
 
 def _average_rate(pts: NDArray[np.int64], time_base: Fraction, header: float) -> float:
-    """Frames per second: the header's, unless the timestamps, sorted, differ by 1 % or more: a variable rate."""
+    """Frames per second: the header's, unless the timestamps, ascending, differ by 1 % or more: a variable rate."""
     span = int(pts[-1]) - int(pts[0]) if len(pts) else 0
     if not is_plausible(span, float(time_base), len(pts)):
         return header

@@ -1,15 +1,26 @@
 """Errors that a user can cause. Each message is one line: what happened, the value, the limit, the remedy."""
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class VidsslError(Exception):
-    """An error that a user can fix; commands print it as one line and exit with status 2."""
+    """An error that a user can fix; commands print it as one line and exit with status 2.
+
+    Line breaks in the message are escaped: names of files and classes may hold some.
+    """
+
+    _breaks = re.compile("[\r\n]")
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(self._breaks.sub(lambda found: repr(found[0])[1:-1], message))
 
 
 class ConfigError(VidsslError):
-    """A config or an argument is wrong."""
+    """A config or an argument is wrong. Of a config the message has a line for each mistake, indented."""
+
+    _breaks = re.compile("\r|\n(?!  )")
 
 
 class DataError(VidsslError):

@@ -471,7 +471,7 @@ def _mutate_arrays(random: np.random.Generator, content: bytes, others: list[byt
             case 1:
                 arrays[name] = np.resize(array, (*array.shape, 2))
             case 2:
-                arrays[name] = np.array(mutate.mutate_tree(random, None), dtype="U")
+                arrays[name] = np.array(str(mutate.mutate_tree(random, None)).encode("utf-8", "replace").decode())
             case 3 if array.size and array.dtype.kind in "if":
                 changed = array.copy().reshape(-1)
                 changed[int(random.integers(changed.size))] = random.choice([-1, -2, 0, 7, 2**30])

@@ -11,7 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vidssl.data.list_numbers import whole_number
 from vidssl.errors import DataError
+from vidssl.evaluation.feature_folder import read_folder
+from vidssl.prepare import ava
+from vidssl.prepare.annotation_files import read_json
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -54,6 +58,33 @@ def test_many_damaged_files(kind):
     assert not findings and summary["refused"] > 0.02 * summary["mutants"]
 
 
+# Numbers that a file can hold and that no array, network or chart can -----------------------------------------
+_DIGITS = "9" * 5000  # above the limit of Python's int()
+
+
+def test_huge_numbers_in_annotations(tmp_path):
+    (tmp_path / "classes.pbtxt").write_text(f'name: "a"\nlabel_id: {_DIGITS}\n')
+    with pytest.raises(DataError, match=r"classes\.pbtxt: '9999.*is not a whole number"):
+        ava._read_classes(tmp_path / "classes.pbtxt")
+    (tmp_path / "instances.json").write_text(f'{{"images": {_DIGITS}}}')
+    with pytest.raises(DataError, match=r"instances\.json is not JSON: Exceeds the limit"):
+        read_json(tmp_path / "instances.json")
+    for text in (_DIGITS, f"-{_DIGITS}", f"{_DIGITS}.0"):
+        with pytest.raises(ValueError, match="is not a whole number") as caught:
+            whole_number(text)
+        assert len(str(caught.value)) < 100
+
+
+@pytest.mark.parametrize("label", ["9" * 19, _DIGITS])
+def test_a_huge_label_in_a_folder_of_features(tmp_path, label):
+    fuzz_kinds.KINDS["features"].build(tmp_path)
+    rows = (tmp_path / "rows.csv").read_text().splitlines()
+    rows[1] = rows[1].replace(",0,", f",{label},", 1)
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    with pytest.raises(DataError, match="is damaged"):
+        read_folder(tmp_path, "extract again", verify=False)
+
+
 # What the fuzzer finds --------------------------------------------------------------------------------------
 
 
@@ -83,7 +114,9 @@ def _memory(folder, name):
 
 
 def _two_lines(folder, name):
-    raise DataError("a line\nand another")
+    error = DataError()  # whose message cannot have two lines
+    error.args = ("a line\nand another",)
+    raise error
 
 
 @pytest.mark.parametrize(

@@ -255,3 +255,15 @@ def test_frame_differences_ignore_a_background(networks):
 def test_frame_differences_of_one_frame_are_an_error(networks):
     with pytest.raises(ConfigError, match="frame_differences needs clips of at least 2 frames, got 1"):
         networks[1](torch.randn(1, 3, 1, 32, 32))
+
+
+@pytest.mark.parametrize("name", [*BACKBONES])
+def test_sizes_of_networks_have_a_limit(name):
+    """A damaged file must not ask for a network that no machine can hold."""
+    for key, field in BACKBONES[name].Config.model_fields.items():
+        several = isinstance(field.default, tuple)
+        if type(field.default) is not int and not several:
+            continue
+        for value in (2**31, 2**63, 2**70):
+            with pytest.raises(ConfigError, match=f"{key}.*{value}"):
+                build_backbone(name, **{key: [value] if several else value})

@@ -70,3 +70,11 @@ def test_the_image_is_the_same_each_time():
 def test_nothing_to_draw_is_said(metrics):
     with pytest.raises(DataError, match="no loss or other quantity to draw"):
         training_curves(metrics)
+
+
+@pytest.mark.parametrize("value", [1e308, -1e308, float("inf"), 2**2000])
+def test_values_that_cannot_be_drawn_are_left_out(value):
+    drawn = png(training_curves([{"step": 0, "loss": 5.0}]))
+    assert png(training_curves([{"step": 0, "loss": 5.0, "lr": value}, {"step": value, "loss": 1.0}])) == drawn
+    with pytest.raises(DataError, match="no loss or other quantity"):
+        training_curves([{"step": 0, "loss": value}])

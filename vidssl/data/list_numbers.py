@@ -2,16 +2,18 @@
 
 import re
 
-_WHOLE = re.compile(r"([+-]?[0-9]+)(?:\.0+)?")  # pandas writes 0.0 in a column that has or had missing values
+_MAX_DIGITS = 4000  # int() refuses more than 4,300
+# pandas writes 0.0 in a column that has or had missing values.
+_WHOLE = re.compile(rf"([+-]?[0-9]{{1,{_MAX_DIGITS}}})(?:\.0+)?")
 
 
 def whole_number(text: str) -> int:
     """Read `12`, `-1` or `12.0`; anything else is a ValueError."""
-    if text.isdecimal() and text.isascii():  # most numbers, in a quarter of the time
+    if len(text) <= _MAX_DIGITS and text.isdecimal() and text.isascii():  # most numbers, in a quarter of the time
         return int(text)
     match = _WHOLE.fullmatch(text.strip())
     if match is None:
-        raise ValueError(f"{text!r} is not a whole number")
+        raise ValueError(f"{text[:40]!r} is not a whole number")
     return int(match[1])
 
 
@@ -22,4 +24,4 @@ def decimal_number(text: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise ValueError(f"{text!r} is not a number")
+    raise ValueError(f"{text[:40]!r} is not a number")

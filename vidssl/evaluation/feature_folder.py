@@ -28,6 +28,11 @@ from vidssl.types import Features, VideoRecord
 
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
+# What the content of a damaged folder raises.
+_DAMAGED = (
+    *(AttributeError, EOFError, FileNotFoundError, LookupError, OverflowError, TypeError, ValueError),
+    csv.Error,
+)
 _BLOCK_ROWS = 8192  # rows of the array that are written at a time
 
 
@@ -150,5 +155,5 @@ def read_folder(path: Path, remedy: str, verify: bool = True) -> FeatureFolder:
             Path(meta["root"]),
             tuple(meta["classes"]),
         )
-    except (AttributeError, EOFError, FileNotFoundError, LookupError, TypeError, ValueError, csv.Error) as error:
+    except _DAMAGED as error:
         raise DamagedFolderError(f"{path} is damaged ({type(error).__name__}: {error})") from None

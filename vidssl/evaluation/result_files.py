@@ -1,9 +1,7 @@
 """`results.json`: what every command that measures states beside its numbers, and when existing results are reused."""
 
-import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from vidssl.atomic import write_json
 from vidssl.command_line import command_line
 from vidssl.config import Tree, differences
 from vidssl.evaluation.overlap import report_equal_features, report_overlap
+from vidssl.read_files import read_json
 
 _log = logging.getLogger(__name__)
 
@@ -66,21 +65,22 @@ def existing_results(out: Path, request: Tree, *, reuse: bool = True) -> Results
     Others, and with `reuse` False all, are going to be replaced: the log states why.
     """
     path = out / NAME
-    with suppress(FileNotFoundError, NotADirectoryError):
-        try:
-            results = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            _log.info("%s cannot be read (%s): replacing it", path, error)
-            return None
-        reason = _why_not(results, request)
-        if reason is None and reuse:
-            _log.info("%s holds the results of this test; delete it to measure again", path)
-            if results["overlap"]:
-                report_overlap(results["overlap"], results["list"])
-                report_equal_features(results["overlap"], results["list"])
-            return dict(results)
-        if reason is not None:
-            _log.info("%s holds %s: replacing it", path, reason)
+    try:
+        results = read_json(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        _log.info("%s cannot be read (%s): replacing it", path, error)
+        return None
+    reason = _why_not(results, request)
+    if reason is None and reuse:
+        _log.info("%s holds the results of this test; delete it to measure again", path)
+        if results["overlap"]:
+            report_overlap(results["overlap"], results["list"])
+            report_equal_features(results["overlap"], results["list"])
+        return dict(results)
+    if reason is not None:
+        _log.info("%s holds %s: replacing it", path, reason)
     return None
 
 

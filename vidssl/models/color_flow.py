@@ -68,8 +68,9 @@ class ColorFlow(Backbone):
     dim = 3
 
     class Config(Settings):
-        blocks: int = Field(default=6, ge=1)  # X1 is the first channel in the first block, then the second, the third …
-        hidden: int = Field(default=16, ge=1)  # channels of F and G
+        # X1 is the first channel in the first block, then the second, the third …
+        blocks: int = Field(default=6, ge=1, le=256)
+        hidden: int = Field(default=16, ge=1, le=4096)  # channels of F and G
         volume_preserving: bool = True
 
     def __init__(self, config: Config) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vidssl.config import Settings
 from vidssl.models.backbones import BACKBONES, Backbone
 
-_Count = Annotated[int, Field(ge=1)]
+_Count = Annotated[int, Field(ge=1, le=4096)]
 
 
 @BACKBONES.register("convnet_lstm")
@@ -25,8 +25,8 @@ class ConvNetLSTM(Backbone):
 
     class Config(Settings):
         filters: tuple[_Count, ...] = Field(default=(8, 16, 32, 64), min_length=1)
-        kernel: int = Field(default=3, ge=1)  # side of the convolutions, pixels
-        hidden: int = Field(default=64, ge=1)  # of the LSTM, which is also its output
+        kernel: int = Field(default=3, ge=1, le=31)  # side of the convolutions, pixels
+        hidden: int = Field(default=64, ge=1, le=4096)  # of the LSTM, which is also its output
 
     def __init__(self, config: Config) -> None:
         super().__init__()

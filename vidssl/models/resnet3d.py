@@ -22,7 +22,7 @@ class ResNet3D(Backbone):
     """Stem 1x7x7, four stages, global average pooling; no temporal stride. Convolutions use c2_msra initialisation."""
 
     class Config(Settings):
-        width: int = Field(default=64, ge=4)  # channels of the stem; the paper has 64
+        width: int = Field(default=64, ge=4, le=512)  # channels of the stem; the paper has 64
         # Initialise the last batch norm of each residual block with gamma 0 (the authors' code; not in the paper).
         # Short runs learn faster without it: untrained blocks then already respond to motion.
         zero_init: bool = True

@@ -3,13 +3,13 @@
 `remedy` ends the error for a missing file, such as "pass an official CSV".
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import DataError
+from vidssl.read_files import parse_json
 
 
 def read_lines(path: Path, remedy: str) -> Iterator[tuple[str, str]]:
@@ -36,8 +36,8 @@ def read_csv(path: Path, columns: Sequence[str], remedy: str) -> Iterator[tuple[
 def read_json(path: Path) -> Any:
     """Read a JSON file."""
     try:
-        return json.loads(read_text(path, "pass an official JSON file"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return parse_json(read_text(path, "pass an official JSON file"))
+    except ValueError as error:
         raise DataError(f"{path} is not JSON: {error}") from None
 
 

@@ -110,7 +110,10 @@ def prepare_ava(
 
 def _read_classes(path: Path) -> dict[int, str]:
     """Names of the actions of a label map, by their number."""
-    found = {int(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
+    try:
+        found = {whole_number(number): name for name, number in _CLASS.findall(read_text(path, _REMEDY))}
+    except ValueError as error:
+        raise DataError(f"{path}: {error}: {_REMEDY}") from None
     if not found:
         raise DataError(f"{path} names no actions: {_REMEDY}")
     return found

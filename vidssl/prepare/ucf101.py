@@ -52,7 +52,7 @@ def _videos(path: Path, classes: list[str]) -> list[ListedVideo]:
         label = labels.get(folder.casefold())
         if label is None:
             raise DataError(f"{place}: class {folder!r} is not among the {len(classes)} of classInd.txt")
-        if number is not None and int(number) != label + 1:
+        if number is not None and number.lstrip("0") != str(label + 1):
             raise DataError(f"{place}: {line!r}: classInd.txt has number {label + 1} for {folder}; correct one")
         videos.append(ListedVideo(place, name, label))
     return videos

@@ -10,6 +10,8 @@ from vidssl.errors import DataError
 from vidssl.viz.figure import COLORS, INK, add_legend, new_figure, style
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -34,6 +36,7 @@ _PANELS = (
     _Panel("Retrieval while training", "accuracy (%)", {"knn": "kNN", "R@1": "R@1"}, scale=100.0),
     _Panel("Uniformity loss", "nats (lower: more uniform)", {"uniformity_loss": "loss"}),
 )
+_LARGEST = 1e300  # matplotlib fails at the ends of float64
 _SPREADS = {"negative_similarity": "negative_spread"}  # key -> that of its standard deviation, drawn as a band
 
 
@@ -57,8 +60,12 @@ def training_curves(metrics: Sequence[Mapping[str, float]]) -> "Figure":
 def _series(metrics: Sequence[Mapping[str, float]], key: str) -> dict[float, float]:
     """Step -> value, sorted by step."""
     numbers = ((line.get("step"), line.get(key)) for line in metrics)
-    found = {step: value for step, value in numbers if isinstance(step, int | float) and isinstance(value, int | float)}
+    found = {step: value for step, value in numbers if _can_be_drawn(step) and _can_be_drawn(value)}
     return dict(sorted(found.items()))
+
+
+def _can_be_drawn(number: object) -> "TypeGuard[float]":
+    return isinstance(number, int | float) and not abs(number) > _LARGEST
 
 
 def _draw(axes: "Axes", panel: _Panel, metrics: Sequence[Mapping[str, float]]) -> None:

@@ -32,7 +32,8 @@ MARK = ".vidssl.json"
 _FORMAT = 1
 _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
-_created: list[Path] = []  # folders that did not exist before this process claimed them
+# What this process has claimed first: folder, kind, names, and whether the folder did not exist before.
+_claimed: list[tuple[Path, str, tuple[str, ...], bool]] = []
 _ELSEWHERE = "choose another folder to write to"
 
 
@@ -56,6 +57,7 @@ def claim(
         read: Other files that the command reads. No input may be among the files to be written.
         before: Recognises this kind of output in a folder that was written before there were marks.
     """
+    names = tuple(names)
     made_of = {name: _relative(path, folder) for name, path in (inputs or {}).items() if path is not None}
     _check_is_folder(folder)
     mark = _read_mark(folder)
@@ -72,23 +74,30 @@ def claim(
         return
     check_writable(folder)
     mark["outputs"][kind] = {**known, **made_of}
-    if not folder.exists():
-        _created.append(folder)
+    if stored is None:
+        _claimed.append((folder, kind, names, not folder.exists()))
     _write_mark(folder, mark)
 
 
 def remove_unused() -> None:
-    """Remove the folders that `claim` created and that nothing was written to: after a command that failed."""
-    while _created:
-        folder = _created.pop()
-        with suppress(OSError), ExitStack() as stack:
-            if {path.name for path in folder.iterdir()} <= {MARK, ".lock"}:
-                if (folder / ".lock").exists():  # an OSError if another run has locked it since
-                    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-                    stack.callback(os.close, descriptor)
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for name in (MARK, ".lock"):
-                    (folder / name).unlink(missing_ok=True)
+    """Take back claims by which nothing was written, and remove folders made for them: after a command that failed."""
+    while _claimed:
+        folder, kind, names, created = _claimed.pop()
+        with suppress(OSError, DataError), ExitStack() as stack:
+            if _existing(folder, names):
+                continue
+            if (folder / ".lock").exists():  # an OSError if another run has locked it since
+                descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                stack.callback(os.close, descriptor)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mark = _read_mark(folder)
+            mark["outputs"].pop(kind, None)
+            if mark["outputs"] or mark["files"]:
+                _write_mark(folder, mark)
+                continue
+            (folder / MARK).unlink(missing_ok=True)
+            if created and {path.name for path in folder.iterdir()} <= {".lock"}:
+                (folder / ".lock").unlink(missing_ok=True)
                 folder.rmdir()
 
 

@@ -11,7 +11,9 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
 import numpy as np
 import pytest
@@ -22,9 +24,9 @@ from vidssl import commands, output_folder
 from vidssl.commands import analysis_parsers, parsers, prepare_parsers
 from vidssl.commands.arguments import config_file
 from vidssl.commands.results import claim_results
-from vidssl.errors import VidsslError
+from vidssl.errors import DataError, VidsslError
 from vidssl.models.weights import weights_file
-from vidssl.output_folder import MARK, only_run_in
+from vidssl.output_folder import MARK, claim, only_run_in, remove_unused
 from vidssl.video.copy_signature import Signature, sign, signature_of
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import open_video
@@ -189,7 +191,8 @@ def run(digits, sets, tmp_path, monkeypatch):
 
     def begin(name, option, out):
         monkeypatch.setattr(torchvision.datasets, "Tiny", Tiny, raising=False)
-        for module in [module for key, module in sys.modules.items() if key.startswith("vidssl.commands.")]:
+        # All of them: a module that is imported later would keep the function that is replaced here.
+        for module in [import_module(f"vidssl.commands.{found.name}") for found in iter_modules(commands.__path__)]:
             for function in ("load_subject", "encode_key_frames", "check_video"):
                 if hasattr(module, function):
                     monkeypatch.setattr(module, function, work)
@@ -537,3 +540,29 @@ def test_subfolders_are_not_written_through_links(digits, tmp_path):
         with pytest.raises(VidsslError, match=r"is not a folder|is a link"):
             commands.run(command[0], [*command[1:], *words])
     assert not [*(tmp_path / "precious").iterdir()]
+
+
+def test_claims_of_a_failed_command_are_taken_back(tmp_path):
+    """Else a file that the user puts there later would count as one of vidssl."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/notes.txt").write_text("mine")
+    for name in ("mine", "new"):
+        claim(tmp_path / name, "results", ["results.json"])
+        claim(tmp_path / name, "map", ["map.html"])
+    remove_unused()
+    assert [path.name for path in tmp_path.rglob("*")] == ["mine", "notes.txt"]
+    (tmp_path / "mine/results.json").write_text("mine")
+    with pytest.raises(DataError, match=r"results.json is there already, and vidssl has no record"):
+        claim(tmp_path / "mine", "results", ["results.json"])
+
+
+def test_a_failed_command_leaves_the_marks_of_others(tmp_path):
+    claim(tmp_path, "results", ["results.json"])
+    (tmp_path / "results.json").write_text("{}")
+    claim(tmp_path, "map", ["map.html"])
+    remove_unused()
+    assert [*json.loads((tmp_path / MARK).read_text())["outputs"]] == ["results"]
+    with only_run_in(tmp_path):
+        claim(tmp_path, "page", ["index.html"])
+        remove_unused()
+    assert {*json.loads((tmp_path / MARK).read_text())["outputs"]} == {"results", "page"}

@@ -60,6 +60,14 @@ def log_level() -> Iterator[None]:
     logging.getLogger("vidssl").setLevel(logging.NOTSET)
 
 
+@pytest.fixture(autouse=True)
+def same_folder() -> Iterator[None]:
+    """Fail a test that leaves the process in another folder: those after it read `configs/` relative to this one."""
+    here = Path.cwd()
+    yield
+    assert Path.cwd() == here, f"the test left the process in {Path.cwd()}: use monkeypatch.chdir"
+
+
 @pytest.fixture(scope="session", autouse=True)
 def small_heap() -> None:
     """Let collections of garbage pass over what the imports have made: each would take a second."""

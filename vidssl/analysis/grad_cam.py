@@ -72,7 +72,7 @@ def similarity_cam(network: Backbone, clips: Tensor, others: Tensor, layer: str)
     """Compute the maps (B, T', H', W') of clips and of others for the cosine similarity of each pair, and that (B,)."""
 
     def score(features: Tensor) -> Tensor:
-        first, second = unit(features).chunk(2)
+        first, second = unit(network.finish(features)).chunk(2)
         return (first * second).sum(dim=1)
 
     found = grad_cam(network, torch.cat([clips, others]), layer, score)

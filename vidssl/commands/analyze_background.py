@@ -25,7 +25,7 @@ from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
-from vidssl.evaluation.features import encode_videos, extract
+from vidssl.evaluation.features import encode_videos, extract, finished
 from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.overlap import check_disjoint
@@ -189,7 +189,7 @@ def _encode(
         return (mean_of_versions(batch, rows, subject.test.crops),)
 
     columns, missing = encode_videos(subject.encoder, dataset, subject.test, subject.device, encode, title)
-    return columns[0].numpy(), columns[1], missing
+    return columns[0].numpy(), finished(subject.encoder, columns[1]), missing
 
 
 def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:

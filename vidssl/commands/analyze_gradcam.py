@@ -15,7 +15,7 @@ from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
 from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
-from vidssl.commands.clip_maps import box_masks, class_maps, layer_of_maps, one_clip, pair_maps
+from vidssl.commands.clip_maps import box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import claim_results, format_count, format_table, format_tests
@@ -39,7 +39,7 @@ class CamOptions:
     """What is explained, and on which videos."""
 
     target: Literal["class", "similarity"] | None = None  # None: class, if the network has a classifier
-    layer: str | None = None  # as of `layer_module`; None: as of `layer_of_maps`
+    layer: str | None = None  # as of `layer_module`; None: as of `layers_of_maps`
     gallery: Path | None = None  # list of the nearest videos; None: the list itself
     boxes: Path | None = None  # as of `read_boxes`
     videos: int = 64  # drawn at random
@@ -73,21 +73,24 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
         drawn = generator(cam.seed).permutation(len(listed.records))[: cam.videos].tolist()
         for name, one in each_network(parsed):
             options = replace(network_options(one), layer=None)  # --layer has maps here, not the features
-            found[name], shown[name] = _measure(options, listed, drawn, one.out, cam)
+            subject = one_clip(load_subject(options))
+            layers = layers_of_maps(subject, cam.layer)
+            for layer in layers:
+                stream = layer.partition(".")[0] if len(layers) > 1 else ""
+                key, out = f"{name} {stream}".rstrip(), one.out / stream
+                found[key], shown[key] = _measure(subject, options, listed, drawn, out, cam, layer)
         distributed.on_main(lambda: write_page(parsed.out, listed, drawn, found, shown))
     return found
 
 
 def _measure(
-    options: LoadOptions, listed: VideoList, drawn: list[int], out: Path, cam: CamOptions
+    subject: Subject, options: LoadOptions, listed: VideoList, drawn: list[int], out: Path, cam: CamOptions, layer: str
 ) -> tuple[Results, dict[int, Explained]]:
-    """Measure one network; return its results, and by row the videos whose overlays were drawn."""
+    """Measure one layer of a network; return its results, and by row the videos whose overlays were drawn."""
     claim_results(out, "gradcam", {"list": listed.path, "gallery": cam.gallery}, [options.checkpoint, cam.boxes])
-    subject = one_clip(load_subject(options))
     target = cam.target or ("similarity" if subject.logits is None else "class")
     if target == "class" and cam.gallery is not None:
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
-    layer = layer_of_maps(subject, cam.layer)
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
     gallery = listed if cam.gallery is None else read_input(cam.gallery, options.root, options.allow_external)
     request = distributed.on_main(lambda: _request(subject, listed, gallery, cam, target, layer))
@@ -213,10 +216,10 @@ def _randomize(
     pairs = {row: one.neighbour for row, one in found.items()} if found[rows[0]].other else None
     classes = {row: one.label for row, one in found.items()}
     torch.manual_seed(subject.run.seed + 1)  # not that of the run, whose weights would be those it started from
-    untrained = build(BACKBONES, subject.run.backbone).to(subject.device)
+    untrained = subject.test.network(build(BACKBONES, subject.run.backbone)).to(subject.device)
     state = {name: value.clone() for name, value in subject.backbone.state_dict().items()}
     correlation = {}
-    for stage in randomized(subject.backbone, untrained):
+    for stage in randomized(subject.test.network(subject.backbone), untrained):
         changed = dict(_explain(subject, listed, gallery, rows, layer, pairs, classes))
         both = [(found[row].clip.map[None], one.clip.map[None]) for row, one in changed.items()]
         correlation[stage] = mean(rank_correlation(a, b).item() for a, b in both)

@@ -24,7 +24,7 @@ from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import TestClips, encode_videos, extract
+from vidssl.evaluation.features import TestClips, encode_videos, extract, finished
 from vidssl.evaluation.protocols import EvaluationProtocol
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.output_folder import only_run_in
@@ -186,6 +186,7 @@ def _measure(
     fewer = test.model_copy(update={"batch_size": max(1, min(test.batch_size, _BATCH_BYTES // views))})
     dataset = clips.dataset(query, test, seed, test.allow_missing)
     (index, x), missing = encode_videos(encoder, dataset, fewer, device, encode, "corrupted videos")
+    x = finished(encoder, x)
 
     def compute() -> dict[Version, Numbers]:
         queries = query.rows(index.tolist())

@@ -40,19 +40,23 @@ def one_clip(subject: Subject) -> Subject:
 
 
 @torch.no_grad()
-def layer_of_maps(subject: Subject, wanted: str | None) -> str:
-    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more."""
+def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
+    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more.
+
+    Of a network with streams it is one layer of each.
+    """
     encoder, test = subject.encoder, subject.test
     if wanted:
         encoder.layer_module(wanted)
-        return wanted
+        return [wanted]
     layers = encoder.feature_layers
+    chosen: dict[str, str] = {}  # by stream; a network without streams has one without a name
     if layers:
         clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
-        fine = [min(maps.shape[-2:]) >= _CELLS for maps in encoder.features(clip, layers)]
-        if any(fine):
-            return [layer for layer, enough in zip(layers, fine, strict=True) if enough][-1]
-    return encoder.last_maps
+        for layer, maps in zip(layers, encoder.features(clip, layers), strict=True):
+            if min(maps.shape[-2:]) >= _CELLS:
+                chosen[layer.rpartition(".")[0]] = layer
+    return [*chosen.values()] or [encoder.last_maps]
 
 
 def pair_maps(

@@ -80,7 +80,7 @@ def export_network(
     # A file that was exported before describes the checkpoint that it was made of.
     origin = content.get("network", {}).get("checkpoint")
     origin = origin or {"file": path.resolve().name, "sha256": file_hash(path), "step": content["step"]}
-    description = describe_network(run, test, network.dim, origin)
+    description = describe_network(run, test, network, origin)
     if to == "folder":
         found = results_of(origin["sha256"], path.absolute(), results)
         found = of_the_same_features(found, description, given=results is not None)

@@ -43,6 +43,7 @@ _CLIP_OPTIONS = (
     "batch_size",
     "precision",
     "workers",
+    "stream",
     "layer",
     "grid",
     "grid_frames",
@@ -67,6 +68,7 @@ class LoadOptions:
     batch_size: int | None = None
     precision: Literal["float32", "bfloat16"] | None = None
     workers: int | None = None
+    stream: str | None = None
     layer: str | None = None
     grid: int | None = None
     grid_frames: int | None = None
@@ -106,8 +108,9 @@ class Subject:
     training: Callable[[], TrainingVideos] | None = None
 
     def __post_init__(self) -> None:
+        network = self.test.network(self.backbone)
         if self.test.layer is not None:
-            self.backbone.check_layers((self.test.layer,))
+            network.check_layers((self.test.layer,))
 
     @property
     def encoder(self) -> Backbone:
@@ -128,9 +131,11 @@ class Subject:
 
     def describe(self) -> Tree:
         """Protocol, checkpoint and config, for results.json."""
-        fast = {"batch_size", "workers", "prefetch", "timeout"}
+        left_out = {"batch_size", "workers", "prefetch", "timeout"}
+        if self.test.stream is None:
+            left_out.add("stream")  # requests are those of before there were streams
         return {
-            "protocol": self.test.model_dump(mode="json", exclude=fast),
+            "protocol": self.test.model_dump(mode="json", exclude=left_out),
             "checkpoint": self.origin,
             "config": self.run.model_dump(mode="json"),
         }
@@ -154,8 +159,9 @@ def load_subject(options: LoadOptions) -> Subject:
     test = chosen_clips(options, run)
     if classes_of(run, test) and not content.get("backbone_only"):
         method = load_method(run, backbone, content, str(path)).to(device).eval()
+        method = method if test.stream is None else method.stream(test.stream)
         classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
-        classes = run.method.classes
+        classes = run.objective[1].classes
     # As it was given: where a network that comes with vidssl is installed is of no interest.
     origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too

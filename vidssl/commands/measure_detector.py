@@ -22,8 +22,8 @@ from vidssl.models.backbones import BACKBONES
 from vidssl.models.weights import load_state, read_checkpoint
 
 _REFUSED = (
-    *("train_list", "protocol", "splits", "cfg", "clips", "crops", "size", "grid", "grid_frames", "layer", "precision"),
-    *("allow_missing", "allow_external", "overrides"),
+    *("train_list", "protocol", "splits", "cfg", "clips", "crops", "size", "stream", "grid", "grid_frames", "layer"),
+    *("precision", "allow_missing", "allow_external", "overrides"),
 )
 
 

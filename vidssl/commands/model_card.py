@@ -15,22 +15,28 @@ from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
 from vidssl.evaluation.result_files import Results, weights_of
+from vidssl.models.backbones import Backbone
+from vidssl.models.two_streams import TwoStreams
 from vidssl.read_files import read_json
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
+_TEST = {"clips", "crops", "stream", "layer", "grid", "grid_frames", "precision"}
 
 
-def describe_network(run: Run, test: TestClips, num_features: int, checkpoint: Tree) -> Tree:
+def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: Tree) -> Tree:
     """State all that is needed to use a network, as plain data: the content of `config.json`.
 
     Lists are named by file and folder. `checkpoint` has its file, sha256 and step.
     """
     mean, std = (list(values) if len(values) == 3 else [*values] * 3 for values in (test.mean, test.std))
+    streams = {name: one.dim for name, one in network.streams()} if isinstance(network, TwoStreams) else {}
+    scaled = ", then the part of each stream scaled to length 1" if streams else ""
     return {
         "format": _FORMAT,
         "backbone": {"name": run.backbone.name, **run.backbone.model_dump(mode="json")},
-        "num_features": num_features,
+        "num_features": network.dim,
+        **({"streams": streams} if streams else {}),
         "input": {
             "shape": ["batch", 3, test.clip.frames, test.size, test.size],
             "colors": "RGB",
@@ -42,8 +48,8 @@ def describe_network(run: Run, test: TestClips, num_features: int, checkpoint: T
         "test": {
             "size": test.size,
             "short_side": test.short_side or test.size,
-            **test.model_dump(mode="json", include={"clips", "crops", "layer", "grid", "grid_frames", "precision"}),
-            "pooling": "mean of the features of all clips and crops",
+            **test.model_dump(mode="json", include=_TEST),
+            "pooling": f"mean of the features of all clips and crops{scaled}",
         },
         "training": {
             "method": run.method.name,
@@ -107,7 +113,7 @@ def of_the_same_features(
 def _features(test: Tree) -> str:
     """Name the features that a test uses."""
     if test.get("layer") is None:
-        return "features of the backbone"
+        return f"features of the {test.get('stream') or 'backbone'}"
     return f"maps of {test['layer']}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from vidssl.atomic import write_whole
-from vidssl.commands.clip_maps import layer_of_maps, one_clip, pair_maps
+from vidssl.commands.clip_maps import layers_of_maps, one_clip, pair_maps
 from vidssl.commands.load import Subject
 from vidssl.commands.results import format_clips
 from vidssl.data.column_store import Records
@@ -130,7 +130,7 @@ def _with_maps(
     pairs = [(row.video, hit.video) for row in queries for hit in row.hits]
     videos, others = (images.listed([pair[side] for pair in pairs]) for side in (0, 1))
     maps: dict[tuple[str, str], tuple[str, str]] = {}
-    found = pair_maps(one, videos, others, layer_of_maps(one, layer)) if pairs else ()
+    found = pair_maps(one, videos, others, layers_of_maps(one, layer)[0]) if pairs else ()
     for n, mine, theirs, _ in progress(found, title="maps", unit="pair", total=len(pairs), leave=False):
         keys = f"{pairs[n]} query", f"{pairs[n]} video"
         previews |= {

@@ -63,7 +63,7 @@ def track_videos(
     test = subject.test
     with only_run_in(out, shared=shard is not None):  # shards write other files
         done = track(
-            Tracker(subject.backbone, config, subject.device, test.mean, test.std),
+            Tracker(subject.test.network(subject.backbone), config, subject.device, test.mean, test.std),
             listed,
             test,
             out,

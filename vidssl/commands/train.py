@@ -22,7 +22,6 @@ from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.errors import ConfigError
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results
-from vidssl.methods import METHODS
 from vidssl.output_folder import check_names
 from vidssl.prepare.inputs import read_input
 
@@ -83,7 +82,7 @@ def train_splits(cfg: Path, overrides: Sequence[str], splits: Sequence[int]) -> 
         for run in runs.values():  # errors in any list are raised before the first split is trained
             videos = training_list(run)
             query = Monitor(run, videos).query  # warns of an overlap
-            if METHODS[run.method.name].classifies:
+            if run.objective[0].classifies:
                 check_disjoint(videos, query, "the classifier")
         claim_results(out, "splits", {}, [cfg])
 

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from vidssl.engine.parallel import without_averaging
 from vidssl.methods.base import Method
-from vidssl.methods.in_batch import InBatchMethod
 from vidssl.models.batch_norms import statistics_kept
 from vidssl.types import Batch
 
@@ -21,7 +20,7 @@ def accumulate(
     Returns its scalars, averaged over the micro-batches or, if the method contrasts all of them, computed over all; and
     the indices (N,) of its records.
     """
-    if count > 1 and isinstance(method, InBatchMethod):
+    if count > 1 and method.in_batch:
         return _cached(method, parallel, batches, half)
     if count > 1 and method.averages_labelled:
         batches = [*batches]  # all are counted before the first loss
@@ -37,7 +36,7 @@ def accumulate(
 
 
 def _cached(
-    method: InBatchMethod, parallel: nn.Module, batches: Iterable[Batch], half: bool
+    method: Method, parallel: nn.Module, batches: Iterable[Batch], half: bool
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Contrast all samples of a step with one another by gradient caching (Gao et al., 2021).
 

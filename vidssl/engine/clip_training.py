@@ -101,7 +101,7 @@ def training_list(run: Run) -> VideoList:
         distributed.on_main(lambda: ensure(Path(digits.out), digits))
     with naming("data.train"):
         lists = read_lists(run)
-    kind = METHODS[run.method.name]
+    kind, method = run.objective
     needs_labels = kind.needs_labels or kind.classifies
     if len(lists) > 1:
         _check_several(lists, needs_labels)
@@ -112,15 +112,15 @@ def training_list(run: Run) -> VideoList:
             f"{run.method.name} needs labels, but {unlabelled} of {len(videos.records)} videos of {videos.path} have "
             "none (-1): set data.train to a labelled list, or choose another method"
         )
-    classes = getattr(run.method, "classes", None)
+    classes = getattr(method, "classes", None)
     if not kind.classifies and classes is not None and videos.labels.max() >= classes:
         raise ConfigError(f"method.classes is {classes}, and {videos.path} has label {videos.labels.max()}: raise it")
     if kind.classifies:
+        assert classes is not None
         found = len(videos.classes) or int(videos.labels.max()) + 1
-        if found > run.method.classes or (videos.classes and found != run.method.classes):
+        if found > classes or (videos.classes and found != classes):
             raise ConfigError(
-                f"method.classes is {run.method.classes}, and {videos.path} has {found} classes: set "
-                f"method.classes={found}"
+                f"method.classes is {classes}, and {videos.path} has {found} classes: set method.classes={found}"
             )
     return videos
 

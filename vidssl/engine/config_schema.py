@@ -17,7 +17,7 @@ from vidssl.engine.detection_schema import KINDS, ActionRun, DetectionRun, detec
 from vidssl.engine.run_settings import RunSettings
 from vidssl.errors import ConfigError, TrainingError
 from vidssl.evaluation.protocols import PROTOCOLS
-from vidssl.methods.base import METHODS
+from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
 from vidssl.models.layer_features import check_grid
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported, remedy
@@ -153,6 +153,11 @@ class Run(RunSettings):
     def _is_consistent(self) -> "Run":
         check_short_side(self.test_size, self.evaluate.short_side)
         return self
+
+    @property
+    def objective(self) -> tuple[type[Method], Any]:
+        """Class and config of the method that is applied to clips: the inner one, if `method` holds another."""
+        return METHODS[self.method.name].innermost(self.method)
 
     @property
     def test_size(self) -> int:

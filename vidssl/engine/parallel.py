@@ -27,7 +27,8 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
     `sync`: the micro-batch of all processes. `shuffle`: that of one process, with the keys shuffled over the processes
     (MoCo, section 3.3). `local`: that of one process. `auto` is `sync`; with one process all are `local`.
     """
-    if wanted == "shuffle" and not isinstance(method, MomentumMethod):
+    parts = [part for part in method.parts if isinstance(part, MomentumMethod)]
+    if wanted == "shuffle" and not parts:
         raise ConfigError(
             "sync_bn: shuffle needs a method that encodes keys with a target network; set sync_bn to sync or local"
         )
@@ -35,8 +36,9 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
         return method, "none"
     if distributed.world() == 1 or wanted == "local":
         return method, "local"
-    if isinstance(method, MomentumMethod) and wanted == "shuffle":
-        method.shuffle = True
+    if wanted == "shuffle":
+        for part in parts:
+            part.shuffle = True
         return method, "shuffle"
     method = synchronise(method, device)  # type: ignore[assignment]
     return method, "sync"
@@ -44,7 +46,7 @@ def set_batch_norm(method: Method, wanted: SyncBN, device: torch.device) -> tupl
 
 def compile_backbones(method: Method, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile the backbone in place, and that of the target network."""
-    for backbone in {method.backbone, method.target_backbone}:
+    for backbone in {network for part in method.parts for network in (part.backbone, part.target_backbone)}:
         compile_backbone(backbone, backend)
 
 

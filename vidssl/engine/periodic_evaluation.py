@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from vidssl import distributed
-from vidssl.config import Tree
+from vidssl.config import Tree, build
 from vidssl.data.fingerprint import check_copies, identify
 from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
@@ -15,7 +15,7 @@ from vidssl.evaluation.features import TestClips, encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
-from vidssl.methods.base import METHODS, Method
+from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES
 from vidssl.video.reader import DecodeSettings
 
@@ -38,7 +38,8 @@ class Monitor:
             distributed.on_main(lambda: check_copies(gallery.path, identify(gallery), query.path, identify(query)))
         test = evaluation_clips(run)
         if test.layer is not None:
-            BACKBONES[run.backbone.name].check_layers((test.layer,))
+            with torch.device("meta"):  # allocates nothing
+                build(BACKBONES, run.backbone).check_layers((test.layer,))
         self.classes = classes_of(run, test)
         self.protocols = chosen_protocols(where.protocols, self.classes > 0, gallery, query)
         check_measurable(self.protocols, gallery, query, self.classes, test.cells)
@@ -75,8 +76,9 @@ _NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}
 
 def classes_of(run: Run, test: TestClips) -> int:
     """Number of classes of the run's classifier; 0 if it has none, or one for other features than `test` computes."""
-    fits = all(getattr(run.method, name, default) == getattr(test, name) for name, default in _NO_LAYER.items())
-    return run.method.classes if METHODS[run.method.name].classifies and fits else 0
+    kind, config = run.objective
+    fits = all(getattr(config, name, default) == getattr(test, name) for name, default in _NO_LAYER.items())
+    return config.classes if kind.classifies and fits else 0
 
 
 def evaluation_clips(run: Run) -> TestClips:

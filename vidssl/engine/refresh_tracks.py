@@ -28,7 +28,7 @@ class RunTracks:
     def __init__(self, run: Run, videos: VideoList) -> None:
         self._run, self._videos = run, videos
         config, sampler = run.tracks, run.data.sampler.name
-        used = sampler == "tracked_pair" or getattr(run.method, "patch_weight", 0) > 0
+        used = sampler == "tracked_pair" or getattr(run.objective[1], "patch_weight", 0) > 0
         if config is not None and not used and distributed.is_main():
             _log.warning("sampler %s ignores the tracks: set tracks=null, unless the method uses boxes", sampler)
         if config is not None and videos.joined:

@@ -208,9 +208,13 @@ def initial_backbone(run: AnyRun) -> Backbone:
         matched = load_initial(backbone, run.init, run.checkpoint.trust)
         if distributed.is_main():
             _log.info("%s", matched)
-    elif run.init is None and isinstance(run, Run) and getattr(run.method, "freeze", False) and distributed.is_main():
+    elif isinstance(run, Run) and run.init is None and _is_frozen(run) and distributed.is_main():
         _log.warning("the frozen backbone is untrained: name its weights with init=FILE")
     return backbone
+
+
+def _is_frozen(run: Run) -> bool:
+    return bool(getattr(run.objective[1], "freeze", False))
 
 
 def write_config(run: AnyRun) -> None:

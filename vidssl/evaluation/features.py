@@ -46,6 +46,7 @@ class TestClips(DecodeSettings):
     prefetch: int = 2  # batches per worker, loaded in advance
     timeout: float = 120.0  # seconds per video
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward pass; sums over views are float32
+    stream: str | None = None  # of a backbone with streams, the one that is measured; None: all
     layer: str | None = None  # whose pooled maps are the features; None: those of the backbone
     grid: int = 1  # the maps are averaged over grid x grid cells
     grid_frames: int = 1  # and over so many parts of the clip
@@ -56,9 +57,14 @@ class TestClips(DecodeSettings):
         """Positions of the maps that the features consist of; 1 without a layer."""
         return 1 if self.layer is None else self.grid_frames * self.grid**2
 
+    def network(self, backbone: Backbone) -> Backbone:
+        """Return the network that is measured: the backbone, or one of its streams."""
+        return backbone if self.stream is None else backbone.stream(self.stream)
+
     def encoder(self, backbone: Backbone) -> Backbone:
-        """Return the network whose features are measured: the backbone, or one of its layers."""
-        return backbone if self.layer is None else LayerFeatures(backbone, self.layer, self.grid, self.grid_frames)
+        """Return the network whose features are measured: that of `network`, or one of its layers."""
+        network = self.network(backbone)
+        return network if self.layer is None else LayerFeatures(network, self.layer, self.grid, self.grid_frames)
 
     def dataset(self, videos: VideoList) -> ClipDataset:
         """Build the dataset whose samples are all views of a video."""
@@ -112,10 +118,16 @@ def extract(
     targets = None if videos.targets is None else torch.from_numpy(videos.targets)[index]
     other = None
     if reverse:
-        x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), x[:, dim : 2 * dim]
+        x, other = torch.cat([x[:, :dim], x[:, 2 * dim :]], dim=1), encoder.finish(x[:, dim : 2 * dim])
+    x = finished(encoder, x)
     label, positions = torch.from_numpy(videos.labels)[index], videos.positions
     position = None if positions is None else torch.from_numpy(positions)[index]
     return Features(x, label, index, missing, targets, test.cells, other, videos.classes, position)
+
+
+def finished(encoder: Backbone, x: Tensor) -> Tensor:
+    """Finish the features of videos (…, D), the first columns of `x`, once they are averaged over clips."""
+    return torch.cat([encoder.finish(x[..., : encoder.dim]), x[..., encoder.dim :]], dim=-1)
 
 
 @torch.no_grad()

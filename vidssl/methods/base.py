@@ -35,6 +35,7 @@ class Method(nn.Module):
 
     needs_labels = False  # whether every video of the list needs one
     averages_labelled = False  # whether a term of its loss is a mean over the labelled clips of a step
+    in_batch = False  # whether its loss compares all clips of a step: then it implements `embed`, `group`, `contrast`
     classifies = False  # whether it has a classifier: then its config has `classes`, and it implements `classify`
     branches: dict[str, Branch]  # terms that are added to the loss, in this order
 
@@ -49,6 +50,20 @@ class Method(nn.Module):
         self.watched = True  # whether this step's scalars are logged; if not, `loss` alone is needed
         self.micro_batch = (0, 1)  # (n, count): the next batch is micro-batch n of `count` of a step
         self.labelled: Tensor | None = None  # (), their mean number of labelled clips, if it `averages_labelled`
+
+    @classmethod
+    def innermost(cls, config: Settings) -> tuple[type[Method], Settings]:
+        """Return class and config of the method that is applied to clips: these, unless it holds another method."""
+        return cls, config
+
+    @property
+    def parts(self) -> list[Method]:
+        """The methods that are applied to clips: this one, unless it holds others."""
+        return [self]
+
+    def stream(self, name: str) -> Method:
+        """Return the method of a stream of the backbone, which has several."""
+        raise NotImplementedError
 
     @property
     def target_backbone(self) -> Backbone:
@@ -72,6 +87,18 @@ class Method(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         """Compute named scalars of a batch of float views (B, C, T, S, S); `"loss"` is the one to minimise."""
+        raise NotImplementedError
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Compute the embeddings (B, …) of a micro-batch, if the method is `in_batch`."""
+        raise NotImplementedError
+
+    def group(self, batch: Batch) -> Tensor:
+        """Group the samples (B,): clips of equal number are positives of each other, if the method is `in_batch`."""
+        raise NotImplementedError
+
+    def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+        """Compute the scalars of a step from all its embeddings (B, …) on this process, if the method is `in_batch`."""
         raise NotImplementedError
 
     def compare(self, encoded: Encoded) -> Tensor:

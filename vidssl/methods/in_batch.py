@@ -27,6 +27,7 @@ class InBatchMethod(Method):
 
         projector: Head
 
+    in_batch = True
     fewest_views = 2  # with fewer there are no positives
 
     def __init__(self, config: Config, backbone: Backbone) -> None:

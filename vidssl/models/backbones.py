@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from pydantic import create_model
 from torch import Tensor, nn
 
-from vidssl.config import Tree, bind, build, choice
+from vidssl.config import Tree, bind_choice, build
 from vidssl.errors import ConfigError
 from vidssl.registry import Registry
 
@@ -31,6 +30,18 @@ class Backbone(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Encode clips."""
         raise NotImplementedError
+
+    def stream(self, name: str) -> "Backbone":
+        """Return the network of a stream, of a backbone that has several.
+
+        Raises:
+            ConfigError: There is no such stream.
+        """
+        raise ConfigError(f'{type(self).__name__} has no streams: leave stream="{name}" out')
+
+    def finish(self, features: Tensor) -> Tensor:
+        """Return the features (…, dim) of videos as they are compared, given their means over clips: unchanged here."""
+        return features
 
     def layer3(self, x: Tensor) -> Tensor:
         """Compute the output of the third stage (B, C, T', H', W') for clips (B, 3, T, H, W)."""
@@ -76,13 +87,12 @@ class Backbone(nn.Module):
         shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise ConfigError(f"the output {shape} of the module has no feature maps (B, C, T, H, W): name another layer")
 
-    @classmethod
-    def check_layers(cls, names: Sequence[str]) -> None:
+    def check_layers(self, names: Sequence[str]) -> None:
         """Raise a ConfigError if the backbone has no layer of one of the names."""
         for name in names:
-            if name not in cls.feature_layers:
-                has = f"it has {', '.join(cls.feature_layers)}" if cls.feature_layers else f"use {_RESNETS}"
-                raise ConfigError(f"{cls.__name__} has no layer '{name}' with feature maps: {has}")
+            if name not in self.feature_layers:
+                has = f"it has {', '.join(self.feature_layers)}" if self.feature_layers else f"use {_RESNETS}"
+                raise ConfigError(f"{type(self).__name__} has no layer '{name}' with feature maps: {has}")
 
     @classmethod
     def check_regions(cls) -> None:
@@ -117,8 +127,5 @@ BACKBONES: Registry[type[Backbone]] = Registry("backbone", "vidssl.models")
 
 def build_backbone(name: str, **settings: Any) -> Backbone:
     """Build an untrained backbone; settings are fields of its `Config`: `build_backbone("resnet3d18", width=64)`."""
-    BACKBONES[name]  # raises a ConfigError with the nearest name
-    schema = create_model("BackboneChoice", backbone=(choice(BACKBONES), ...))
-    config = bind(schema, {"backbone": {"name": name, **settings}}, "build_backbone").backbone  # type: ignore[attr-defined]
-    backbone: Backbone = build(BACKBONES, config)
+    backbone: Backbone = build(BACKBONES, bind_choice(BACKBONES, {"name": name, **settings}, "build_backbone"))
     return backbone

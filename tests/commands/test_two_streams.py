@@ -1,0 +1,159 @@
+"""A network of two streams in the commands: features, single streams, layers, Grad-CAM, exports, tracks, resuming."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+import vidssl
+from vidssl import commands
+from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.data.video_list import read_list
+from vidssl.engine.config_schema import load_run
+from vidssl.engine.train import train
+from vidssl.errors import ConfigError
+from vidssl.evaluation.features import encode_videos, extract
+
+NAMES = ("rgb", "differences")
+
+
+@pytest.fixture(scope="module")
+def settings(digits):
+    given = [f"data.train={digits}/motion/train.csv", "data.moving_digits=null", "data.workers=0", "device=cpu"]
+    return [*given, "evaluate.clips=3", "evaluate.crops=1"]
+
+
+@pytest.fixture(scope="module")
+def run_folder(made_once, settings):
+    """A run of four steps."""
+    return made_once(
+        "two_streams_run",
+        lambda path: train(load_run("configs/toy/two_streams.yaml", [*settings, "steps=4", f"output={path}"])),
+    )
+
+
+@pytest.fixture(scope="module")
+def subject(run_folder):
+    return load_subject(LoadOptions(str(run_folder), device="cpu", workers=0))
+
+
+@pytest.fixture(scope="module")
+def query(digits):
+    return read_list(digits / "motion" / "test.csv")
+
+
+def of_each_clip(subject, videos):
+    """Features (N, clips, D) of single clips, as the networks give them."""
+    columns, _ = encode_videos(
+        subject.backbone,
+        subject.test.dataset(videos),
+        subject.test,
+        subject.device,
+        lambda batch, features: (torch.stack([*features], dim=1),),
+        "clips",
+    )
+    return columns[1]
+
+
+def test_features_are_averaged_over_clips_and_then_made_unit_vectors(subject, query):
+    clips = of_each_clip(subject, query)
+    rgb, differences = clips.mean(dim=1).split(subject.backbone.dims, dim=1)
+    expected = torch.cat([normalize(rgb, dim=1), normalize(differences, dim=1)], dim=1)
+    found = extract(subject.encoder, query, subject.test, subject.device, reverse=True)
+    torch.testing.assert_close(found.x, expected)
+    assert found.reverse is not None
+    for part in found.reverse.split(subject.backbone.dims, dim=1):
+        torch.testing.assert_close(part.norm(dim=1), torch.ones(len(part)))
+    assert not torch.allclose(found.reverse, found.x, atol=1e-3)
+
+
+@pytest.mark.parametrize("stream", NAMES)
+def test_a_stream_and_a_layer_of_it(run_folder, subject, query, digits, stream, tmp_path):
+    first = vidssl.extract(run_folder, digits / "motion" / "test.csv", device="cpu", stream=stream, workers=0)
+    place = NAMES.index(stream)
+    mean = of_each_clip(subject, query).mean(dim=1).split(subject.backbone.dims, dim=1)[place]
+    torch.testing.assert_close(first.x, mean)
+    with_stream = vidssl.extract(run_folder, query, device="cpu", stream=stream, layer="layer2", workers=0)
+    without = vidssl.extract(run_folder, query, device="cpu", layer=f"{stream}.layer2", workers=0)
+    assert torch.equal(with_stream.x, without.x)
+    arguments = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
+    commands.run("extract", [*arguments, "--quiet", "--stream", stream, "--out", str(tmp_path / "features")])
+    assert np.array_equal(np.load(tmp_path / "features" / "features.npy"), first.x.numpy())
+    assert json.loads((tmp_path / "features" / "meta.json").read_text())["request"]["protocol"]["stream"] == stream
+
+
+def test_streams_that_are_not_there(run_folder, query, tmp_path):
+    with pytest.raises(ConfigError, match="no stream 'flow': the backbone has rgb, differences"):
+        vidssl.extract(run_folder, query, device="cpu", stream="flow", workers=0)
+    with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
+        vidssl.extract("vidssl-small", query, device="cpu", stream="rgb", workers=0)
+    with pytest.raises(ConfigError, match=r"TwoStreams has no layer 3, which regions need"):
+        given = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
+        commands.run("track", [*given, "--out", str(tmp_path / "tracks")])
+
+
+def test_tracks_of_a_stream(run_folder, query, tmp_path):
+    small = tmp_path / "list.csv"
+    small.write_text("path\n" + "".join(f"{name}\n" for name in query.names[:2]))
+    (tmp_path / "root.txt").write_text(f"{query.root}\n")
+    given = [str(small), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu", "--quiet"]
+    commands.run("track", [*given, "--stream", "rgb", "--out", str(tmp_path / "rgb")])
+    assert len([*(tmp_path / "rgb" / "tracks").rglob("*.npz")]) == 2
+    with pytest.raises(ConfigError, match="frame_differences needs clips of at least 2 frames, got 1"):
+        commands.run("track", [*given, "--stream", "differences", "--out", str(tmp_path / "differences")])
+
+
+def test_grad_cam_has_the_maps_of_both_streams(run_folder, digits, tmp_path):
+    given = [f"{digits}/motion/test.csv", "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
+    commands.run("analyze", ["gradcam", *given, "--videos", "3", "--quiet", "--out", str(tmp_path / "cam")])
+    for stream in NAMES:
+        results = json.loads((tmp_path / "cam" / stream / "results.json").read_text())
+        assert results["layer"] == f"{stream}.layer2" and results["num_videos"] == 3
+    page = (tmp_path / "cam" / "index.html").read_text()
+    assert "two_streams_run rgb" in page and "two_streams_run differences" in page
+
+
+def test_exports_say_how_to_join_the_streams(run_folder, subject, query, tmp_path):
+    commands.run("export", [str(run_folder), "--to", "folder", "--out", str(tmp_path / "exported"), "--quiet"])
+    described = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert described["streams"] == {"rgb": 64, "differences": 64} and described["num_features"] == 128
+    assert described["test"]["pooling"].endswith(", then the part of each stream scaled to length 1")
+    again = vidssl.extract(tmp_path / "exported", query, device="cpu", workers=0)
+    assert torch.equal(again.x, extract(subject.encoder, query, subject.test, subject.device).x)
+    commands.run("export", [str(run_folder), "--to", "pt2", "--out", str(tmp_path / "a.pt2"), "--quiet"])
+    graph = torch.export.load(tmp_path / "a.pt2").module()
+    clips = torch.randn(3, 3, 4, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(graph(clips), subject.backbone(clips))
+
+
+def test_an_interrupted_run_ends_with_the_same_bits(run_folder, settings, tmp_path):
+    given = [*settings, "steps=4", f"output={tmp_path}/run"]
+    train(load_run("configs/toy/two_streams.yaml", given), until=2)
+    train(load_run("configs/toy/two_streams.yaml", given))
+    one, other = (
+        torch.load(folder / "checkpoints" / "last.pt", weights_only=True)["method"]
+        for folder in (run_folder, tmp_path / "run")
+    )
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(other[name], value) if isinstance(value, torch.Tensor) else other[name] == value, name
+
+
+def test_a_run_with_tracks_of_a_stream(settings, digits, tmp_path):
+    """Patch pairs of both streams, whose tracks the network of one makes."""
+    inner = "{name: frame_invariance, patch_weight: 0.5, queue: 16, projector: {layers: 1, out: 16}}"
+    sampler = "{name: tracked_pair, frames: 1, sampling_rate: 1, min_gap: 4, untracked: pair}"
+    small = tmp_path / "list.csv"
+    videos = read_list(digits / "motion" / "train.csv")
+    small.write_text("path\n" + "".join(f"{name}\n" for name in videos.names[:8]))
+    (tmp_path / "root.txt").write_text(f"{videos.root}\n")
+    streams = "{rgb: {name: resnet3d18, width: 4}, other: {name: resnet3d18, width: 4}}"
+    given = [*settings, "steps=2", f"data.train={small}", f"output={tmp_path}/run", f"data.sampler={sampler}"]
+    given += [f"method={{name: two_streams, tracks: other, method: {inner}}}", "tracks={refresh: 1.0}"]
+    train(load_run("configs/toy/two_streams.yaml", [*given, f"backbone={{name: two_streams, streams: {streams}}}"]))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"rgb.tracked", "other.tracked"} <= lines[-1].keys()
+    assert (tmp_path / "run" / "tracks").is_dir()

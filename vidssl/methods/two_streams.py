@@ -1,0 +1,132 @@
+"""Two streams: a method on the network of each stream, with a loss of its own."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from pydantic import field_validator
+from torch import Tensor, nn
+
+from vidssl.config import Settings, bind_choice, build
+from vidssl.errors import ConfigError
+from vidssl.methods.base import METHODS, Encode, Method
+from vidssl.models.backbones import Backbone
+from vidssl.models.two_streams import TwoStreams
+from vidssl.types import Batch
+
+
+@METHODS.register("two_streams")
+class TwoStreamsMethod(Method):
+    """Trains the network of each stream by a method of its own, on the same views of the same clips.
+
+    The loss is the sum of theirs, and no stream's weights depend on the loss of another. A joint loss needs no such
+    method: it is that of another method on the backbone `two_streams`.
+    """
+
+    class Config(Settings):
+        method: dict[str, Any]  # name and settings of the method, the same for each stream
+        tracks: str = "rgb"  # the stream whose network makes the run's tracks
+
+        @field_validator("method")
+        @classmethod
+        def _with_defaults(cls, method: dict[str, Any]) -> dict[str, Any]:
+            bound: dict[str, Any] = bind_choice(METHODS, method, "method").model_dump(mode="json")
+            return bound
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        if not isinstance(backbone, TwoStreams):
+            raise ConfigError("two_streams needs a network for each stream: set backbone.name=two_streams")
+        super().__init__(backbone)
+        inner = bind_choice(METHODS, config.method, "method")
+        # Their networks are those of the backbone: checkpoints have both names for each weight, and one copy of it.
+        self.streams = nn.ModuleDict({name: build(METHODS, inner, encoder) for name, encoder in backbone.streams()})
+        backbone.stream(config.tracks)  # raises an error if there is none of the name
+        self._tracking = config.tracks
+        self.dims = backbone.dims
+
+    @classmethod
+    def innermost(cls, config: Settings) -> tuple[type[Method], Settings]:
+        """Return class and config of the method of each stream."""
+        assert isinstance(config, cls.Config)
+        inner = bind_choice(METHODS, config.method, "method")
+        return METHODS[inner.name].innermost(inner)
+
+    @property
+    def parts(self) -> list[Method]:
+        """The methods of the streams."""
+        return [method for _, method in self._each()]
+
+    def stream(self, name: str) -> Method:
+        """Return the method of a stream."""
+        return dict(self._each())[name]
+
+    @property
+    def averages_labelled(self) -> bool:  # type: ignore[override]
+        """Whether a term of the loss is a mean over the labelled clips of a step."""
+        return self.parts[0].averages_labelled
+
+    @property
+    def in_batch(self) -> bool:  # type: ignore[override]
+        """Whether the losses compare all clips of a step."""
+        return self.parts[0].in_batch
+
+    @property
+    def target_backbone(self) -> Backbone:
+        """The network that updates a run's tracks: that of the stream `tracks`."""
+        return self.stream(self._tracking).target_backbone
+
+    def allocate(self, num_records: int) -> None:
+        """Allocate state per record of the training list."""
+        for method in self.parts:
+            method.allocate(num_records)
+
+    def begin(self, encode: Encode) -> None:
+        """Prepare state that needs the initial weights."""
+        for method in self.parts:
+            method.begin(encode)
+
+    def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
+        """Sum the losses of all streams, whose scalars are `rgb.loss` and so on; `gradient` as in `InBatchMethod`."""
+        if gradient is not None:
+            return {"loss": (self.embed(batch) * gradient).sum()}
+        return self._summed({name: method(batch) for name, method in self._each()})
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Compute the embeddings (B, streams, views, d)."""
+        return torch.stack([method.embed(batch) for method in self.parts], dim=1)
+
+    def group(self, batch: Batch) -> Tensor:
+        """Group the samples (B,), alike in all streams."""
+        return self.parts[0].group(batch)
+
+    def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
+        """Compute the scalars of a step from all its embeddings (B, streams, views, d)."""
+        own = zip(self._each(), embedding.unbind(dim=1), strict=True)
+        return self._summed({name: method.contrast(rows, group) for (name, method), rows in own})
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Average the class probabilities (B, classes) of the streams, given their features (B, dim)."""
+        own = zip(self.parts, torch.split(features, self.dims, dim=1), strict=True)
+        return torch.stack([method.classify(x) for method, x in own]).mean(dim=0)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Compute the logarithms of these probabilities."""
+        return self.classify(features).clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    def after_step(self, progress: float) -> None:
+        """Update the state of all streams."""
+        super().after_step(progress)
+        for method in self.parts:
+            method.after_step(progress)
+
+    def _each(self) -> Iterator[tuple[str, Method]]:
+        """Yield name and method of each stream, told what the loop has told this method."""
+        for name, method in self.streams.items():
+            assert isinstance(method, Method)
+            method.watched, method.micro_batch, method.labelled = self.watched, self.micro_batch, self.labelled
+            yield name, method
+
+    def _summed(self, scalars: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
+        loss = torch.stack([own["loss"] for own in scalars.values()]).sum()
+        named = {f"{stream}.{name}": value for stream, own in scalars.items() for name, value in own.items()}
+        return {"loss": loss, **(named if self.watched else {})}

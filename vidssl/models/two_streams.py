@@ -1,0 +1,89 @@
+"""Two streams: a network for the frames and one for their differences (Simonyan and Zisserman, 2014).
+
+Shapes: B clips, T frames, H x W pixels; C channels of a feature map; dim features of a clip; N videos.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vidssl.config import Settings
+from vidssl.errors import ConfigError
+from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+
+_RGB: dict[str, Any] = {"name": "resnet3d18"}
+
+
+@BACKBONES.register("two_streams")
+class TwoStreams(Backbone):
+    """Networks with separate weights that see the same clips; the features are those of all, joined.
+
+    The features of a video are averaged over its clips first. Then the part of each stream is made a unit vector, so
+    that all streams count alike in similarities.
+    """
+
+    class Config(Settings):
+        # A backbone and its settings for each stream, by the stream's name. What a stream sees is a setting of its
+        # backbone: `frame_differences`.
+        streams: dict[str, dict[str, Any]] = Field(
+            default={"rgb": _RGB, "differences": {**_RGB, "frame_differences": True}}, min_length=2
+        )
+
+        @field_validator("streams")
+        @classmethod
+        def _can_be_named(cls, streams: dict[str, Any]) -> dict[str, Any]:
+            for name in streams:
+                if not name.isidentifier():
+                    raise ValueError(f"the name {name!r} of a stream is not a word: layers are named rgb.layer4")
+            return streams
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.encoders = nn.ModuleDict({name: build_backbone(**encoder) for name, encoder in config.streams.items()})
+        self.dims = [encoder.dim for _, encoder in self.streams()]
+        self.dim = sum(self.dims)
+        self.feature_layers = tuple(f"{name}.{layer}" for name, one in self.streams() for layer in one.feature_layers)
+        name, encoder = next(self.streams())
+        self.last_maps = f"{name}.{encoder.last_maps}"
+
+    def streams(self) -> Iterator[tuple[str, Backbone]]:
+        """Yield name and network of each stream."""
+        for name, encoder in self.encoders.items():
+            assert isinstance(encoder, Backbone)
+            yield name, encoder
+
+    def stream(self, name: str) -> Backbone:
+        """Return the network of a stream."""
+        networks = dict(self.streams())
+        if name not in networks:
+            raise ConfigError(f"no stream '{name}': the backbone has {', '.join(networks)}")
+        return networks[name]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips (B, 3, T, H, W) as features (B, dim), those of one stream after those of the other."""
+        return torch.cat([encoder(x) for _, encoder in self.streams()], dim=1)
+
+    def finish(self, features: Tensor) -> Tensor:
+        """Make the part of each stream in the features (N, dim) of videos a unit vector."""
+        return torch.cat(
+            [functional.normalize(part, dim=-1) for part in torch.split(features, self.dims, dim=-1)], dim=-1
+        )
+
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps (B, C, T', H', W') of the layers named in `out`, as `rgb.layer4`."""
+        self.check_layers(out)
+        found: dict[str, Tensor] = {}
+        for name, encoder in self.streams():
+            own = [layer.removeprefix(f"{name}.") for layer in out if layer.startswith(f"{name}.")]
+            maps = encoder.features(x, own) if own else []
+            found |= {f"{name}.{layer}": one for layer, one in zip(own, maps, strict=True)}
+        return [found[layer] for layer in out]
+
+    def layer_module(self, layer: str) -> nn.Module:
+        """Return the module whose output has the maps of a layer, as `rgb.layer4`."""
+        name, _, inner = layer.partition(".")
+        return self.stream(name).layer_module(inner) if name in self.encoders else super().layer_module(layer)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from vidssl import distributed
 from vidssl.data.loader import eval_loader
@@ -14,7 +13,7 @@ from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.features import TestClips, extract
-from vidssl.models.backbones import build_backbone
+from vidssl.models.backbones import Backbone, build_backbone
 from vidssl.video.reader import open_video
 
 CPU = torch.device("cpu")
@@ -48,7 +47,7 @@ def backbone():
     return build_backbone("resnet3d18", width=8).eval()
 
 
-class Pixels(nn.Module):
+class Pixels(Backbone):
     """A backbone whose features are the first frame's central pixels and the mean: easy to compute by hand."""
 
     dim = 4
@@ -123,7 +122,7 @@ def test_bfloat16_is_of_the_forward_pass_alone(few, backbone):
     settings = {"clips": 2, "crops": 3, "batch_size": 5}
     seen = []
 
-    class Watched(nn.Module):
+    class Watched(Backbone):
         dim = backbone.dim
 
         def forward(self, x):

@@ -1,0 +1,210 @@
+r"""Compare frozen networks over splits and seeds: accuracies, and differences with intervals.
+
+    python benchmarks/frozen.py --lists 'lists/ucf101_6/split{split}' --splits 1 2 3 --seeds 0 1 2 --out output/frozen \
+        both='output/both/split{split}/seed{seed}' rgb='output/both/split{split}/seed{seed}@rgb' \
+        untrained='random:small_video/two_streams;seed={seed}'
+
+A network is NAME=WHAT; the others are subtracted from the first. WHAT is a checkpoint, with `@STREAM` one of its
+streams; or `random:CONFIG;KEY=VALUE;…`, an untrained network, also those of floors.py; or several of these with ` + `,
+whose unit features are joined. `{split}` and `{seed}` are replaced; a network without `{seed}` has one seed.
+
+R@1: the class of the nearest training video. kNN: the vote of the 20 nearest. logistic: logistic regression on
+standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video.
+
+Accuracies are means over splits of means over seeds, with the deviation over splits. The interval (95 %) of a
+difference is a bootstrap over recording groups and, for each network, over seeds; a group is a class and what `--group`
+finds in the name of a video.
+"""
+
+import argparse
+import hashlib
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import floors  # noqa: F401 - registers its backbones
+import numpy as np
+import torch
+from measure import finish, table
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.commands.arguments import find_config
+from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.data.video_list import VideoList, read_list
+from vidssl.evaluation.features import extract
+from vidssl.evaluation.metrics import vote
+from vidssl.evaluation.search import nearest
+from vidssl.losses import unit
+from vidssl.randomness import generator
+from vidssl.types import Features
+
+METRICS = ("R@1", "kNN", "logistic")
+NEIGHBOURS, TEMPERATURE = 20, 0.07
+COSTS = tuple(10.0**n for n in range(-5, 2))  # of the logistic regression
+FOLDS = 5
+DRAWS = 10_000  # of the bootstrap
+Names = NDArray[np.str_]
+Correct = dict[tuple[str, int], NDArray[np.bool_]]  # (metrics, N): whether a video is right, for each split and seed
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+", metavar="NAME=WHAT")
+    parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; contains {split}")
+    parser.add_argument("--splits", nargs="+", required=True)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--group", default=r"_g(\d+)_", help="expression for the recording group in a video's name")
+    parser.add_argument("--clips", type=int, default=4)
+    parser.add_argument("--out", type=Path, required=True, help="folder for features and results.json")
+    parsed = parser.parse_args()
+    torch.set_num_threads(1)
+    whats = dict(text.split("=", 1) for text in parsed.networks)
+    tested: dict[str, Names] = {}  # the groups of the tested videos
+    correct: dict[str, Correct] = {name: {} for name in whats}
+    for split in parsed.splits:
+        folder = Path(parsed.lists.replace("{split}", split))
+        train, test = (read_list(folder / f"{half}.csv") for half in ("train", "test"))
+        groups, tested[split] = (groups_of(videos, parsed.group) for videos in (train, test))
+        for name, what in whats.items():
+            for seed in parsed.seeds if "{seed}" in what else parsed.seeds[:1]:
+                parts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
+                gallery, query = (
+                    joined([features(part, half, parsed.clips, parsed.out) for part in parts]) for half in (train, test)
+                )
+                correct[name][split, seed] = judge(gallery, query, groups)
+    base, *others = whats
+    rows = [[name, *map(format_accuracy, accuracies(each))] for name, each in correct.items()]
+    print(table(["network", *METRICS], rows))
+    found = {name: differences(correct[base], correct[name], tested) for name in others}
+    if found:
+        print(
+            table([f"{base} minus", *METRICS], [[name, *map(format_difference, each)] for name, each in found.items()])
+        )
+    kept = {
+        name: {f"{split}, seed {seed}": each.mean(axis=1).tolist() for (split, seed), each in of.items()}
+        for name, of in correct.items()
+    }
+    figures = {"arguments": sys.argv[1:], "metrics": METRICS, "accuracies": kept, "differences": found}
+    finish(figures, parsed.out / "results.json")
+
+
+def groups_of(videos: VideoList, pattern: str) -> Names:
+    """Name the recording group of each video (N,)."""
+    found = [re.search(pattern, name) for name in videos.names]
+    if None in found:
+        name = videos.names[found.index(None)]
+        sys.exit(f"--group {pattern} finds nothing in {name!r} of {videos.path}: write one that fits all names")
+    labels = videos.labels.tolist()
+    return np.array([f"{label} {match[1]}" for label, match in zip(labels, found, strict=True) if match])
+
+
+def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
+    """Return the features of a network; they are kept in `out`."""
+    checkpoint, _, stream = what.partition("@")
+    options: dict[str, Any] = {"checkpoint": checkpoint, "stream": stream or None}
+    if what.startswith("random:"):
+        config, *settings = what.removeprefix("random:").split(";")
+        options = {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
+    subject = load_subject(LoadOptions(**options, clips=clips, crops=1, workers=1, device="cpu"))
+    name = hashlib.sha256(f"{subject.request()} {videos.fingerprint} {videos.root}".encode()).hexdigest()
+    file = out / "features" / f"{name[:24]}.npy"
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, extract(subject.encoder, videos, subject.test, subject.device).x.numpy())
+    x = torch.from_numpy(np.load(file))
+    return Features(x, torch.from_numpy(videos.labels), torch.arange(len(x)))
+
+
+def joined(parts: Sequence[Features]) -> Features:
+    """Join the unit features of several networks; those of one are as they are."""
+    first = parts[0]
+    x = first.x if len(parts) == 1 else torch.cat([unit(part.x) for part in parts], dim=1)
+    return Features(x, first.label, first.index)
+
+
+def judge(gallery: Features, query: Features, groups: Names) -> NDArray[np.bool_]:
+    """Whether each tested video (metrics, N) is classified rightly; `groups` are those of the gallery."""
+    near = nearest(query.x, gallery.x, min(NEIGHBOURS, len(gallery.x)))
+    predicted = [
+        gallery.label[near.index[:, 0]],
+        vote(near, gallery, NEIGHBOURS, TEMPERATURE),
+        probe(gallery, query.x, groups),
+    ]
+    return torch.stack([each == query.label for each in predicted]).numpy()
+
+
+def probe(gallery: Features, x: Tensor, groups: Names) -> Tensor:
+    """Predict classes (N,) of features (N, D) by logistic regression."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, GroupKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=5000))
+    search = GridSearchCV(model, {"logisticregression__C": COSTS}, cv=GroupKFold(min(FOLDS, len({*groups}))))
+    search.fit(gallery.x.double().numpy(), gallery.label.numpy(), groups=groups)
+    return torch.from_numpy(search.predict(x.double().numpy()))
+
+
+def accuracies(correct: Correct) -> list[list[float]]:
+    """Return for each metric the accuracies of the splits, means over seeds, in percent."""
+    of_split: dict[str, list[NDArray[np.float64]]] = {}
+    for (split, _), each in correct.items():
+        of_split.setdefault(split, []).append(100 * each.mean(axis=1))
+    return np.array([np.mean(each, axis=0) for each in of_split.values()]).T.tolist()  # type: ignore[no-any-return]
+
+
+def differences(one: Correct, other: Correct, groups: Mapping[str, Names], seed: int = 0) -> list[list[float]]:
+    """Return for each metric the difference of two networks and the ends of its interval, in percent.
+
+    `groups` (N,) are those of the tested videos of each split. All videos count alike.
+    """
+    named = sorted({(split, group) for split, of in groups.items() for group in of.tolist()})
+    place = {name: n for n, name in enumerate(named)}
+    rows = {split: np.array([place[split, group] for group in of.tolist()]) for split, of in groups.items()}
+    sizes = np.zeros(len(named))
+    for of in rows.values():
+        np.add.at(sizes, of, 1)
+    rng = generator(seed)
+    drawn = rng.multinomial(len(named), np.full(len(named), 1 / len(named)), DRAWS)  # how often each group
+    weights = drawn / (drawn @ sizes)[:, None]
+    found = []
+    for metric in range(len(METRICS)):
+        sampled, wanted = np.zeros(DRAWS), 0.0
+        for sign, network in ((1, one), (-1, other)):
+            sums = _sums_of_groups(network, metric, rows, len(named))  # (seeds, groups): videos that are right
+            seeds = rng.multinomial(len(sums), np.full(len(sums), 1 / len(sums)), DRAWS) / len(sums)
+            sampled += sign * np.einsum("dg,ds,sg->d", weights, seeds, sums, optimize=True)
+            wanted += sign * sums.mean(axis=0).sum() / sizes.sum()
+        low, high = np.quantile(sampled, [0.025, 0.975])
+        found.append([100 * float(wanted), 100 * float(low), 100 * float(high)])
+    return found
+
+
+def _sums_of_groups(network: Correct, metric: int, rows: Mapping[str, Any], count: int) -> NDArray[np.float64]:
+    seeds = sorted({seed for _, seed in network})
+    sums = np.zeros((len(seeds), count))
+    for (split, seed), each in network.items():
+        np.add.at(sums[seeds.index(seed)], rows[split], each[metric])
+    return sums
+
+
+def format_accuracy(values: Sequence[float]) -> str:
+    """Write mean and deviation."""
+    spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{mean(values):.1f}{spread}"
+
+
+def format_difference(values: Sequence[float]) -> str:
+    """Write a difference and its interval; * if that excludes 0."""
+    difference, low, high = values
+    return f"{difference:+.1f} ({low:+.1f} to {high:+.1f}){'*' if low > 0 or high < 0 else ''}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""What could be added to two streams: losses that are compared in study.yaml, each a method of its own.
+
+    PYTHONPATH=examples/two_streams vidssl train --cfg configs/studies/small_video/two_streams.yaml \
+        imports='[arms]' method.method.name=shuffled_negatives
+
+Shapes: B videos, clips (B, C, T, S, S), d embedding dimension.
+"""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from vidssl.data.clip_settings import Clip
+from vidssl.data.samplers import SAMPLERS, Pair, Sampler
+from vidssl.losses import full, full_precision, unit
+from vidssl.methods.base import METHODS, Branch, Encoded, Method
+from vidssl.methods.frame_invariance import FrameInvariance
+from vidssl.methods.two_streams import TwoStreamsMethod
+from vidssl.models.backbones import Backbone
+from vidssl.models.heads import Head, mlp
+from vidssl.types import Batch
+
+
+def nce(query: Tensor, key: Tensor, *negatives: Tensor, temperature: float) -> Tensor:
+    """InfoNCE of rows (B, d); negatives are rows for all queries (K, d) or for each its own (B, K, d)."""
+    with full_precision(query.device):
+        others = [query @ n.T if n.ndim == 2 else torch.einsum("bd,bkd->bk", query, n) for n in negatives]
+        logits = torch.cat([(query * key).sum(dim=1, keepdim=True), *others], dim=1) / temperature
+        return functional.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.int64))
+
+
+class Shuffled(Branch):
+    """Adds the key of the same clip, its frames out of order, to the negatives of a query (IIC: Tao et al., 2020)."""
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Return the loss with these negatives, in place of that without."""
+        assert isinstance(host, FrameInvariance)
+        with torch.no_grad():
+            spoiled = {k: unit(host.target(out_of_order(batch.views[k]))) for k in encoded.keys}
+        tau = host.config.temperature.at(host.progress)
+        losses = [
+            nce(encoded.queries[q], encoded.keys[k], host.queue.keys, spoiled[k][:, None], temperature=tau)
+            for q, k in encoded.pairs()
+        ]
+        return {"loss": torch.stack(losses).mean()}
+
+
+def out_of_order(clips: Tensor) -> Tensor:
+    """Shuffle the frames of each clip, in one order for all clips, which is not the one they have."""
+    count = clips.shape[2]
+    order = torch.randperm(count)
+    while torch.equal(order, torch.arange(count)):
+        order = torch.randperm(count)
+    return clips[:, :, order.to(clips.device)]
+
+
+@METHODS.register("shuffled_negatives")
+class ShuffledNegatives(FrameInvariance):
+    """Frame invariance with negatives of the same video whose frames are shuffled."""
+
+    class Config(FrameInvariance.Config):
+        """Settings of frame invariance."""
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.branches["shuffled"] = Shuffled()
+
+
+class Distant(Branch):
+    """Tells two crops of one clip from a distant clip of the same video (TCLR: Dave et al., 2022, local-local)."""
+
+    def __init__(self, head: Head, dim: int, temperature: float) -> None:
+        super().__init__()
+        self.head, self.temperature = mlp(dim, head), temperature
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Add the loss; views 0 and 1 are distant clips, view 2 is the clip of view 0 in another crop."""
+        a, far, near = (unit(self.head(full(host.backbone(batch.views[v])))) for v in (0, 1, 2))
+        local = nce(a, near, far[:, None], temperature=self.temperature)
+        return {"loss": loss + local, "distant": local.detach()}
+
+
+@METHODS.register("distant_negatives")
+class DistantNegatives(FrameInvariance):
+    """Frame invariance and, by another head, the discrimination of distant clips of a video."""
+
+    class Config(FrameInvariance.Config):
+        """Settings of frame invariance; the sampler is `near_and_far`."""
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.branches["distant"] = Distant(config.projector, backbone.dim, config.temperature.at(0.0))
+
+    def shared_views(self, count: int) -> list[int]:
+        """List the views of frame invariance: the third is for the branch."""
+        return [0, 1]
+
+
+@SAMPLERS.register("near_and_far")
+class NearAndFar(Sampler):
+    """Two distant clips of `pair`, and the first of them again for the third view."""
+
+    class Config(Pair.Config):
+        """Settings of `pair`."""
+
+    def __call__(self, meta: Any, generators: Any) -> list[Clip]:
+        """Draw the clips."""
+        settings = {name: getattr(self.config, name) for name in Pair.Config.model_fields}
+        first, second = Pair(Pair.Config(**settings))(meta, generators[:2])
+        return [first, second, first]
+
+
+class Order(Branch):
+    """Classifies in which order the frames of a clip are (VCOP, Xu et al., 2019; jointly: PCL, Tao et al., 2021)."""
+
+    def __init__(self, dim: int, frames: int, weight: float) -> None:
+        super().__init__()
+        self.orders = torch.cartesian_prod(*[torch.arange(frames)] * frames)
+        self.orders = self.orders[(self.orders.sort(dim=1).values == torch.arange(frames)).all(dim=1)]
+        self.head, self.weight = nn.Linear(dim, len(self.orders)), weight
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Add the cross-entropy of a random order of each clip of the first view."""
+        clips = batch.views[0]
+        wanted = torch.randint(len(self.orders), (len(clips),))
+        shuffled = torch.stack([clip[:, order] for clip, order in zip(clips, self.orders[wanted], strict=True)])
+        label = wanted.to(clips.device)
+        logits = self.head(full(host.backbone(shuffled)))
+        own = functional.cross_entropy(logits, label)
+        right = (logits.argmax(dim=1) == label).float().mean()
+        return {"loss": loss + self.weight * own, "order": own.detach(), "order_accuracy": right}
+
+
+@METHODS.register("order_pretext")
+class OrderPretext(FrameInvariance):
+    """Frame invariance and the classification of the order of frames."""
+
+    class Config(FrameInvariance.Config):
+        order_weight: float = 0.5
+        frames: int = Field(default=4, ge=2, le=5)  # of a clip
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.branches["order"] = Order(backbone.dim, config.frames, config.order_weight)
+
+
+class Kept(Branch):
+    """Keeps the embeddings of a step for the method around it."""
+
+    encoded: Encoded
+
+    def forward(self, host: Method, batch: Batch, encoded: Encoded, loss: Tensor) -> dict[str, Tensor]:
+        """Keep them."""
+        self.encoded = encoded
+        return {"loss": loss}
+
+
+@METHODS.register("cross_streams")
+class CrossStreams(TwoStreamsMethod):
+    """Two streams whose queries are also compared with the keys and the queue of the other stream.
+
+    IIC (Tao et al., 2020) and CoCLR (Han et al., 2020) with differences of frames; the inner method has a queue.
+    """
+
+    class Config(TwoStreamsMethod.Config):
+        cross_weight: float = 0.5  # of the comparison with the other streams
+
+    def __init__(self, config: Config, backbone: Backbone) -> None:
+        super().__init__(config, backbone)
+        self.weight = config.cross_weight
+        for method in self.parts:
+            method.branches["kept"] = Kept()
+
+    def forward(self, batch: Batch, gradient: Tensor | None = None) -> dict[str, Tensor]:
+        """Add the comparison of the streams with one another."""
+        scalars = super().forward(batch, gradient)
+        losses = []
+        for one in self.parts:
+            for other in self.parts:
+                if one is other:
+                    continue
+                assert isinstance(one, FrameInvariance) and isinstance(other, FrameInvariance)
+                mine, theirs = (part.branches["kept"].encoded for part in (one, other))
+                tau = one.config.temperature.at(self.progress)
+                both = Encoded(mine.queries, theirs.keys)
+                losses += [
+                    nce(mine.queries[q], theirs.keys[k], other.queue.keys, temperature=tau) for q, k in both.pairs()
+                ]
+        cross = torch.stack(losses).mean()
+        loss = (1 - self.weight) * scalars["loss"] + len(self.parts) * self.weight * cross
+        return {**scalars, "loss": loss, "cross": cross.detach()}

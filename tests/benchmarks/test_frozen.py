@@ -1,0 +1,115 @@
+"""benchmarks/frozen.py: what is counted, groups that stay together, and intervals that cover what they should."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn.functional import normalize
+
+from vidssl.randomness import generator
+from vidssl.types import Features
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+TOY = Path(__file__).parents[2] / "configs" / "toy" / "two_streams.yaml"
+
+
+@pytest.fixture(scope="module")
+def frozen():
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return runpy.run_path(str(BENCHMARKS / "frozen.py"), run_name="frozen")
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+def made(count, seed, spread=1.0):
+    source = torch.Generator().manual_seed(seed)
+    label = torch.arange(count) % 3
+    x = torch.eye(8)[label] + spread * torch.randn(count, 8, generator=source)
+    return Features(x, label, torch.arange(count))
+
+
+def test_accuracies_are_those_of_other_code(frozen):
+    gallery, query = made(60, 0, 0.5), made(31, 1, 0.5)
+    groups = np.array([f"{n % 3} {n // 12}" for n in range(60)])
+    found = frozen["judge"](gallery, query, groups)
+    cosine = normalize(query.x, dim=1) @ normalize(gallery.x, dim=1).T
+    near = cosine.topk(20, dim=1)
+    votes = torch.zeros(31, 3).index_put_(
+        (torch.arange(31)[:, None].expand(31, 20), gallery.label[near.indices]),
+        (near.values / 0.07).exp(),
+        accumulate=True,
+    )
+    assert np.array_equal(found[0], gallery.label[near.indices[:, 0]] == query.label)
+    assert np.array_equal(found[1], votes.argmax(dim=1) == query.label)
+    mean, deviation = gallery.x.mean(dim=0), gallery.x.std(dim=0, correction=0)
+    x, y = (((part.x - mean) / deviation).double().numpy() for part in (gallery, query))
+    right = [
+        LogisticRegression(C=cost, max_iter=5000).fit(x, gallery.label).predict(y) == query.label.numpy()
+        for cost in frozen["COSTS"]
+    ]
+    assert any(np.array_equal(found[2], each) for each in right)
+
+
+def test_parts_are_joined_as_unit_vectors(frozen):
+    one, other = made(6, 0), made(6, 1)
+    assert frozen["joined"]([one]).x is one.x
+    expected = torch.cat([normalize(one.x, dim=1), normalize(other.x, dim=1)], dim=1)
+    assert torch.equal(frozen["joined"]([one, other]).x, expected)
+
+
+def network(rng, rate, groups, seeds=3):
+    """Whether videos are right: groups have rates of their own, around one that seeds change too."""
+    found = {}
+    for seed in range(seeds):
+        for split, names in groups.items():
+            of_group = {name: rng.normal(rate, 0.05) for name in sorted({*names})}
+            draws = [[rng.random() < of_group[name] for name in names] for _ in range(3)]
+            found[split, seed] = np.array(draws)
+    return found
+
+
+def test_intervals_hold_the_difference_about_as_often_as_they_say(frozen):
+    groups = {split: np.array([f"{n // 5}" for n in range(100)]) for split in ("1", "2")}
+    rng = generator(0)
+    inside = 0
+    frozen["differences"].__globals__["DRAWS"] = 400
+    for _ in range(100):
+        one, other = network(rng, 0.8, groups), network(rng, 0.7, groups)
+        (difference, low, high), *_ = frozen["differences"](one, other, groups)
+        assert low < difference < high
+        inside += low <= 10 <= high
+    assert 85 <= inside <= 99
+
+
+def test_a_difference_is_over_all_videos_and_groups_stay_together(frozen):
+    groups = {"1": np.array(["a"] * 6 + ["b"] * 2), "2": np.array(["a"] * 4)}
+    one = {(split, seed): np.ones((3, len(of)), bool) for split, of in groups.items() for seed in (0, 1)}
+    other = {("1", 0): np.zeros((3, 8), bool), ("2", 0): np.ones((3, 4), bool)}
+    for difference, low, high in frozen["differences"](one, other, groups):
+        assert difference == pytest.approx(100 * 8 / 12)
+        assert low == 0 and high == 100  # draws of the third group alone, and without it
+    assert frozen["format_difference"]([8, 1.04, 15]) == "+8.0 (+1.0 to +15.0)*"
+    assert frozen["format_difference"]([8, -1, 15]) == "+8.0 (-1.0 to +15.0)"
+
+
+def test_the_command(frozen, digits, tmp_path, monkeypatch, capsys):
+    lists = digits / "motion"
+    given = ["--lists", str(lists), "--splits", "1", "--seeds", "0", "1", "--group", r"(\d)\.mp4", "--clips", "1"]
+    untrained = f"random:{TOY};seed={{seed}};data.workers=0"
+    networks = [f"both={untrained}", f"joined={untrained};backbone={{name: thumbnails}} + {untrained}"]
+    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given, "--out", str(tmp_path)])
+    for _ in range(2):  # the second time from the features that are kept
+        frozen["main"]()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "| network | R@1 | kNN | logistic |" and any(line.startswith("| both minus") for line in lines)
+    kept = json.loads((tmp_path / "results.json").read_text())
+    assert kept["accuracies"]["both"].keys() == {"1, seed 0", "1, seed 1"}
+    monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given[:-3], "_g(.)", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match="--group _g"):
+        frozen["main"]()

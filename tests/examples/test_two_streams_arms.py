@@ -1,0 +1,115 @@
+"""Additions to two streams: their losses against the formulas, and their configs."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from ruamel.yaml import YAML
+
+from vidssl.config import build
+from vidssl.engine.config_schema import load_run
+from vidssl.methods import METHODS
+from vidssl.models.backbones import build_backbone
+from vidssl.randomness import generator
+from vidssl.types import Batch, VideoMeta
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples" / "two_streams"
+HEAD = {"layers": 2, "hidden": 12, "out": 6, "norm": "none"}
+
+
+@pytest.fixture(scope="module")
+def arms():
+    import sys
+
+    sys.path.insert(0, str(FOLDER))
+    import arms
+
+    yield arms
+    sys.path.remove(str(FOLDER))
+
+
+def built(name, **more):
+    network = build_backbone("resnet3d18", width=4, zero_init=False)
+    config = METHODS[name].Config(projector=HEAD, queue=8, momentum=0.9, temperature=0.2, key_views=(0, 1), **more)
+    method = METHODS[name](config, network)
+    method.allocate(20)
+    return method.train()
+
+
+def batch(views=2, size=5):
+    source = torch.Generator().manual_seed(0)
+    clips = tuple(torch.randn(size, 3, 4, 16, 16, generator=source) for _ in range(views))
+    return Batch(clips, torch.zeros(size, dtype=torch.int64), torch.arange(size))
+
+
+def test_nce_with_negatives_of_each_row(arms):
+    torch.manual_seed(0)
+    query, key, queue, own = (torch.randn(shape) for shape in ((3, 4), (3, 4), (7, 4), (3, 2, 4)))
+    total = 0.0
+    for n in range(3):
+        positive = (query[n] @ key[n] / 0.3).exp()
+        others = (query[n] @ queue.T / 0.3).exp().sum() + (own[n] @ query[n] / 0.3).exp().sum()
+        total -= (positive / (positive + others)).log() / 3
+    torch.testing.assert_close(arms.nce(query, key, queue, own, temperature=0.3), total)
+
+
+def test_frames_are_never_left_in_order(arms):
+    clips = torch.arange(3.0)[None, None, :, None, None].expand(2, 1, 3, 2, 2)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        found = arms.out_of_order(clips)
+        assert not torch.equal(found, clips) and torch.equal(found.sort(dim=2).values, clips)
+
+
+@pytest.mark.parametrize("name", ["shuffled_negatives", "distant_negatives", "order_pretext"])
+def test_methods_train(arms, name):
+    torch.manual_seed(1)
+    method = built(name)
+    scalars = method(batch(3 if name == "distant_negatives" else 2))
+    scalars["loss"].backward()
+    assert torch.isfinite(scalars["loss"]) and method.backbone.net.blocks[0].conv.weight.grad.any()
+
+
+def test_orders_are_all_permutations(arms):
+    branch = arms.Order(dim=8, frames=3, weight=0.5)
+    assert sorted(map(tuple, branch.orders.tolist())) == [
+        (0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)
+    ]  # fmt: skip
+
+
+def test_cross_streams_weigh_both_comparisons(arms):
+    streams = {name: {"name": "resnet3d18", "width": 4, "zero_init": False} for name in ("rgb", "differences")}
+    inner = {"name": "frame_invariance", "projector": HEAD, "queue": 8, "momentum": 0.9, "key_views": [0, 1]}
+    torch.manual_seed(0)
+    method = METHODS["cross_streams"](
+        METHODS["cross_streams"].Config(method=inner, cross_weight=0.25), build_backbone("two_streams", streams=streams)
+    )
+    method.allocate(20)
+    found = method.train()(batch())
+    own = found["rgb.loss"] + found["differences.loss"]
+    torch.testing.assert_close(found["loss"], 0.75 * own + 0.5 * found["cross"])
+    kept = [part.branches["kept"].encoded for part in method.parts]
+    tau = method.parts[0].config.temperature.at(0.0)
+    expected = torch.stack(
+        [
+            arms.nce(kept[n].queries[v], kept[1 - n].keys[1 - v], method.parts[1 - n].queue.keys, temperature=tau)
+            for n in (0, 1)
+            for v in (0, 1)
+        ]
+    ).mean()
+    torch.testing.assert_close(found["cross"], expected)
+
+
+def test_near_and_far_repeats_the_first_clip(arms):
+
+    sampler = arms.NearAndFar(arms.NearAndFar.Config(frames=4, seconds=0.4, min_gap=5))
+    one, other, again = sampler(VideoMeta(60, 25.0, 8, 8), [generator(n) for n in range(3)])
+    assert again == one and abs(one.first - other.first) >= 5
+
+
+def test_the_study_can_be_run(arms):
+    study = YAML(typ="safe").load(FOLDER / "study.yaml")
+    for settings in study["runs"].values():
+        run = load_run(ROOT / study["config"], settings)
+        assert build(METHODS, run.method, build_backbone(**run.backbone.model_dump()))

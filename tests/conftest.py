@@ -2,9 +2,11 @@
 
 import fcntl
 import gc
+import importlib
 import logging
 import os
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -15,7 +17,10 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.data.samplers import SAMPLERS
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
+from vidssl.methods import METHODS
+from vidssl.models.backbones import BACKBONES
 
 REAL = Path(__file__).parents[2] / "shared" / "data"
 
@@ -92,6 +97,27 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
         return path
 
     return made
+
+
+@pytest.fixture(scope="module")
+def import_from() -> Iterator[Callable[[Path, str], Any]]:
+    """Import a module from a folder: `import_from(folder, "arms")`; undone afterwards, with what it registers."""
+    path, registries, folders = [*sys.path], (METHODS, BACKBONES, SAMPLERS), set()
+    before = [dict(registry._all()) for registry in registries]
+
+    def imported(folder: Path, name: str) -> Any:
+        folders.add(folder)
+        sys.path.insert(0, str(folder))
+        return importlib.import_module(name)
+
+    yield imported
+    sys.path[:] = path
+    for name, module in [*sys.modules.items()]:
+        file = getattr(module, "__file__", None)
+        if file and Path(file).parent in folders:
+            del sys.modules[name]
+    for registry, entries in zip(registries, before, strict=True):
+        registry._entries = entries
 
 
 WORLD = runpy.run_path(str(Path(__file__).parent / "distributed" / "world.py"))

@@ -1,7 +1,6 @@
 """benchmarks/frozen.py: what is counted, groups that stay together, and intervals that cover what they should."""
 
 import json
-import runpy
 import sys
 from pathlib import Path
 
@@ -19,12 +18,8 @@ TOY = Path(__file__).parents[2] / "configs" / "toy" / "two_streams.yaml"
 
 
 @pytest.fixture(scope="module")
-def frozen():
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return runpy.run_path(str(BENCHMARKS / "frozen.py"), run_name="frozen")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
+def frozen(import_from):
+    return vars(import_from(BENCHMARKS, "frozen"))
 
 
 def made(count, seed, spread=1.0):
@@ -74,11 +69,11 @@ def network(rng, rate, groups, seeds=3):
     return found
 
 
-def test_intervals_hold_the_difference_about_as_often_as_they_say(frozen):
+def test_intervals_hold_the_difference_about_as_often_as_they_say(frozen, monkeypatch):
     groups = {split: np.array([f"{n // 5}" for n in range(100)]) for split in ("1", "2")}
     rng = generator(0)
     inside = 0
-    frozen["differences"].__globals__["DRAWS"] = 400
+    monkeypatch.setitem(frozen, "DRAWS", 400)
     for _ in range(100):
         one, other = network(rng, 0.8, groups), network(rng, 0.7, groups)
         (difference, low, high), *_ = frozen["differences"](one, other, groups)

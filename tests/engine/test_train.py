@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import math
+import re
 import runpy
 import shutil
 from pathlib import Path
@@ -18,7 +19,7 @@ from vidssl.data.video_list import read_list
 from vidssl.engine import checkpoint
 from vidssl.engine.clip_training import training_list
 from vidssl.engine.config_schema import bind_run, load_run
-from vidssl.engine.log import warn_of_collapse
+from vidssl.engine.log import RunLog, warn_of_collapse
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError, DataError, TrainingError
 from vidssl.methods import METHODS
@@ -364,6 +365,46 @@ def test_the_banner_describes_the_run(toy_run, caplog):
 def test_when_collapse_is_warned_of(values, warned, caplog):
     assert warn_of_collapse(7, values) is warned
     assert ("step 7: the keys have collapsed: effective rank" in caplog.text) is warned
+
+
+def test_the_stream_that_collapsed_is_named(caplog):
+    """The scalars of two streams have the names of their streams."""
+    good, bad = {"key_rank": 30.0, "negative_similarity": 0.1}, {"key_rank": 1.2, "negative_similarity": 0.1}
+    values = {f"{stream}.{name}": value for stream, of in (("rgb", good), ("flow", bad)) for name, value in of.items()}
+    assert warn_of_collapse(7, values)
+    assert "the keys of flow have collapsed" in caplog.text and "rgb" not in caplog.text
+    assert not warn_of_collapse(7, {f"rgb.{name}": value for name, value in good.items()})
+
+
+def test_the_time_that_is_left_is_logged_once(tmp_path, caplog):
+    caplog.set_level("INFO", "vidssl")
+    log = RunLog(tmp_path, 5, 40, 8, strict=True)
+    for _ in range(30):
+        log.advance()
+    log.close()
+    (line,) = [record.message for record in caplog.records if "to go" in record.message]
+    assert re.fullmatch(r"10 steps are done, \S+ s each: about \d+:\d\d:\d\d to go", line)
+    caplog.clear()
+    log = RunLog(tmp_path, 30, 40, 8, strict=True)
+    for _ in range(10):
+        log.advance()
+    log.close()
+    assert "to go" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("more", "warns"),
+    [
+        (("data.moving_digits=null",), True),
+        ((), False),  # rendered
+        (("data.moving_digits=null", "method={name: supervised, classes: 8}"), False),
+        (("data.moving_digits=null", "init=vidssl-small", "backbone.width=16"), False),
+    ],
+)
+def test_pretraining_on_few_videos_is_warned_of(digits, tmp_path, caplog, more, warns):
+    given = [f"data.train={digits}/motion/train.csv", f"output={tmp_path}/run", "steps=1", "device=cpu"]
+    train(load_run(TOY / "simclr.yaml", [*given, f"data.moving_digits.out={digits}", "data.workers=0", *more]))
+    assert ("40 videos are few: with fewer than 200, pre-training gained nothing" in caplog.text) is warns
 
 
 def unit_rows(count, dim=16):

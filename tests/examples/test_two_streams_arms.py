@@ -19,14 +19,8 @@ HEAD = {"layers": 2, "hidden": 12, "out": 6, "norm": "none"}
 
 
 @pytest.fixture(scope="module")
-def arms():
-    import sys
-
-    sys.path.insert(0, str(FOLDER))
-    import arms
-
-    yield arms
-    sys.path.remove(str(FOLDER))
+def arms(import_from):
+    return import_from(FOLDER, "arms")
 
 
 def built(name, **more):

@@ -1,5 +1,6 @@
 """The training of methods on clips of videos."""
 
+import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,9 @@ from vidssl.models.backbones import Backbone
 from vidssl.transforms import RECIPES
 from vidssl.video.reader import state_of_video
 
+_log = logging.getLogger(__name__)
+_FEW = 200  # videos: see docs/which.md
+
 
 class ClipTraining(Training[Run]):
     """The training of a method on clips of videos."""
@@ -39,6 +43,7 @@ class ClipTraining(Training[Run]):
     def read_list(self) -> VideoList:
         """Read the list of videos."""
         videos = training_list(self.run)
+        _warn_of_few(self.run, videos)
         self.monitor = None if self.run.evaluate.every is None else Monitor(self.run, videos)
         return videos
 
@@ -123,6 +128,19 @@ def training_list(run: Run) -> VideoList:
                 f"method.classes is {classes}, and {videos.path} has {found} classes: set method.classes={found}"
             )
     return videos
+
+
+def _warn_of_few(run: Run, videos: VideoList) -> None:
+    """Warn that pre-training on so few videos has gained nothing; rendered digits are for tests and demos."""
+    kind, count = run.objective[0], len(videos.records)
+    learns_alone = not (kind.needs_labels or kind.classifies) and run.init is None
+    if learns_alone and count < _FEW and run.data.moving_digits is None and distributed.is_main():
+        _log.warning(
+            "%d videos are few: with fewer than %d, pre-training gained nothing over the untrained network; add some, "
+            "start from trained weights (init=vidssl-small), or train with labels",
+            count,
+            _FEW,
+        )
 
 
 def _check_several(lists: list[VideoList], needs_labels: bool) -> None:

@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vidssl.progress import progress
 from vidssl.read_files import parse_json
 
 _log = logging.getLogger(__name__)
+_ESTIMATED_AT = 10  # steps, after which the time that is left is logged
 
 
 class RunLog:
@@ -47,11 +49,19 @@ class RunLog:
         self._bar = progress(title="train", unit="step", total=steps, initial=step, smoothing=0.05)
         self._open.callback(self._bar.close)
         self._since, self._steps_since = time.perf_counter(), 0
+        self._left, self._steps_done, self._started = steps - step, 0, self._since
 
     def advance(self) -> None:
         """Advance the progress bar by a step."""
         self._bar.update()
         self._steps_since += 1
+        self._steps_done += 1
+        if self._steps_done == 1:
+            self._started = time.perf_counter()  # the first step waits for the workers to start
+        if self._steps_done == _ESTIMATED_AT and self._left > _ESTIMATED_AT:
+            each = (time.perf_counter() - self._started) / (_ESTIMATED_AT - 1)
+            left = timedelta(seconds=round(each * (self._left - _ESTIMATED_AT)))
+            _log.info("%d steps are done, %.2g s each: about %s to go", _ESTIMATED_AT, each, left)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write the scalars of a training step, with the speed since the last ones."""
@@ -84,13 +94,19 @@ class RunLog:
 
 
 def warn_of_collapse(step: int, values: dict[str, float]) -> bool:
-    """Warn, and return True, if the keys of different videos have become nearly equal."""
-    rank, negative = values.get("key_rank"), values.get("negative_similarity")
-    limit = values.get("key_rank_limit", math.inf)
-    if rank is None or negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
-        return False
-    _log.warning(
-        f"step {step}: the keys have collapsed: effective rank {rank:.1f} of at most {limit:g}, mean similarity of "
-        f"negatives {negative:.2f}; try weaker augmentation, a lower learning rate, or with sce a higher coefficient"
-    )
-    return True
+    """Warn, and return True, if the keys of different videos have become nearly equal, in one stream or another."""
+    streams = [name.removesuffix("key_rank") for name in values if name.rpartition(".")[2] == "key_rank"]
+    collapsed = False
+    for stream in streams:  # "rgb."; "" without streams
+        rank, negative = values[f"{stream}key_rank"], values.get(f"{stream}negative_similarity")
+        limit = values.get(f"{stream}key_rank_limit", math.inf)
+        if negative is None or (rank >= min(3.0, limit / 4) and negative <= 0.95):
+            continue
+        collapsed = True
+        keys = f"keys of {stream[:-1]}" if stream else "keys"
+        _log.warning(
+            f"step {step}: the {keys} have collapsed: effective rank {rank:.1f} of at most {limit:g}, mean similarity "
+            f"of negatives {negative:.2f}; try weaker augmentation, a lower learning rate, or with sce a higher "
+            "coefficient"
+        )
+    return collapsed

@@ -39,6 +39,7 @@ from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import vote
 from vidssl.evaluation.search import nearest
 from vidssl.losses import unit
+from vidssl.plugins import import_modules
 from vidssl.randomness import generator
 from vidssl.types import Features
 
@@ -61,7 +62,11 @@ def main() -> None:
     parser.add_argument("--group", default=r"_g(\d+)_", help="expression for the recording group in a video's name")
     parser.add_argument("--clips", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True, help="folder for features and results.json")
+    parser.add_argument(
+        "--imports", nargs="+", default=[], help="modules with methods and backbones of the checkpoints"
+    )
     parsed = parser.parse_args()
+    import_modules(parsed.imports, "imports")
     torch.set_num_threads(1)
     whats = dict(text.split("=", 1) for text in parsed.networks)
     tested: dict[str, Names] = {}  # the groups of the tested videos

@@ -54,7 +54,7 @@ class ClipOptions(TypedDict, total=False):
     batch_size: int  # videos
     precision: Literal["float32", "bfloat16"]
     workers: int
-    stream: str  # of a backbone with several, the one that is used
+    stream: str  # the only one that is used, of a network with several
     layer: str  # whose maps are the features
     grid: int
     grid_frames: int

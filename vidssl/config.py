@@ -57,7 +57,8 @@ def _named_config(entry: Any, name: str) -> Any:
 
 def bind_choice(registry: Registry[Any], tree: Tree, source: str) -> Any:
     """Validate plain data that names an entry of a registry and holds its config: `{"name": "sce", …}`."""
-    registry[str(tree.get("name"))]  # raises a ConfigError with the nearest name
+    if "name" in tree:
+        registry[str(tree["name"])]  # raises a ConfigError with the nearest name
     schema = create_model("Choice", **{registry.kind: (choice(registry), ...)})  # type: ignore[call-overload]
     return getattr(bind(schema, {registry.kind: tree}, source), registry.kind)
 

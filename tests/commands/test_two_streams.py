@@ -89,9 +89,37 @@ def test_streams_that_are_not_there(run_folder, query, tmp_path):
         vidssl.extract(run_folder, query, device="cpu", stream="flow", workers=0)
     with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
         vidssl.extract("vidssl-small", query, device="cpu", stream="rgb", workers=0)
-    with pytest.raises(ConfigError, match=r"TwoStreams has no layer 3, which regions need"):
+    with pytest.raises(ConfigError, match="choose a stream with --stream rgb"):
         given = [str(query.path), "--checkpoint", str(run_folder), "--workers", "0", "--device", "cpu"]
         commands.run("track", [*given, "--out", str(tmp_path / "tracks")])
+
+
+def test_a_classifier_of_all_streams_is_not_that_of_one(settings, digits, tmp_path):
+    """With one loss for both streams; with a loss for each, the classifier of a stream is its own."""
+    head = "{name: supervised, classes: 8}"
+    arguments = [f"{digits}/motion/test.csv", "--workers", "0", "--device", "cpu", "--quiet"]
+    for name, method in (("joint", head), ("each", f"{{name: two_streams, method: {head}}}")):
+        given = [*settings, "steps=1", f"output={tmp_path}/{name}", f"method={method}"]
+        checkpoint = str(train(load_run("configs/toy/two_streams.yaml", given)))
+        subject = load_subject(LoadOptions(checkpoint, device="cpu", stream="rgb"))
+        assert subject.classes == (8 if name == "each" else 0)
+        assert load_subject(LoadOptions(checkpoint, device="cpu")).classes == 8
+        protocol = ["--protocol", "accuracy", "--stream", "rgb", "--out", f"{tmp_path}/{name}-test"]
+        if name == "each":
+            commands.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
+        else:
+            with pytest.raises(ConfigError):
+                commands.run("test", [*arguments, "--checkpoint", checkpoint, *protocol])
+    plain = [
+        *settings,
+        "steps=1",
+        f"output={tmp_path}/plain",
+        f"method={head}",
+        "backbone={name: resnet3d18, width: 4}",
+    ]
+    checkpoint = str(train(load_run("configs/toy/two_streams.yaml", plain)))
+    with pytest.raises(ConfigError, match='ResNet3D18 has no streams: leave stream="rgb" out'):
+        load_subject(LoadOptions(checkpoint, device="cpu", stream="rgb"))
 
 
 def test_tracks_of_a_stream(run_folder, query, tmp_path):

@@ -163,9 +163,19 @@ def test_mistakes_name_their_place():
         kind.Config(method={"name": "scee"})
     with pytest.raises(ConfigError, match=r"method.queu: unknown key \(did you mean 'queue'\?\)"):
         kind.Config(method={"name": "sce", "queu": 3})
-    with pytest.raises(ConfigError, match=r"the name 'a.b' of a stream is not a word"):
+    with pytest.raises(ConfigError, match=r"'a.b' cannot be the name of a stream: use a word such as rgb"):
         build_backbone("two_streams", streams={"a.b": {"name": "resnet3d18"}, "c": {"name": "resnet3d18"}})
     with pytest.raises(ConfigError, match=r"streams: .*at least 2"):
         build_backbone("two_streams", streams={"rgb": {"name": "resnet3d18"}})
+    with pytest.raises(ConfigError, match="'keys' cannot be the name of a stream"):  # of a method of nn.ModuleDict
+        build_backbone("two_streams", streams={"keys": {"name": "resnet3d18"}, "c": {"name": "resnet3d18"}})
+    for name, settings in (
+        ("two_streams", {"streams": {"a": {"width": 4}, "b": {}}}),
+        ("two_encoders", {"encoder": {}}),
+    ):
+        with pytest.raises(ConfigError, match="backbone: needs a 'name'"):
+            build_backbone(name, **settings)
+    with pytest.raises(ConfigError, match="method: needs a 'name'"):
+        kind.Config(method={"queue": 4})
     inner = kind.Config(method={"name": "supervised", "classes": 3}).method
     assert inner["dropout"] == 0.0  # defaults are stored with the run

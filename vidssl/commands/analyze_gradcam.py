@@ -1,8 +1,9 @@
 """The command `analyze gradcam`: where networks look, in space and time, as numbers, overlays and a page."""
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from math import isnan
 from pathlib import Path
 from statistics import mean
@@ -17,7 +18,7 @@ from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
 from vidssl.commands.clip_maps import box_masks, class_maps, layers_of_maps, one_clip, pair_maps
 from vidssl.commands.gradcam_page import Explained, legend, table, write_overlay, write_page
-from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
+from vidssl.commands.load import Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.config import Tree, build
@@ -70,33 +71,41 @@ def measure_parsed(parsed: argparse.Namespace) -> dict[str, Results]:
     shown: dict[str, dict[int, Explained]] = {}
     with distributed.joined(choose_device(parsed.device)):
         listed = read_input(parsed.input, parsed.root, parsed.allow_external)
+        gallery = listed if cam.gallery is None else read_input(cam.gallery, parsed.root, parsed.allow_external)
         drawn = generator(cam.seed).permutation(len(listed.records))[: cam.videos].tolist()
         for name, one in each_network(parsed):
             options = replace(network_options(one), layer=None)  # --layer has maps here, not the features
             subject = one_clip(load_subject(options))
+            pairs = cache(partial(_nearest_videos, subject, listed, gallery, drawn))  # the same for all layers
             layers = layers_of_maps(subject, cam.layer)
             for layer in layers:
                 stream = layer.partition(".")[0] if len(layers) > 1 else ""
                 key, out = f"{name} {stream}".rstrip(), one.out / stream
-                found[key], shown[key] = _measure(subject, options, listed, drawn, out, cam, layer)
+                found[key], shown[key] = _measure(subject, listed, gallery, drawn, out, cam, layer, pairs)
         distributed.on_main(lambda: write_page(parsed.out, listed, drawn, found, shown))
     return found
 
 
 def _measure(
-    subject: Subject, options: LoadOptions, listed: VideoList, drawn: list[int], out: Path, cam: CamOptions, layer: str
+    subject: Subject,
+    listed: VideoList,
+    gallery: VideoList,
+    drawn: list[int],
+    out: Path,
+    cam: CamOptions,
+    layer: str,
+    nearest_videos: Callable[[], dict[int, int]],
 ) -> tuple[Results, dict[int, Explained]]:
     """Measure one layer of a network; return its results, and by row the videos whose overlays were drawn."""
-    claim_results(out, "gradcam", {"list": listed.path, "gallery": cam.gallery}, [options.checkpoint, cam.boxes])
+    claim_results(out, "gradcam", {"list": listed.path, "gallery": cam.gallery}, [subject.origin["path"], cam.boxes])
     target = cam.target or ("similarity" if subject.logits is None else "class")
     if target == "class" and cam.gallery is not None:
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
     boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
-    gallery = listed if cam.gallery is None else read_input(cam.gallery, options.root, options.allow_external)
     request = distributed.on_main(lambda: _request(subject, listed, gallery, cam, target, layer))
     distributed.on_main(lambda: existing_results(out, request, reuse=False))
     overlap = subject.check_overlap(listed, None if target == "class" else gallery)
-    pairs = _nearest_videos(subject, listed, gallery, drawn) if target == "similarity" else None
+    pairs = nearest_videos() if target == "similarity" else None
 
     def measure() -> tuple[Results, dict[int, Explained]]:
         found = dict(_explain(subject, listed, gallery, drawn, layer, pairs))

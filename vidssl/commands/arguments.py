@@ -166,7 +166,7 @@ def add_network_options(
             text = f"{text} (default: the run's evaluate.{name.replace('-', '_')})"
             if features or name in ("size", "short-side", "batch-size"):
                 option(f"--{name}", type=at_least(1), help=text)
-    option("--stream", help="the stream of a backbone with several that is used, such as rgb (default: all)")
+    option("--stream", help="use only this stream of a network with several, such as rgb (default: all)")
     if clips and features:
         option("--layer", help="layer whose maps are the features, such as layer3 (default: the run's evaluate.layer)")
         text = "precision of the forward pass (default: the run's evaluate.precision)"

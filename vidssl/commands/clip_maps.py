@@ -19,6 +19,7 @@ from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips
+from vidssl.models.two_streams import TwoStreams
 from vidssl.types import Batch, Frames
 from vidssl.video.reader import DecodeSettings
 
@@ -55,7 +56,7 @@ def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
         clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
         for layer, maps in zip(layers, encoder.features(clip, layers), strict=True):
             if min(maps.shape[-2:]) >= _CELLS:
-                chosen[layer.rpartition(".")[0]] = layer
+                chosen[layer.partition(".")[0] if isinstance(encoder, TwoStreams) else ""] = layer
     return [*chosen.values()] or [encoder.last_maps]
 
 

@@ -157,11 +157,13 @@ def load_subject(options: LoadOptions) -> Subject:
     digest = file_hash(path)
     classify, logits, classes = None, None, 0
     test = chosen_clips(options, run)
+    test.network(backbone)  # raises an error if there is no such stream
     if classes_of(run, test) and not content.get("backbone_only"):
-        method = load_method(run, backbone, content, str(path)).to(device).eval()
-        method = method if test.stream is None else method.stream(test.stream)
-        classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
-        classes = run.objective[1].classes
+        whole = load_method(run, backbone, content, str(path)).to(device).eval()
+        method = whole if test.stream is None else whole.stream(test.stream)
+        if method is not None:
+            classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
+            classes = run.objective[1].classes
     # As it was given: where a network that comes with vidssl is installed is of no interest.
     origin = {"path": str(Path(options.checkpoint)), "sha256": digest, "step": content["step"]}
     weights = {"sha256": digest}  # covers the config too

@@ -112,9 +112,11 @@ def of_the_same_features(
 
 def _features(test: Tree) -> str:
     """Name the features that a test uses."""
-    if test.get("layer") is None:
-        return f"features of the {test.get('stream') or 'backbone'}"
-    return f"maps of {test['layer']}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
+    stream, layer = test.get("stream"), test.get("layer")
+    if layer is None:
+        return "features of the backbone" if stream is None else f"features of the stream {stream}"
+    maps = layer if stream is None else f"{stream}.{layer}"
+    return f"maps of {maps}, {test['grid']} x {test['grid']} x {test['grid_frames']} cells"
 
 
 def model_card(name: str, description: Tree, results: Sequence[tuple[str, Results]]) -> str:

@@ -131,13 +131,13 @@ def training_list(run: Run) -> VideoList:
 
 
 def _warn_of_few(run: Run, videos: VideoList) -> None:
-    """Warn that pre-training on so few videos has gained nothing; rendered digits are for tests and demos."""
+    """Warn if there are too few videos for pre-training to gain from; not of rendered digits, which are a demo."""
     kind, count = run.objective[0], len(videos.records)
     learns_alone = not (kind.needs_labels or kind.classifies) and run.init is None
     if learns_alone and count < _FEW and run.data.moving_digits is None and distributed.is_main():
         _log.warning(
-            "%d videos are few: with fewer than %d, pre-training gained nothing over the untrained network; add some, "
-            "start from trained weights (init=vidssl-small), or train with labels",
+            "%d videos are few: with fewer than %d, pre-training was no better than the untrained network, except for "
+            "motions before one background; add some, start from trained weights, or train with labels",
             count,
             _FEW,
         )

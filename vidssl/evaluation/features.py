@@ -126,8 +126,9 @@ def extract(
 
 
 def finished(encoder: Backbone, x: Tensor) -> Tensor:
-    """Finish the features of videos (…, D), the first columns of `x`, once they are averaged over clips."""
-    return torch.cat([encoder.finish(x[..., : encoder.dim]), x[..., encoder.dim :]], dim=-1)
+    """Finish the features of videos (…, D), the first columns of `x`, after the average over clips; in place."""
+    x[..., : encoder.dim] = encoder.finish(x[..., : encoder.dim])
+    return x
 
 
 @torch.no_grad()

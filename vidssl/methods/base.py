@@ -61,9 +61,9 @@ class Method(nn.Module):
         """The methods that are applied to clips: this one, unless it holds others."""
         return [self]
 
-    def stream(self, name: str) -> Method:
-        """Return the method of a stream of the backbone, which has several."""
-        raise NotImplementedError
+    def stream(self, name: str) -> Method | None:
+        """Return the method of a stream of the backbone; None if this one is of all streams together."""
+        return None
 
     @property
     def target_backbone(self) -> Backbone:

@@ -1,7 +1,6 @@
 """Two streams: a method on the network of each stream, with a loss of its own."""
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from pydantic import field_validator
@@ -33,13 +32,19 @@ class TwoStreamsMethod(Method):
             bound: dict[str, Any] = bind_choice(METHODS, method, "method").model_dump(mode="json")
             return bound
 
+        @property
+        def inner(self) -> Any:
+            """The config of the method of each stream."""
+            return bind_choice(METHODS, self.method, "method")
+
     def __init__(self, config: Config, backbone: Backbone) -> None:
         if not isinstance(backbone, TwoStreams):
             raise ConfigError("two_streams needs a network for each stream: set backbone.name=two_streams")
         super().__init__(backbone)
-        inner = bind_choice(METHODS, config.method, "method")
         # Their networks are those of the backbone: checkpoints have both names for each weight, and one copy of it.
-        self.streams = nn.ModuleDict({name: build(METHODS, inner, encoder) for name, encoder in backbone.streams()})
+        self.streams = nn.ModuleDict(
+            {name: build(METHODS, config.inner, encoder) for name, encoder in backbone.streams()}
+        )
         backbone.stream(config.tracks)  # raises an error if there is none of the name
         self._tracking = config.tracks
         self.dims = backbone.dims
@@ -48,17 +53,16 @@ class TwoStreamsMethod(Method):
     def innermost(cls, config: Settings) -> tuple[type[Method], Settings]:
         """Return class and config of the method of each stream."""
         assert isinstance(config, cls.Config)
-        inner = bind_choice(METHODS, config.method, "method")
-        return METHODS[inner.name].innermost(inner)
+        return METHODS[config.inner.name].innermost(config.inner)
 
     @property
     def parts(self) -> list[Method]:
         """The methods of the streams."""
-        return [method for _, method in self._each()]
+        return [cast(Method, method) for method in self.streams.values()]
 
     def stream(self, name: str) -> Method:
         """Return the method of a stream."""
-        return dict(self._each())[name]
+        return cast(Method, self.streams[name])
 
     @property
     def averages_labelled(self) -> bool:  # type: ignore[override]
@@ -89,10 +93,12 @@ class TwoStreamsMethod(Method):
         """Sum the losses of all streams, whose scalars are `rgb.loss` and so on; `gradient` as in `InBatchMethod`."""
         if gradient is not None:
             return {"loss": (self.embed(batch) * gradient).sum()}
-        return self._summed({name: method(batch) for name, method in self._each()})
+        self._set_up_step()
+        return self._summed([method(batch) for method in self.parts])
 
     def embed(self, batch: Batch) -> Tensor:
         """Compute the embeddings (B, streams, views, d)."""
+        self._set_up_step()
         return torch.stack([method.embed(batch) for method in self.parts], dim=1)
 
     def group(self, batch: Batch) -> Tensor:
@@ -101,13 +107,13 @@ class TwoStreamsMethod(Method):
 
     def contrast(self, embedding: Tensor, group: Tensor) -> dict[str, Tensor]:
         """Compute the scalars of a step from all its embeddings (B, streams, views, d)."""
-        own = zip(self._each(), embedding.unbind(dim=1), strict=True)
-        return self._summed({name: method.contrast(rows, group) for (name, method), rows in own})
+        rows = zip(self.parts, embedding.unbind(dim=1), strict=True)
+        return self._summed([method.contrast(own, group) for method, own in rows])
 
     def classify(self, features: Tensor) -> Tensor:
         """Average the class probabilities (B, classes) of the streams, given their features (B, dim)."""
-        own = zip(self.parts, torch.split(features, self.dims, dim=1), strict=True)
-        return torch.stack([method.classify(x) for method, x in own]).mean(dim=0)
+        parts = zip(self.parts, torch.split(features, self.dims, dim=1), strict=True)
+        return torch.stack([method.classify(x) for method, x in parts]).mean(dim=0)
 
     def logits(self, features: Tensor) -> Tensor:
         """Compute the logarithms of these probabilities."""
@@ -119,14 +125,16 @@ class TwoStreamsMethod(Method):
         for method in self.parts:
             method.after_step(progress)
 
-    def _each(self) -> Iterator[tuple[str, Method]]:
-        """Yield name and method of each stream, told what the loop has told this method."""
-        for name, method in self.streams.items():
-            assert isinstance(method, Method)
+    def _set_up_step(self) -> None:
+        """Copy the attributes that the loop sets to the methods of the streams."""
+        for method in self.parts:
             method.watched, method.micro_batch, method.labelled = self.watched, self.micro_batch, self.labelled
-            yield name, method
 
-    def _summed(self, scalars: dict[str, dict[str, Tensor]]) -> dict[str, Tensor]:
-        loss = torch.stack([own["loss"] for own in scalars.values()]).sum()
-        named = {f"{stream}.{name}": value for stream, own in scalars.items() for name, value in own.items()}
-        return {"loss": loss, **(named if self.watched else {})}
+    def _summed(self, scalars: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Sum the losses of the streams; with a stream's name before theirs, keep its scalars if they are logged."""
+        loss = torch.stack([of_stream["loss"] for of_stream in scalars]).sum()
+        if not self.watched:
+            return {"loss": loss}
+        streams = zip(self.streams, scalars, strict=True)
+        named = {f"{stream}.{key}": value for stream, of_stream in streams for key, value in of_stream.items()}
+        return {"loss": loss, **named}

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from vidssl.config import Settings
-from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
+from vidssl.config import Settings, bind_choice, build
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.view_splits import Split, SplitConfig
 
 
@@ -29,7 +29,8 @@ class TwoEncoders(Backbone):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.split = None if config.split is None else Split(config.split)
-        first, second = build_backbone(**config.encoder), build_backbone(**config.encoder)
+        encoder = bind_choice(BACKBONES, config.encoder, "encoder")
+        first, second = build(BACKBONES, encoder), build(BACKBONES, encoder)
         self.encoders = nn.ModuleList([first, second])
         self.dims = first.dim, second.dim
         self.dim = sum(self.dims)

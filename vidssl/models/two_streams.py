@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from vidssl.config import Settings
+from vidssl.config import Settings, bind_choice
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone, build_backbone
 
@@ -30,16 +30,21 @@ class TwoStreams(Backbone):
         # A backbone and its settings for each stream, by the stream's name. What a stream sees is a setting of its
         # backbone: `frame_differences`.
         streams: dict[str, dict[str, Any]] = Field(
-            default={"rgb": _RGB, "differences": {**_RGB, "frame_differences": True}}, min_length=2
+            default={"rgb": _RGB, "differences": {**_RGB, "frame_differences": True}},
+            min_length=2,
+            validate_default=True,
         )
 
         @field_validator("streams")
         @classmethod
-        def _can_be_named(cls, streams: dict[str, Any]) -> dict[str, Any]:
+        def _with_defaults(cls, streams: dict[str, Any]) -> dict[str, Any]:
             for name in streams:
-                if not name.isidentifier():
-                    raise ValueError(f"the name {name!r} of a stream is not a word: layers are named rgb.layer4")
-            return streams
+                if not name.isidentifier() or hasattr(nn.ModuleDict, name):
+                    raise ValueError(f"{name!r} cannot be the name of a stream: use a word such as rgb")
+            return {
+                name: bind_choice(BACKBONES, encoder, f"stream {name}").model_dump(mode="json")
+                for name, encoder in streams.items()
+            }
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -57,7 +62,7 @@ class TwoStreams(Backbone):
             yield name, encoder
 
     def stream(self, name: str) -> Backbone:
-        """Return the network of a stream."""
+        """Return the network of a stream; a ConfigError if there is none of the name."""
         networks = dict(self.streams())
         if name not in networks:
             raise ConfigError(f"no stream '{name}': the backbone has {', '.join(networks)}")
@@ -82,6 +87,14 @@ class TwoStreams(Backbone):
             maps = encoder.features(x, own) if own else []
             found |= {f"{name}.{layer}": one for layer, one in zip(own, maps, strict=True)}
         return [found[layer] for layer in out]
+
+    @classmethod
+    def check_regions(cls) -> None:
+        """Raise a ConfigError: only the network of a single stream has a third stage."""
+        raise ConfigError(
+            'regions need the layer 3 of one network: choose a stream with stream="rgb", or train with '
+            "method.name=two_streams"
+        )
 
     def layer_module(self, layer: str) -> nn.Module:
         """Return the module whose output has the maps of a layer, as `rgb.layer4`."""

@@ -5,20 +5,20 @@ r"""Compare frozen networks over splits and seeds: accuracies, and differences w
         untrained='random:small_video/two_streams;seed={seed}'
 
 A network is NAME=WHAT; the others are subtracted from the first. WHAT is a checkpoint, with `@STREAM` one of its
-streams; or `random:CONFIG;KEY=VALUE;…`, an untrained network, also those of floors.py; or several of these with ` + `,
-whose unit features are joined. `{split}` and `{seed}` are replaced; a network without `{seed}` has one seed.
+streams; or `random:CONFIG;KEY=VALUE;…`, an untrained network, also those of floors.py and imagenet_frames.py; or
+several of these with ` + `, whose unit features are joined. `{split}` and `{seed}` are replaced; a network without
+`{seed}` has one seed. With `;lists=FOLDER` a network sees the same videos in the copies of other lists.
 
 R@1: the class of the nearest training video. kNN: the vote of the 20 nearest. logistic: logistic regression on
 standardised features, C by k-fold over the recording groups of the training list. Each over 4 clips of a video.
 
 Accuracies are means over splits of means over seeds, with the deviation over splits. The interval (95 %) of a
-difference is a bootstrap over recording groups and, for each network, over seeds; a group is a class and what `--group`
-finds in the name of a video.
+difference is a bootstrap over recording groups and, for each network, over seeds. A video's group is what `--group`
+finds in its name, or the column `group` of the list that `--groups` names.
 """
 
 import argparse
 import hashlib
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,8 +26,10 @@ from statistics import mean, stdev
 from typing import Any
 
 import floors  # noqa: F401 - registers its backbones
+import imagenet_frames  # noqa: F401
 import numpy as np
 import torch
+from leave_one_out import Names, groups_of
 from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
@@ -48,7 +50,6 @@ NEIGHBOURS, TEMPERATURE = 20, 0.07
 COSTS = tuple(10.0**n for n in range(-5, 2))  # of the logistic regression
 FOLDS = 5
 DRAWS = 10_000  # of the bootstrap
-Names = NDArray[np.str_]
 Correct = dict[tuple[str, int], NDArray[np.bool_]]  # (metrics, N): whether a video is right, for each split and seed
 
 
@@ -59,7 +60,8 @@ def main() -> None:
     parser.add_argument("--lists", required=True, help="folder with train.csv and test.csv; contains {split}")
     parser.add_argument("--splits", nargs="+", required=True)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--group", default=r"_g(\d+)_", help="expression for the recording group in a video's name")
+    parser.add_argument("--group", default=r"(\w+_g\d+)_", help="expression for the recording group in a video's name")
+    parser.add_argument("--groups", type=Path, help="CSV with the columns path and group, in place of --group")
     parser.add_argument("--clips", type=int, default=4)
     parser.add_argument("--out", type=Path, required=True, help="folder for features and results.json")
     parser.add_argument(
@@ -72,40 +74,48 @@ def main() -> None:
     tested: dict[str, Names] = {}  # the groups of the tested videos
     correct: dict[str, Correct] = {name: {} for name in whats}
     for split in parsed.splits:
-        folder = Path(parsed.lists.replace("{split}", split))
-        train, test = (read_list(folder / f"{half}.csv") for half in ("train", "test"))
-        groups, tested[split] = (groups_of(videos, parsed.group) for videos in (train, test))
+        halves = read_halves(parsed.lists.replace("{split}", split))
+        pattern = None if parsed.groups else parsed.group
+        groups, tested[split] = (groups_of(videos, pattern, parsed.groups) for videos in halves)
         for name, what in whats.items():
             for seed in parsed.seeds if "{seed}" in what else parsed.seeds[:1]:
                 parts = what.replace("{split}", split).replace("{seed}", str(seed)).split(" + ")
+                found = [copies(part, halves) for part in parts]
                 gallery, query = (
-                    joined([features(part, half, parsed.clips, parsed.out) for part in parts]) for half in (train, test)
+                    joined([features(part, each[half], parsed.clips, parsed.out) for part, each in found])
+                    for half in (0, 1)
                 )
                 correct[name][split, seed] = judge(gallery, query, groups)
     base, *others = whats
     rows = [[name, *map(format_accuracy, accuracies(each))] for name, each in correct.items()]
     print(table(["network", *METRICS], rows))
-    found = {name: differences(correct[base], correct[name], tested) for name in others}
-    if found:
-        print(
-            table([f"{base} minus", *METRICS], [[name, *map(format_difference, each)] for name, each in found.items()])
-        )
+    below = {name: differences(correct[base], correct[name], tested) for name in others}
+    if below:
+        rows = [[name, *map(format_difference, each)] for name, each in below.items()]
+        print(table([f"{base} minus", *METRICS], rows))
     kept = {
         name: {f"{split}, seed {seed}": each.mean(axis=1).tolist() for (split, seed), each in of.items()}
         for name, of in correct.items()
     }
-    figures = {"arguments": sys.argv[1:], "metrics": METRICS, "accuracies": kept, "differences": found}
+    figures = {"arguments": sys.argv[1:], "metrics": METRICS, "accuracies": kept, "differences": below}
     finish(figures, parsed.out / "results.json")
 
 
-def groups_of(videos: VideoList, pattern: str) -> Names:
-    """Name the recording group of each video (N,)."""
-    found = [re.search(pattern, name) for name in videos.names]
-    if None in found:
-        name = videos.names[found.index(None)]
-        sys.exit(f"--group {pattern} finds nothing in {name!r} of {videos.path}: write one that fits all names")
-    labels = videos.labels.tolist()
-    return np.array([f"{label} {match[1]}" for label, match in zip(labels, found, strict=True) if match])
+def read_halves(folder: str) -> list[VideoList]:
+    """Read the training list and the test list of a folder."""
+    return [read_list(Path(folder) / f"{half}.csv") for half in ("train", "test")]
+
+
+def copies(part: str, halves: list[VideoList]) -> tuple[str, list[VideoList]]:
+    """Return a network without `;lists=FOLDER`, and the lists that it sees: those of the folder, or `halves`."""
+    what, _, folder = part.partition(";lists=")
+    if not folder:
+        return what, halves
+    own = read_halves(folder)
+    for mine, theirs in zip(own, halves, strict=True):
+        if [Path(name).stem for name in mine.names] != [Path(name).stem for name in theirs.names]:
+            sys.exit(f"{mine.path} and {theirs.path} are not lists of the same videos in the same order")
+    return what, own
 
 
 def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:

@@ -1,4 +1,4 @@
-"""What could be added to two streams: losses that are compared in study.yaml, each a method of its own.
+"""What could be added to two streams: losses and a network that are compared in study.yaml and motion.yaml.
 
     PYTHONPATH=examples/two_streams vidssl train --cfg configs/studies/small_video/two_streams.yaml \
         imports='[arms]' method.method.name=shuffled_negatives
@@ -6,7 +6,9 @@
 Shapes: B videos, clips (B, C, T, S, S), d embedding dimension.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -18,9 +20,11 @@ from vidssl.data.samplers import SAMPLERS, Pair, Sampler
 from vidssl.losses import full, full_precision, unit
 from vidssl.methods.base import METHODS, Branch, Encoded, Method
 from vidssl.methods.frame_invariance import FrameInvariance
+from vidssl.methods.simclr import SimCLR
 from vidssl.methods.two_streams import TwoStreamsMethod
-from vidssl.models.backbones import Backbone
+from vidssl.models.backbones import BACKBONES, Backbone
 from vidssl.models.heads import Head, mlp
+from vidssl.models.resnet3d import ResNet3D18
 from vidssl.types import Batch
 
 
@@ -192,3 +196,40 @@ class CrossStreams(TwoStreamsMethod):
         cross = torch.stack(losses).mean()
         loss = (1 - self.weight) * scalars["loss"] + len(self.parts) * self.weight * cross
         return {**scalars, "loss": loss, "cross": cross.detach()}
+
+
+@METHODS.register("other_times")
+class OtherTimes(SimCLR):
+    """SimCLR that takes a clip with its frames reversed or shuffled for a clip of another video."""
+
+    class Config(SimCLR.Config):
+        change: Literal["reversed", "shuffled"] = "reversed"
+
+    config: Config
+
+    def embed(self, batch: Batch) -> Tensor:
+        """Compute the embeddings (2B, views, d): after those of the clips those of the changed clips."""
+        changed = torch.stack(batch.views).flatten(0, 1)
+        changed = changed.flip(2) if self.config.change == "reversed" else out_of_order(changed)
+        views = tuple(changed.chunk(len(batch.views)))
+        return torch.cat([super().embed(batch), super().embed(replace(batch, views=views))])
+
+    def group(self, batch: Batch) -> Tensor:
+        """Group the samples (2B,): the changed clips of a video are positives of each other."""
+        return torch.cat([batch.index, -1 - batch.index])
+
+
+@BACKBONES.register("far_differences")
+class FarDifferences(ResNet3D18):
+    """ResNet3D-18 on the differences of frames that are some frames apart."""
+
+    class Config(ResNet3D18.Config):
+        distance: int = Field(default=3, ge=1)  # in frames of the clip
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.distance = config.distance
+
+    def features(self, x: Tensor, out: Sequence[str]) -> list[Tensor]:
+        """Compute the feature maps of the layers named in `out`, of T - distance differences."""
+        return super().features(x[:, :, self.distance :] - x[:, :, : -self.distance], out)

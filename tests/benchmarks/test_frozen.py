@@ -108,3 +108,16 @@ def test_the_command(frozen, digits, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["frozen.py", *networks, *given[:-3], "_g(.)", "--out", str(tmp_path)])
     with pytest.raises(SystemExit, match="--group _g"):
         frozen["main"]()
+
+
+def test_a_network_sees_the_copies_of_its_own_lists(frozen, digits, tmp_path):
+    halves = frozen["read_halves"](digits / "motion")
+    assert frozen["copies"]("random:small;seed=0", halves) == ("random:small;seed=0", halves)
+    what, own = frozen["copies"](f"random:small;lists={digits / 'colour'}", halves)
+    assert what == "random:small" and own[0].path == digits / "colour" / "train.csv"
+    header, first, *rows = (digits / "motion" / "train.csv").read_text().splitlines()
+    for name in ("root.txt", "classes.txt", "test.csv"):
+        (tmp_path / name).write_text((digits / "motion" / name).read_text())
+    (tmp_path / "train.csv").write_text("\n".join([header, *rows, first]))
+    with pytest.raises(SystemExit, match="not lists of the same videos in the same order"):
+        frozen["copies"](f"random:small;lists={tmp_path}", halves)

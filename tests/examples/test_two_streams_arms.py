@@ -102,8 +102,50 @@ def test_near_and_far_repeats_the_first_clip(arms):
     assert again == one and abs(one.first - other.first) >= 5
 
 
-def test_the_study_can_be_run(arms):
-    study = YAML(typ="safe").load(FOLDER / "study.yaml")
+def test_clips_of_other_times_are_those_of_other_videos(arms):
+    torch.manual_seed(0)
+    network = build_backbone("resnet3d18", width=4, zero_init=False)
+    method = arms.OtherTimes(arms.OtherTimes.Config(projector=HEAD, temperature=0.2), network).eval()
+    one = batch(size=3)
+    embedding, group = method.embed(one), method.group(one)
+    back = Batch(tuple(view.flip(2) for view in one.views), one.label, one.index)
+    torch.testing.assert_close(embedding[3:], method.embed(back)[:3])
+    assert group.tolist() == [0, 1, 2, -1, -2, -3]
+    rows, own = embedding.flatten(0, 1), group.repeat_interleave(2)
+    losses = []
+    for n in range(12):
+        others = [m for m in range(12) if m != n]
+        positive = next(m for m in others if own[m] == own[n])
+        losses.append(-torch.log_softmax(rows[n] @ rows[others].T / 0.2, dim=0)[others.index(positive)])
+    torch.testing.assert_close(method.train(False)(one)["loss"], torch.stack(losses).mean())
+
+
+def test_shuffled_clips_of_a_video_have_one_order(arms):
+    settings = {"projector": HEAD, "change": "shuffled"}
+    method = arms.OtherTimes(arms.OtherTimes.Config(**settings), build_backbone("resnet3d18", width=4, zero_init=False))
+    clips = torch.arange(4.0)[None, None, :, None, None].expand(2, 3, 4, 16, 16)
+    seen = []
+    method.backbone.forward = lambda x: seen.append(x[:, 0, :, 0, 0]) or torch.zeros(len(x), method.backbone.dim)
+    method.embed(Batch((clips, clips), torch.zeros(2), torch.arange(2)))
+    plain, shuffled = seen[:2], seen[2:]
+    assert all(torch.equal(each, clips[:, 0, :, 0, 0]) for each in plain)
+    assert all(torch.equal(each, shuffled[0][:1].expand(2, 4)) for each in shuffled)
+    assert not torch.equal(shuffled[0], plain[0])
+
+
+def test_far_differences_are_those_of_frames_some_apart(arms):
+    torch.manual_seed(0)
+    far = build_backbone("far_differences", width=4, zero_init=False, distance=2).eval()
+    near = build_backbone("resnet3d18", width=4, zero_init=False, frame_differences=True).eval()
+    near.load_state_dict(far.state_dict())
+    clips = torch.randn(2, 3, 7, 16, 16)
+    moved = torch.cat([torch.zeros(2, 3, 1, 16, 16), (clips[:, :, 2:] - clips[:, :, :-2]).cumsum(2)], dim=2)
+    torch.testing.assert_close(far(clips), near(moved), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["study", "motion"])
+def test_the_studies_can_be_run(arms, name):
+    study = YAML(typ="safe").load(FOLDER / f"{name}.yaml")
     for settings in study["runs"].values():
         run = load_run(ROOT / study["config"], settings)
         assert build(METHODS, run.method, build_backbone(**run.backbone.model_dump()))

@@ -119,19 +119,22 @@ def copies(part: str, halves: list[VideoList]) -> tuple[str, list[VideoList]]:
 
 
 def features(what: str, videos: VideoList, clips: int, out: Path) -> Features:
-    """Return the features of a network; they are kept in `out`."""
+    """Return the features of a network; those of each video are kept in `out`, for all lists of the same root."""
     checkpoint, _, stream = what.partition("@")
     options: dict[str, Any] = {"checkpoint": checkpoint, "stream": stream or None}
     if what.startswith("random:"):
         config, *settings = what.removeprefix("random:").split(";")
         options = {"checkpoint": "random", "cfg": find_config(config), "overrides": settings}
     subject = load_subject(LoadOptions(**options, clips=clips, crops=1, workers=1, device="cpu"))
-    name = hashlib.sha256(f"{subject.request()} {videos.fingerprint} {videos.root}".encode()).hexdigest()
-    file = out / "features" / f"{name[:24]}.npy"
-    if not file.exists():
+    file = out / "features" / f"{hashlib.sha256(f'{subject.request()} {videos.root}'.encode()).hexdigest()[:24]}.npz"
+    kept = dict(np.load(file)) if file.exists() else {}
+    missing = [n for n, name in enumerate(videos.names) if name not in kept]
+    if missing:
+        found = extract(subject.encoder, videos.rows(missing), subject.test, subject.device).x.numpy()
+        kept |= {videos.names[n]: row for n, row in zip(missing, found, strict=True)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        np.save(file, extract(subject.encoder, videos, subject.test, subject.device).x.numpy())
-    x = torch.from_numpy(np.load(file))
+        np.savez(file, **kept)
+    x = torch.from_numpy(np.stack([kept[name] for name in videos.names]))
     return Features(x, torch.from_numpy(videos.labels), torch.arange(len(x)))
 
 

@@ -143,9 +143,10 @@ def test_far_differences_are_those_of_frames_some_apart(arms):
     torch.testing.assert_close(far(clips), near(moved), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["study", "motion"])
-def test_the_studies_can_be_run(arms, name):
+@pytest.mark.parametrize("name", ["study", "motion", "finetuning"])
+def test_the_studies_can_be_run(arms, import_from, name):
+    import_from(FOLDER, "finetuning")
     study = YAML(typ="safe").load(FOLDER / f"{name}.yaml")
     for settings in study["runs"].values():
-        run = load_run(ROOT / study["config"], settings)
+        run = load_run(ROOT / study["config"], settings, split=1 if name == "finetuning" else None)
         assert build(METHODS, run.method, build_backbone(**run.backbone.model_dump()))

@@ -6,9 +6,7 @@ from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 namespace: dict[str, str] = {}
-for line in (here / "vidssl" / "__init__.py").read_text(encoding="utf-8").splitlines():
-    if line.startswith("__version__"):
-        exec(line, namespace)
+exec((here / "vidssl" / "version.py").read_text(encoding="utf-8"), namespace)
 
 setup(
     name="vidssl",

@@ -19,11 +19,11 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from measure import finish, kinetics_like, one_thread, paired, ratio, table, with_ffmpeg_of_pyav
 
-from vidssl.data.samplers import Random
+from vidssl.data.clip_samplers import Random
 from vidssl.randomness import generator
 from vidssl.video import open_video
 from vidssl.video.container import frame_packets, open_container
-from vidssl.video.index import Packets, read_packets
+from vidssl.video.packet_index import Packets, read_packets
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))
 MAX_PIXELS = 1 << 26

@@ -34,8 +34,8 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.commands.arguments import find_config
 from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.config import find_config
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.metrics import vote

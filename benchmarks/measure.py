@@ -15,8 +15,8 @@ import cv2
 import numpy as np
 import torch
 
+from vidssl.data.file_index import VIDEO_SUFFIXES
 from vidssl.errors import DataError
-from vidssl.prepare.file_index import VIDEO_SUFFIXES
 from vidssl.video import open_video
 
 

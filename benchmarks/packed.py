@@ -26,7 +26,7 @@ from vidssl.commands import guarded
 from vidssl.commands.load import LoadOptions, Subject, load_subject
 from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data import ClipDataset, VideoList, read_list
-from vidssl.data.samplers import Random
+from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.protocols import KNN
 from vidssl.randomness import generator
@@ -34,7 +34,7 @@ from vidssl.transforms import RECIPES
 from vidssl.transforms.recipes import Recipe
 from vidssl.types import Features, Frames, VideoMeta
 from vidssl.video import open_video
-from vidssl.video.frame_shards import INDEX
+from vidssl.video.packed_decoder import INDEX
 
 SAMPLER = Random(Random.Config(frames=8, seconds=2.56))
 FILES, JPEG = "files", "packed, JPEG 90"

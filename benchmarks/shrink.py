@@ -27,7 +27,7 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data import VideoList, read_list
-from vidssl.data.samplers import Random
+from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract
 from vidssl.randomness import generator
 from vidssl.video import open_video

@@ -29,7 +29,7 @@ from torch.nn.functional import normalize
 from torch.utils.flop_counter import FlopCounterMode
 
 from vidssl.data import ClipDataset, Loader, StepSampler, read_list, write_lists
-from vidssl.data.samplers import SAMPLERS
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.to_device import on_device, to_device
 from vidssl.engine.optim import SGDConfig, build_optimizer, set_lr
 from vidssl.methods import METHODS

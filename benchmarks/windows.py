@@ -21,9 +21,9 @@ import cv2
 import numpy as np
 
 from vidssl.data import ClipSettings, eval_loader
+from vidssl.data.read_input import read_input
 from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.evaluation import TestClips
-from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.video import open_video
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.data.samplers import SAMPLERS
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.methods import METHODS
 from vidssl.models.backbones import BACKBONES

@@ -14,7 +14,8 @@ from vidssl.errors import CheckpointError
 from vidssl.models import build_backbone, checkpoint_files, load_backbone, weights
 from vidssl.tracking import proposals
 from vidssl.types import Tracks
-from vidssl.video import decode, index
+from vidssl.video import decode
+from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video
 
 PACKAGE = Path(__file__).parents[1] / "vidssl"

@@ -95,7 +95,7 @@ USES = {
     ),
     "extract": ("import vidssl", "return vidssl.extract('vidssl-small', FILE, progress=False, workers=0).x.tolist()"),
     "registries": (
-        "from vidssl.data.samplers import SAMPLERS\nfrom vidssl.evaluation.protocols import PROTOCOLS\n"
+        "from vidssl.data.clip_samplers import SAMPLERS\nfrom vidssl.evaluation.protocols import PROTOCOLS\n"
         "from vidssl.methods.base import METHODS\nfrom vidssl.transforms.recipes import RECIPES\n"
         "ALL = [BACKBONES, METHODS, PROTOCOLS, RECIPES, SAMPLERS]",
         "return [sorted(ALL[(n + number) % 5]) for n in range(5)] and [sorted(each) for each in ALL]",

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from vidssl.config import build
-from vidssl.data.samplers import SAMPLERS
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.optim import build_optimizer, set_lr
 from vidssl.methods import METHODS

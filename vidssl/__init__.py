@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 if sys.platform == "win32":  # workers are forked, and files locked with fcntl
     raise ImportError("vidssl runs on Linux, not on Windows: use WSL 2, a Linux container or another machine")
 
-__version__ = "0.1.0"
+from vidssl.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from vidssl.api import extract, search, train
-    from vidssl.data.samplers import ClipSettings
+    from vidssl.data.clip_samplers import ClipSettings
+    from vidssl.data.read_input import read_input
     from vidssl.evaluation.features import TestClips
     from vidssl.evaluation.search import Neighbours
     from vidssl.models import build_backbone, load_backbone, save_backbone
-    from vidssl.prepare.inputs import read_input
     from vidssl.types import Features
     from vidssl.video import open_video
 
@@ -36,12 +36,12 @@ __all__ = [
 
 # Imported at first use: torch and the decoders take seconds, which `vidssl --help` need not wait for.
 _HOMES = {
-    "ClipSettings": "vidssl.data.samplers",
+    "ClipSettings": "vidssl.data.clip_samplers",
     "Features": "vidssl.types",
     "Neighbours": "vidssl.evaluation.search",
     "TestClips": "vidssl.evaluation.features",
     "open_video": "vidssl.video",
-    "read_input": "vidssl.prepare.inputs",
+    "read_input": "vidssl.data.read_input",
     **dict.fromkeys(("build_backbone", "load_backbone", "save_backbone"), "vidssl.models"),
     **dict.fromkeys(("extract", "search", "train"), "vidssl.api"),
 }

@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from vidssl import distributed
-from vidssl.commands.arguments import find_config
-from vidssl.commands.extract import parse_windows, windows_of
+from vidssl.commands.extract import windows_of
 from vidssl.commands.load import LoadOptions, chosen_clips, load_subject
 from vidssl.commands.train import settings_of_input
-from vidssl.config import Tree, override, read, set_value
+from vidssl.config import Tree, find_config, override, read, set_value
 from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, own_rows
+from vidssl.data.read_input import read_input
+from vidssl.data.time_windows import parse_windows
 from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
 from vidssl.engine import train as engine
-from vidssl.engine.config_schema import Run, bind_run, bind_stored, choose_device, require_videos
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, require_videos
 from vidssl.errors import ConfigError, DataError, Interrupted
 from vidssl.evaluation import features
 from vidssl.evaluation.features import TestClips
@@ -36,7 +38,6 @@ from vidssl.evaluation.search import Neighbours, check_k, join_pairs, nearest, r
 from vidssl.models.backbones import Backbone
 from vidssl.models.weights import load_backbone
 from vidssl.plugins import import_modules
-from vidssl.prepare.inputs import read_input
 from vidssl.progress import Report, reporting
 from vidssl.registry import did_you_mean
 from vidssl.types import Features

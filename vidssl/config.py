@@ -219,3 +219,22 @@ def _models(kind: Any) -> list[Any]:
     if parts := get_args(kind):
         return [model for part in parts for model in _models(part)]
     return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+
+
+def find_config(text: str) -> Path:
+    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
+    if Path(text).is_file():
+        return Path(text)
+    package = Path(__file__).parent
+    folder = package / "configs"
+    if not folder.is_dir():  # a checkout: the folder is beside the package
+        folder = package.parent / "configs"
+    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+    name = text.removesuffix(".yaml").removeprefix("configs/")
+    found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
+    if len(found) > 1:
+        raise ConfigError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
+    if not found:
+        hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
+        raise ConfigError(f"{text} is neither a file nor the name of a config{hint}")
+    return known[found[0]]

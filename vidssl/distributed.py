@@ -16,7 +16,7 @@ import torch.distributed.nn.functional
 from torch import Tensor
 from torch.autograd import Function
 
-from vidssl.errors import Interrupted, PeerError, VidsslError
+from vidssl.errors import Interrupted, PeerError, TrainingError, VidsslError
 
 T = TypeVar("T")
 
@@ -239,3 +239,13 @@ class _Gather(Function):
         gradient = gradient.contiguous().clone()
         dist.all_reduce(gradient)
         return gradient[rank() * ctx.rows : (rank() + 1) * ctx.rows]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of this process; a TrainingError if `cuda` is requested and there is no GPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
+    if name == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    # srun may make only its own GPU visible to each process.
+    return torch.device("cuda", local_rank() % torch.cuda.device_count())

@@ -32,7 +32,7 @@ from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.models.weights import read_anything

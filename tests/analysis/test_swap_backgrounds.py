@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from vidssl.analysis.cover_instances import COPY, read_boxes
+from vidssl.analysis.cover_instances import COPY
 from vidssl.analysis.swap_backgrounds import Swaps, box_around, draw_backgrounds, fill_box, list_masks
+from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.samplers import ClipSettings, Uniform
+from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import DataError
 from vidssl.randomness import generator
@@ -61,7 +62,7 @@ def swapped(videos, instances, drawn, clip, clips=1, size=None):
 @pytest.mark.parametrize("kind", ["boxes", "masks"])
 def test_every_version_is_that_of_a_loop(digits, kind):
     videos = read_list(digits / "motion/test.csv")
-    boxes = read_boxes(digits / "boxes.csv", videos)
+    boxes = read_instance_boxes(digits / "boxes.csv", videos)
     paths = [record.path for record in videos.records]
     masks = [record.path for record in list_masks(digits / "masks", videos).records]
     instances = boxes if kind == "boxes" else dict(zip(paths, masks, strict=True))
@@ -93,7 +94,7 @@ def test_every_version_is_that_of_a_loop(digits, kind):
 
 def test_masks_of_the_digits_have_their_boxes(digits):
     videos = read_list(digits / "motion/train.csv")
-    boxes = read_boxes(digits / "boxes.csv", videos)
+    boxes = read_instance_boxes(digits / "boxes.csv", videos)
     for record, mask in zip(videos.records, list_masks(digits / "masks", videos).records[:6], strict=False):
         with open_video(mask.path) as video:
             for number, image in enumerate(video.iter_frames()):

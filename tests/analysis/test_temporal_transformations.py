@@ -3,7 +3,7 @@
 import numpy as np
 
 from vidssl.analysis.temporal_transformations import MOVES
-from vidssl.data.samplers import ClipSettings, Uniform
+from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.types import VideoMeta
 
 SETTINGS = ClipSettings(frames=4, sampling_rate=3)  # spans 10 frames

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.data.samplers import ClipSettings
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.analysis.cover_instances import FRACTIONS, read_boxes
+from vidssl.analysis.cover_instances import FRACTIONS
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.column_store import Records
-from vidssl.data.samplers import ClipSettings
+from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import TestClips, encode_videos
@@ -59,7 +60,7 @@ def seen(video, numbers, size=24):
 def test_pixels_of_every_version(digits):
     """Every version, against the frames by hand."""
     videos = read_list(digits / "motion/test.csv").rows(range(4))
-    boxes = read_boxes(digits / "boxes.csv", videos)
+    boxes = read_instance_boxes(digits / "boxes.csv", videos)
     names = tuple(TRANSFORMATIONS)
     found, x, versions, places = encoded(videos, names, boxes=boxes, clips=2)
     assert found.index.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -130,7 +131,7 @@ def test_a_video_is_decoded_once(digits, monkeypatch):
     frames = Video.frames
     monkeypatch.setattr(Video, "frames", lambda self, n: calls.append(self.path) or frames(self, n))
     videos = read_list(digits / "motion/test.csv").rows(range(3))
-    encoded(videos, tuple(TRANSFORMATIONS), boxes=read_boxes(digits / "boxes.csv", videos))
+    encoded(videos, tuple(TRANSFORMATIONS), boxes=read_instance_boxes(digits / "boxes.csv", videos))
     assert sorted(calls) == [record.path for record in videos.records]
 
 
@@ -191,7 +192,7 @@ def test_boxes_of_spans_and_of_some_frames(digits, tmp_path):
     (tmp_path / "boxes.csv").write_text(
         f"path,frame,x1,y1,x2,y2\n{source.names[0]},9,4,8,44.4,40\n{source.names[1]},9,0,0,9,9\n"
     )
-    boxes = read_boxes(tmp_path / "boxes.csv", videos)
+    boxes = read_instance_boxes(tmp_path / "boxes.csv", videos)
     assert list(boxes) == [videos.records[0].path]
     found, x, versions, _ = encoded(videos, ("instance",), boxes=boxes, size=48)
     with open_video(videos.records[0].path) as video:
@@ -218,4 +219,4 @@ def test_invalid_files_of_boxes(text, message, digits, tmp_path):
     videos = read_list(digits / "motion/test.csv")
     (tmp_path / "boxes.csv").write_text(text.format(videos.names[0]))
     with pytest.raises(DataError, match=message):
-        read_boxes(tmp_path / "boxes.csv", videos)
+        read_instance_boxes(tmp_path / "boxes.csv", videos)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.swap_backgrounds import Swaps, draw_backgrounds
 from vidssl.commands.analyze_background import Instances, measure_background, swap_numbers
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.test import measure_network
+from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -41,7 +41,7 @@ def test_numbers_are_those_of_a_loop(trained, digits, tmp_path):
     videos, subject = read_list(listed), load_subject(trained)
     drawn, records = draw_backgrounds(videos, 2), list(videos.records)
     sources = {r: [records[n] for n in rows] for r, rows in zip(records, drawn, strict=True)}
-    swaps = Swaps(read_boxes(digits / "boxes.csv", videos), sources)
+    swaps = Swaps(read_instance_boxes(digits / "boxes.csv", videos), sources)
     test = subject.test
     dataset = swaps.dataset(test.dataset(videos), test.clip, test.clips)
     extract_features(trained, train_list, tmp_path / "gallery")

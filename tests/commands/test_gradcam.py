@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.analysis.cover_instances import read_boxes
 from vidssl.commands.analyze_gradcam import measure_parsed
 from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.retrieval import retrieve
+from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -109,7 +109,7 @@ def test_masks_follow_the_boxes_into_the_clip(options, digits):
     seen = 0
     span, frames = round(0.6 * 25), 4  # of the toy config
     start = (24 - span) // 2
-    for n, mask in box_masks(subject, listed, read_boxes(digits / "boxes.csv", listed)):
+    for n, mask in box_masks(subject, listed, read_instance_boxes(digits / "boxes.csv", listed)):
         for t in range(frames):
             box = np.array(rows[listed.names[n]][start + t * (span - 1) // (frames - 1)]) * 32 / 48
             columns, lines = (np.flatnonzero(mask[t].any(axis=axis)) for axis in (0, 1))

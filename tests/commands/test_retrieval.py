@@ -17,10 +17,10 @@ from vidssl.commands import retrieval as job
 from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions
 from vidssl.commands.retrieval import RANKS, retrieve, table
-from vidssl.commands.retrieval_page import middle_frames
 from vidssl.commands.shrink import ShrinkSettings as Settings
 from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator

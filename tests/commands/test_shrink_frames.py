@@ -20,10 +20,11 @@ from PIL import Image
 from vidssl import commands
 from vidssl.commands.copy_formats import original_state
 from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import Loader
-from vidssl.data.samplers import Random, TrackedPair
+from vidssl.data.read_input import read_input
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
@@ -31,14 +32,13 @@ from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.output_folder import MARK
-from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES
 from vidssl.types import Tracks
 from vidssl.video import decode
-from vidssl.video.frame_index import read_index
+from vidssl.video.packed_index import read_index
+from vidssl.video.packed_writer import ShardWriter
 from vidssl.video.reader import open_video, state_of_video
-from vidssl.video.shard_writer import ShardWriter
 
 TOP = Path(__file__).parents[2]
 SMALL = FrameSettings(16, 95)

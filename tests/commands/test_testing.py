@@ -22,7 +22,7 @@ from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network as measure
 from vidssl.commands.test import measure_parsed, summary
 from vidssl.commands.train import train_splits
-from vidssl.data.samplers import Uniform
+from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

@@ -12,7 +12,7 @@ import torch
 
 import vidssl
 from vidssl import commands
-from vidssl.commands.retrieval_page import middle_frames
+from vidssl.data.middle_frames import middle_frames
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.types import VideoRecord

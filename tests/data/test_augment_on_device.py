@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
-from vidssl.data.samplers import Random, TrackedPair
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.track_files import tracks_file, write_tracks

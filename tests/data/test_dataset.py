@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.clip_samplers import Center, Random, Uniform
 from vidssl.data.dataset import make_views, resolve_span
-from vidssl.data.samplers import Center, Random, Uniform
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, Recipe, View, Window

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from vidssl.commands.check import check_list as check
+from vidssl.data.clip_samplers import Random, Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.samplers import Random, Uniform
 from vidssl.data.step_sampler import StepSampler, keys_of_step
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list

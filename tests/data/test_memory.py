@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from vidssl.data.clip_samplers import Center
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.samplers import Center
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import read_list
 from vidssl.transforms import RECIPES
@@ -20,7 +20,7 @@ SAMPLES = """
 import sys
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.video_list import read_list
-from vidssl.data.samplers import Random
+from vidssl.data.clip_samplers import Random
 from vidssl.transforms import RECIPES
 
 def megabytes():

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from vidssl.data.samplers import Pair, Spaced, TrackedPair, pairs_of
+from vidssl.data.clip_samplers import Pair, Spaced, TrackedPair, pairs_of
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.types import Tracks, VideoMeta

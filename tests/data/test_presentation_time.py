@@ -13,12 +13,12 @@ import pytest
 from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
 from vidssl.commands.check import check_list
-from vidssl.commands.retrieval_page import middle_frames
 from vidssl.commands.show import ShownSample, ShownView, _draw
 from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.time_windows import TimeWindows, cut_into_windows
 from vidssl.data.track_files import check_names
 from vidssl.data.video_list import VideoList, read_list

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from vidssl import distributed
+from vidssl.data.clip_samplers import Random
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader
-from vidssl.data.samplers import Random
 from vidssl.data.to_device import on_device, to_device
 from vidssl.data.video_list import read_list
 from vidssl.engine.batch_feed import Feed

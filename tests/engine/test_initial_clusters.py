@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 import vidssl
 from vidssl import distributed
-from vidssl.data.samplers import Center
+from vidssl.data.clip_samplers import Center
 from vidssl.data.video_list import read_list
 from vidssl.engine.clip_training import ClipTraining
 from vidssl.engine.config_schema import load_run

@@ -26,7 +26,7 @@ from vidssl.methods import METHODS
 from vidssl.methods.momentum import MomentumMethod
 from vidssl.methods.statistics import group_statistics, key_statistics
 from vidssl.models import bfloat16_check
-from vidssl.video import index
+from vidssl.video import packet_index as index
 
 TOY = Path(__file__).parents[2] / "configs" / "toy"
 TOYS = runpy.run_path(str(Path(__file__).parents[1] / "toys.py"))["TOYS"]

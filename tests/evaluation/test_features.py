@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from vidssl import distributed
+from vidssl.data.clip_samplers import ClipSettings
 from vidssl.data.loader import eval_loader
-from vidssl.data.samplers import ClipSettings
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError, VidsslError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vidssl.data.samplers import Uniform
+from vidssl.data.clip_samplers import Uniform
 from vidssl.transforms.crops import uniform_crops
 from vidssl.types import VideoMeta
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
+from vidssl.data.clip_samplers import Center, Random
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.samplers import Center, Random
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import read_list

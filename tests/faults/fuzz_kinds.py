@@ -19,13 +19,14 @@ import mutate
 import numpy as np
 import torch
 
-from vidssl.analysis.cover_instances import read_boxes as read_instances
 from vidssl.atomic import file_hash
 from vidssl.commands.compare import compare_runs
 from vidssl.commands.load import LoadOptions, load_subject
 from vidssl.commands.model_card import results_of
 from vidssl.data.box_list import read_boxes
 from vidssl.data.fingerprint import identify
+from vidssl.data.instance_boxes import read_instance_boxes as read_instances
+from vidssl.data.read_input import read_input
 from vidssl.data.track_files import read_tracks, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -38,15 +39,14 @@ from vidssl.models.weights import FORMAT
 from vidssl.prepare.ava import prepare_ava
 from vidssl.prepare.coco import prepare_coco
 from vidssl.prepare.folder import prepare_folder
-from vidssl.prepare.inputs import read_input
 from vidssl.prepare.other_projects import prepare_list
 from vidssl.prepare.voc import prepare_voc
 from vidssl.tracking.proposals import read_proposals, write_proposals
 from vidssl.types import Features, Tracks, VideoRecord
-from vidssl.video import index
-from vidssl.video.frame_index import ID_BYTES, make_index, write_index
-from vidssl.video.frame_shards import INDEX
+from vidssl.video import packet_index as index
 from vidssl.video.integrity import check_video
+from vidssl.video.packed_decoder import INDEX
+from vidssl.video.packed_index import ID_BYTES, make_index, write_index
 from vidssl.video.reader import MAX_PIXELS, open_video
 
 FILES = Path(__file__).parents[1] / "video" / "files"

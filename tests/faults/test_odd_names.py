@@ -14,12 +14,12 @@ from vidssl import commands
 from vidssl.atomic import state_of
 from vidssl.commands.check import check_list
 from vidssl.config import read
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.errors import CheckpointError, DataError, DecodeError, VidsslError
 from vidssl.models import load_backbone
 from vidssl.prepare.folder import prepare_folder
-from vidssl.prepare.inputs import read_input
-from vidssl.video.frame_shards import INDEX
+from vidssl.video.packed_decoder import INDEX
 from vidssl.video.reader import open_video
 
 LATIN = os.fsdecode(b"latin\xe9.mp4")

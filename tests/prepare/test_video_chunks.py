@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
-from vidssl.data.samplers import chunk_starts
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError

@@ -4,8 +4,8 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.clip_samplers import Center, TrackedPair
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.samplers import Center, TrackedPair
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError

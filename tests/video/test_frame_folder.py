@@ -7,8 +7,8 @@ import cv2
 import numpy as np
 import pytest
 
+from vidssl.data.clip_samplers import Uniform
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError, DecodeError
 from vidssl.transforms import RECIPES

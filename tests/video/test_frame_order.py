@@ -13,7 +13,7 @@ import pytest
 
 from vidssl.commands.check import check_list
 from vidssl.errors import FramesOutOfOrderError
-from vidssl.video import index
+from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video
 
 COUNT = 26

@@ -12,7 +12,7 @@ from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta
-from vidssl.video import index
+from vidssl.video import packet_index as index
 from vidssl.video.frame_times import frame_times
 from vidssl.video.reader import open_video
 

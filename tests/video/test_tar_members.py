@@ -9,9 +9,9 @@ import pytest
 from vidssl.commands.check import check_list
 from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.fingerprint import identify
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError, DataError, DecodeError
-from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.video import container
 from vidssl.video.reader import open_video, state_of_video

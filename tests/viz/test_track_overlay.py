@@ -6,8 +6,9 @@ import pytest
 from vidssl.errors import DataError
 from vidssl.types import Tracks
 from vidssl.video import open_video
+from vidssl.video.write import write_mp4
 from vidssl.viz import track_overlay
-from vidssl.viz.track_overlay import COLOURS, draw_pairs, draw_tracks, write_mp4
+from vidssl.viz.track_overlay import COLOURS, draw_pairs, draw_tracks
 
 
 def make_tracks(rows):

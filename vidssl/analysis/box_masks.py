@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.analysis.cover_instances import Boxes
+from vidssl.data.instance_boxes import Boxes
 from vidssl.types import Frames, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.samplers import Clip
+from vidssl.data.clip_samplers import Clip
 from vidssl.types import Frames, VideoMeta, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
 from vidssl.video.recompress import Image, Recompressed, crf_options, rate_options

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from vidssl.analysis.compressed_videos import COMPRESSIONS, CompressingSettings, Compression, compressed_clip
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS, TimeCorruption
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator

@@ -16,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances import COPY, Boxes
+from vidssl.analysis.cover_instances import COPY
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span
-from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.data.instance_boxes import Boxes
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.randomness import generator

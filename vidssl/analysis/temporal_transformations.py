@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vidssl.analysis.cover_instances import FRACTIONS, covered_clip
-from vidssl.data.samplers import Clip, ClipSettings
+from vidssl.data.clip_samplers import Clip, ClipSettings
 from vidssl.types import VideoMeta
 
 

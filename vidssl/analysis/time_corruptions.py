@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from vidssl.data.samplers import Clip, ClipSettings
+from vidssl.data.clip_samplers import Clip, ClipSettings
 from vidssl.types import VideoMeta
 
 Rng = np.random.Generator

@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.analysis.cover_instances import Boxes, CoveringSettings
+from vidssl.analysis.cover_instances import CoveringSettings
 from vidssl.analysis.temporal_transformations import MOVES, Move
+from vidssl.data.clip_samplers import Clip, ClipSettings, Sampler, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
-from vidssl.data.samplers import Clip, ClipSettings, Sampler, Uniform
+from vidssl.data.instance_boxes import Boxes
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
 from vidssl.registry import did_you_mean

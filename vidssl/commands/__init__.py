@@ -9,13 +9,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-import vidssl
 from vidssl.command_line import running
 from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.arguments import errors_in_options, list_commands, parse
 from vidssl.commands.parsers import COMMANDS
 from vidssl.errors import Interrupted, PeerError, VidsslError
 from vidssl.plugins import import_modules
+from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
@@ -31,7 +31,7 @@ def main(command: str | None = None) -> None:
         epilog=list_commands("commands", COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=vidssl.__version__)
+    parser.add_argument("--version", action="version", version=__version__)
     parser.add_argument(
         "command", choices=COMMANDS, metavar="COMMAND", help="see below; COMMAND --help lists its options"
     )

@@ -15,13 +15,13 @@ from vidssl.commands.results import claim_results, format_clips
 from vidssl.commands.test import fingerprints
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.data.write_lists import copy_list
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.result_files import Results, complete, write_results
 from vidssl.output_folder import check_names
-from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 from vidssl.viz.result_pages import Section, write_report_page
 

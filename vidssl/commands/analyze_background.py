@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from vidssl import distributed
-from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
 from vidssl.atomic import file_hash, write_whole
 from vidssl.commands.arguments import print_results
@@ -22,8 +21,10 @@ from vidssl.commands.splits import for_splits
 from vidssl.commands.test import fingerprints
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos, extract, finished
 from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
@@ -33,7 +34,6 @@ from vidssl.evaluation.protocols import KNN, Accuracy
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
 from vidssl.output_folder import only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.types import Batch
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
@@ -168,7 +168,7 @@ def _find_instances(instances: Instances, listed: VideoList) -> tuple[dict[str, 
         return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
     if instances.boxes is None:
         raise ConfigError("backgrounds are swapped by masks or boxes, and there are none: use --masks or --boxes")
-    boxes = read_boxes(instances.boxes, listed)
+    boxes = read_instance_boxes(instances.boxes, listed)
     without = [name for name, path in zip(listed.names, paths, strict=True) if path not in boxes]
     if without:
         raise DataError(

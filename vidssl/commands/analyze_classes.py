@@ -17,9 +17,10 @@ from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject,
 from vidssl.commands.results import claim_results, format_count, format_table, format_tests
 from vidssl.commands.several_networks import each_network
 from vidssl.data.fingerprint import identify
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
 from vidssl.engine.checkpoint import saved
-from vidssl.engine.config_schema import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.list_checks import check_measurable, check_names
@@ -27,7 +28,6 @@ from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
 from vidssl.evaluation.protocols import Accuracy
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.output_folder import only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.class_curves import class_curves
 from vidssl.viz.figure import png

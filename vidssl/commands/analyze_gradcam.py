@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 
 from vidssl import distributed
-from vidssl.analysis.cover_instances import Boxes, read_boxes
 from vidssl.analysis.grad_cam import coarse, mass_inside, randomized, rank_correlation
 from vidssl.atomic import file_hash
 from vidssl.commands.arguments import print_results
@@ -23,15 +22,16 @@ from vidssl.commands.results import claim_results, format_count, format_table, f
 from vidssl.commands.several_networks import each_network
 from vidssl.config import Tree, build
 from vidssl.data.fingerprint import identify
+from vidssl.data.instance_boxes import Boxes, read_instance_boxes
 from vidssl.data.overlap import own_rows
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import extract
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import nearest
 from vidssl.models.backbones import BACKBONES
-from vidssl.prepare.inputs import read_input
 from vidssl.randomness import generator
 
 
@@ -42,7 +42,7 @@ class CamOptions:
     target: Literal["class", "similarity"] | None = None  # None: class, if the network has a classifier
     layer: str | None = None  # as of `layer_module`; None: as of `layers_of_maps`
     gallery: Path | None = None  # list of the nearest videos; None: the list itself
-    boxes: Path | None = None  # as of `read_boxes`
+    boxes: Path | None = None  # as of `read_instance_boxes`
     videos: int = 64  # drawn at random
     overlays: int = 8  # the first of them are drawn
     seed: int = 0
@@ -101,7 +101,7 @@ def _measure(
     target = cam.target or ("similarity" if subject.logits is None else "class")
     if target == "class" and cam.gallery is not None:
         raise ConfigError(f"--gallery {cam.gallery} is for --target similarity: leave it out")
-    boxes = None if cam.boxes is None else read_boxes(cam.boxes, listed)
+    boxes = None if cam.boxes is None else read_instance_boxes(cam.boxes, listed)
     request = distributed.on_main(lambda: _request(subject, listed, gallery, cam, target, layer))
     distributed.on_main(lambda: existing_results(out, request, reuse=False))
     overlap = subject.check_overlap(listed, None if target == "class" else gallery)

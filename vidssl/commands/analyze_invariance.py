@@ -6,7 +6,6 @@ from dataclasses import fields
 from pathlib import Path
 
 from vidssl import distributed
-from vidssl.analysis.cover_instances import read_boxes
 from vidssl.analysis.score_transformations import Measure, score_features
 from vidssl.analysis.transformed_clips import TRANSFORMATIONS, Trajectories, choose_transformations
 from vidssl.atomic import file_hash, write_whole
@@ -16,12 +15,13 @@ from vidssl.commands.results import claim_results, format_count, format_table, f
 from vidssl.commands.several_networks import each_network
 from vidssl.commands.splits import for_splits
 from vidssl.data.fingerprint import identify
-from vidssl.engine.config_schema import choose_device
+from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.read_input import read_input
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.output_folder import only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.viz.bars import grouped_bars
 from vidssl.viz.figure import png
 
@@ -58,7 +58,7 @@ def _measure(options: LoadOptions, videos: Path, measure: Measure, out: Path) ->
     labels = {record.label for record in listed.records}
     if measure.variant == "class" and (-1 in labels or len(labels) < 2):
         raise DataError(f"--variant class needs labels of two classes or more in {videos}; or use --variant goodfellow")
-    boxes = None if measure.boxes is None else read_boxes(measure.boxes, listed)
+    boxes = None if measure.boxes is None else read_instance_boxes(measure.boxes, listed)
     subject = load_subject(options)
     test, units = subject.test, subject.encoder.dim
     if measure.top_k > units:

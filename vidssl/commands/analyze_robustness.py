@@ -22,7 +22,7 @@ from vidssl.commands.test import compared_with, describe_test, fingerprints, pla
 from vidssl.config import Tree
 from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import TestClips, encode_videos, extract, finished
 from vidssl.evaluation.protocols import EvaluationProtocol

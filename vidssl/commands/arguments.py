@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vidssl.atomic import without_nan
+from vidssl.config import find_config
 from vidssl.errors import ConfigError, VidsslError
-from vidssl.registry import did_you_mean
 from vidssl.worker_pool import usable_cpus
 
 # Types of arguments -----------------------------------------------------------------------------------------
@@ -42,25 +42,6 @@ def config_file(text: str) -> Path:
         return find_config(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def find_config(text: str) -> Path:
-    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
-    if Path(text).is_file():
-        return Path(text)
-    package = Path(__file__).parents[1]
-    folder = package / "configs"
-    if not folder.is_dir():  # a checkout: the folder is beside the package
-        folder = package.parent / "configs"
-    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
-    name = text.removesuffix(".yaml").removeprefix("configs/")
-    found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
-    if len(found) > 1:
-        raise ConfigError(f"{text} is the name of {len(found)} configs: {', '.join(found)}")
-    if not found:
-        hint = did_you_mean(name, [*known, *(each.rpartition("/")[2] for each in known)])
-        raise ConfigError(f"{text} is neither a file nor the name of a config{hint}")
-    return known[found[0]]
 
 
 def _split(text: str) -> int | str:

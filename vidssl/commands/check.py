@@ -13,11 +13,11 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.results import write_csv
 from vidssl.data.dataset import resolve_span
 from vidssl.data.path_rules import is_folder
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import row_key
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import claim, only_run_in, page_with
-from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.types import VideoMeta, VideoRecord
 from vidssl.video.encode_key_frames import DECODER_ERRORS

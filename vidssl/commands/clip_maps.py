@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vidssl.analysis.box_masks import BoxMaskSettings
-from vidssl.analysis.cover_instances import Boxes
 from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
 from vidssl.commands.load import Subject
 from vidssl.data.dataset import ClipDataset
+from vidssl.data.instance_boxes import Boxes
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import normalised, on_device
 from vidssl.data.video_list import VideoList

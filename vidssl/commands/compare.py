@@ -9,8 +9,8 @@ from typing import Any
 from vidssl.atomic import write_whole
 from vidssl.commands.arguments import print_results
 from vidssl.commands.results import differing_tests, format_table
-from vidssl.commands.retrieval_page import middle_frames
 from vidssl.config import Tree
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.output_folder import claim, page_with

@@ -15,9 +15,9 @@ from vidssl.output_folder import check_names
 from vidssl.video.container import open_container, video_packets, video_stream
 from vidssl.video.copy_signature import sign, signature_of
 from vidssl.video.encode_key_frames import encode_key_frames
-from vidssl.video.frame_shards import INDEX
+from vidssl.video.packed_decoder import INDEX
+from vidssl.video.packed_writer import EncodedVideo, ShardWriter, encode_frames
 from vidssl.video.reader import open_video, state_of_video
-from vidssl.video.shard_writer import EncodedVideo, ShardWriter, encode_frames
 
 SHARD_SIZE = 512  # MB
 

@@ -12,10 +12,10 @@ from vidssl.commands.arguments import print_results
 from vidssl.commands.model_card import describe_network, model_card, of_the_same_features, results_of
 from vidssl.config import Tree, build
 from vidssl.engine.config_schema import bind_stored, require_videos
-from vidssl.engine.periodic_evaluation import evaluation_clips
+from vidssl.engine.test_clips import evaluation_clips
 from vidssl.errors import ConfigError
 from vidssl.models.backbones import BACKBONES, Backbone
-from vidssl.models.export import save_detectron2
+from vidssl.models.export_detectron2 import save_detectron2
 from vidssl.models.export_graph import save_onnx, save_pt2
 from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
 from vidssl.output_folder import check_file, check_writable, writing_file

@@ -15,9 +15,10 @@ from vidssl.commands.load import LoadOptions, Subject, load_subject, network_opt
 from vidssl.commands.results import format_count
 from vidssl.config import Tree
 from vidssl.data.fingerprint import completed, identify
-from vidssl.data.time_windows import TimeWindows, cut_into_windows
+from vidssl.data.read_input import read_input
+from vidssl.data.time_windows import TimeWindows, cut_into_windows, parse_windows
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError
 from vidssl.evaluation.feature_folder import (
     DamagedFolderError,
@@ -29,7 +30,6 @@ from vidssl.evaluation.feature_folder import (
 from vidssl.evaluation.features import TestClips, extract
 from vidssl.evaluation.result_files import describe_changes
 from vidssl.output_folder import only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 from vidssl.worker_pool import Pool, ordered
 
@@ -92,7 +92,7 @@ def extract_features(
 
     A folder that was extracted by the same request is left as it is. One of another request is an error; a damaged or
     incomplete one is extracted again. With a `shard` i/n only the videos i, i + n, i + 2n, … of the list are extracted,
-    into the folder `out.i-of-n`, for `merge`; rows of one file stay together (`vidssl.data.one_pass.file_numbers`).
+    into the folder `out.i-of-n`, for `merge`; rows of one file stay together (`shared_decoding.file_numbers`).
     With `windows` there is a row for each window of the videos, and `index` is the number of the window.
     """
     part = None if shard is None else shard_of(shard)
@@ -155,15 +155,6 @@ def _folder(features: Features, videos: VideoList, path: Path, request: Tree) ->
     names = [videos.names[n] for n in rows]
     spans = [(record.start, record.end, record.fps) for record in map(videos.records.row, rows)]
     return FeatureFolder(path, request, features, names, spans, videos.root.resolve(), videos.classes)
-
-
-def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:
-    """Make windows from `window` and `stride`, which is the window by default; None without `window`."""
-    if window is None:
-        if stride is not None:
-            raise ConfigError(f"a stride of {stride:g} s needs a window: it is the distance of the starts of windows")
-        return None
-    return TimeWindows(window, window if stride is None else stride)
 
 
 def windows_of(videos: VideoList, windows: TimeWindows, test: TestClips, pool: Pool = ordered) -> VideoList:

@@ -9,12 +9,13 @@ from vidssl.commands.clip_maps import ClipMap
 from vidssl.commands.results import format_count
 from vidssl.data.video_list import VideoList
 from vidssl.evaluation.result_files import Results
+from vidssl.video.write import write_mp4
 from vidssl.viz.cam_page import CamCell, CamRow, write_cam_page
 from vidssl.viz.cam_sheet import cam_sheet
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat, film_strip, side_by_side
 from vidssl.viz.result_pages import Preview, preview
-from vidssl.viz.track_overlay import enlarged, write_mp4
+from vidssl.viz.track_overlay import enlarged
 
 _RATE = 8.0  # frames per second of the overlays: slow, so that each frame is seen
 _STILLS = 5  # videos of the image

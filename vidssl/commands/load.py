@@ -15,8 +15,9 @@ from vidssl import distributed
 from vidssl.atomic import file_hash
 from vidssl.config import Tree, build, read
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, bind_run, bind_stored, choose_device, require_videos
-from vidssl.engine.periodic_evaluation import classes_of, evaluation_clips
+from vidssl.distributed import choose_device
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, require_videos
+from vidssl.engine.test_clips import classes_of, evaluation_clips
 from vidssl.engine.trained_lists import trained_on
 from vidssl.errors import ConfigError
 from vidssl.evaluation.features import Classifier, TestClips

@@ -14,7 +14,7 @@ from vidssl.commands.extract import extract_features
 from vidssl.commands.load import LoadOptions, network_options
 from vidssl.commands.map_columns import read_columns
 from vidssl.commands.results import claim_results, format_count
-from vidssl.commands.retrieval_page import middle_frames
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import check_beside, write_lists
 from vidssl.errors import ConfigError, DataError

@@ -10,7 +10,8 @@ from vidssl.commands.results import claim_results, format_table
 from vidssl.config import build
 from vidssl.detection.average_precision import check_pycocotools
 from vidssl.detection.measure import measure_detector
-from vidssl.engine.config_schema import Run, bind_stored, choose_device
+from vidssl.distributed import choose_device
+from vidssl.engine.config_schema import Run, bind_stored
 from vidssl.engine.detection import build_detector, evaluation_data, read_evaluation_list, request_of_test
 from vidssl.engine.detection_schema import DetectionRun
 from vidssl.engine.interrupt import StopRequest

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-import vidssl
 from vidssl.commands.results import format_clips
 from vidssl.config import Tree
 from vidssl.engine.config_schema import Run
@@ -18,6 +17,7 @@ from vidssl.evaluation.result_files import Results, weights_of
 from vidssl.models.backbones import Backbone
 from vidssl.models.two_streams import TwoStreams
 from vidssl.read_files import read_json
+from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
 _FORMAT = "vidssl-network-1"
@@ -58,7 +58,7 @@ def describe_network(run: Run, test: TestClips, network: Backbone, checkpoint: T
             "batch_size": run.batch_size,
         },
         "checkpoint": checkpoint,
-        "versions": {"vidssl": vidssl.__version__, "torch": str(torch.__version__)},
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
     }
 
 

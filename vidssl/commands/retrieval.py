@@ -10,18 +10,19 @@ from torch import Tensor
 
 from vidssl import distributed
 from vidssl.commands.arguments import print_results
-from vidssl.commands.extract import parse_windows
 from vidssl.commands.gallery import Gallery, load_gallery
 from vidssl.commands.load import LoadOptions, Subject, class_hash, load_subject, network_options
 from vidssl.commands.results import claim_results, format_clips, format_count, format_table
-from vidssl.commands.retrieval_page import middle_frames, with_span, write_page
+from vidssl.commands.retrieval_page import with_span, write_page
 from vidssl.config import Tree
 from vidssl.data.fingerprint import identify
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.overlap import compare, copied_rows, own_rows
 from vidssl.data.path_rules import RealPath
-from vidssl.data.time_windows import TimeWindows
+from vidssl.data.read_input import read_input
+from vidssl.data.time_windows import TimeWindows, parse_windows
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import choose_device
+from vidssl.distributed import choose_device
 from vidssl.errors import ConfigError, DataError, DecodeError
 from vidssl.evaluation.feature_folder import claim_features
 from vidssl.evaluation.features import extract
@@ -30,7 +31,6 @@ from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, v
 from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.evaluation.search import Neighbours, equal_rows
-from vidssl.prepare.inputs import read_input
 from vidssl.types import Features
 
 _log = logging.getLogger(__name__)

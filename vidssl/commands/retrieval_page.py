@@ -12,14 +12,13 @@ from vidssl.commands.clip_maps import layers_of_maps, one_clip, pair_maps
 from vidssl.commands.load import Subject
 from vidssl.commands.results import format_clips
 from vidssl.data.column_store import Records
-from vidssl.data.dataset import resolve_span
+from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.evaluation.result_files import Results
 from vidssl.evaluation.search import Neighbours
 from vidssl.progress import progress
 from vidssl.types import Frames, VideoRecord
-from vidssl.video.reader import open_video
 from vidssl.viz.figure import png
 from vidssl.viz.heat_maps import draw_heat
 from vidssl.viz.result_pages import Hit, Preview, QueryRow, preview, write_retrieval_page
@@ -39,22 +38,6 @@ def span_text(start: float | None, end: float | None) -> str:
         return ""
     first, last = ("" if time is None else f"{time:.2f}".rstrip("0").rstrip(".") for time in (start or 0, end))
     return f"{first}-{last} s"
-
-
-def middle_frames(record: VideoRecord, fps: float | None = None) -> Frames:
-    """Decode up to eight frames of the middle of a video or span, over three seconds at most.
-
-    `fps` is the frame rate for folders of images without an fps column; only spans depend on it.
-    """
-    with open_video(record.path, fps=record.fps or fps or 25) as video:
-        first, part = resolve_span(video.meta, record)
-        if part.times is not None:
-            half = min(3.0, part.duration) / 2
-            times = part.duration / 2 + np.linspace(-half, half, 8, endpoint=False)
-            return video.frames(np.unique(first + part.frames_at(times)).tolist())
-        length = min(part.num_frames, max(1, round(3 * part.fps)))
-        start = first + (part.num_frames - length) // 2
-        return video.frames(np.unique(start + np.arange(8) * length // 8).tolist())
 
 
 def write_page(

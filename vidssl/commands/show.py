@@ -19,8 +19,9 @@ from vidssl.data.dataset import ClipDataset
 from vidssl.data.step_sampler import Key, keys_of_step
 from vidssl.data.track_files import tracks_name
 from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
 from vidssl.engine.clip_training import training_dataset, training_list
-from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
+from vidssl.engine.config_schema import Run, load_run, require_videos
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.refresh_tracks import RunTracks
 from vidssl.engine.setup import initial_backbone

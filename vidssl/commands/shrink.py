@@ -14,11 +14,11 @@ from vidssl.commands.copy_formats import SHARD_SIZE, FrameSettings, KeyFrameVide
 from vidssl.config import differences
 from vidssl.data.fingerprint import COPIES
 from vidssl.data.path_rules import is_folder
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import copy_list, place_of_copy
 from vidssl.errors import ConfigError, DataError
 from vidssl.output_folder import MARK, claim, json_with, only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.read_files import read_json
 from vidssl.video.frame_folder import is_image

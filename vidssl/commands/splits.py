@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from vidssl import distributed
-from vidssl.engine.config_schema import choose_device, fill_split
+from vidssl.distributed import choose_device
+from vidssl.engine.config_schema import fill_split
 from vidssl.errors import ConfigError
 from vidssl.evaluation.result_files import Results, complete_splits, write_results
 from vidssl.output_folder import check_names

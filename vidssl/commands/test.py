@@ -19,8 +19,10 @@ from vidssl.commands.results import claim_results, format_clips, format_count, w
 from vidssl.commands.splits import for_splits
 from vidssl.config import Tree, bind, choice, override
 from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
-from vidssl.engine.config_schema import Run, choose_device
+from vidssl.distributed import choose_device
+from vidssl.engine.config_schema import Run
 from vidssl.errors import ConfigError
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import Measurement, chosen_protocols, measure, need_gallery
@@ -30,7 +32,6 @@ from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
 from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
 from vidssl.output_folder import only_run_in
 from vidssl.plugins import explaining, not_imported
-from vidssl.prepare.inputs import read_input
 from vidssl.viz.confusion import confusion_matrix
 from vidssl.viz.figure import png
 

@@ -13,16 +13,17 @@ from vidssl.commands.extract import shard_of
 from vidssl.commands.load import LoadOptions, load_subject, network_options
 from vidssl.config import Tree, bind, override
 from vidssl.data.dataset import resolve_span
+from vidssl.data.read_input import read_input
 from vidssl.data.track_files import read_tracks, tracks_name
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError
 from vidssl.output_folder import check_names, claim, only_run_in
-from vidssl.prepare.inputs import read_input
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, Tracker, TrackerSettings, track_list
 from vidssl.types import Tracks, VideoRecord
 from vidssl.video.reader import DecodeSettings, Video
-from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks, write_mp4
+from vidssl.video.write import write_mp4
+from vidssl.viz.track_overlay import Image, draw_pairs, draw_tracks
 from vidssl.worker_pool import usable_cpus
 
 _CHUNK = 32  # frames that are decoded and drawn at a time

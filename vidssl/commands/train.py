@@ -12,18 +12,19 @@ from vidssl.commands.results import claim_results
 from vidssl.commands.splits import over_splits
 from vidssl.commands.test import measure_network, summary
 from vidssl.config import Tree, read
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import VideoList
 from vidssl.data.write_lists import write_lists
+from vidssl.distributed import choose_device
 from vidssl.engine import train as engine
 from vidssl.engine.clip_training import training_list
-from vidssl.engine.config_schema import Run, choose_device, load_run, require_videos
+from vidssl.engine.config_schema import Run, load_run, require_videos
 from vidssl.engine.interrupt import StopRequest
 from vidssl.engine.periodic_evaluation import Monitor
 from vidssl.errors import ConfigError
 from vidssl.evaluation.overlap import check_disjoint
 from vidssl.evaluation.result_files import Results
 from vidssl.output_folder import check_names
-from vidssl.prepare.inputs import read_input
 
 
 def run(parsed: argparse.Namespace) -> None:

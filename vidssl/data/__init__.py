@@ -1,8 +1,8 @@
 """Lists of videos to batches: video lists, samplers, data set, loader."""
 
+from vidssl.data.clip_samplers import SAMPLERS, ClipSettings
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader
-from vidssl.data.samplers import SAMPLERS, ClipSettings
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.to_device import to_device
 from vidssl.data.video_list import VideoList, read_list

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vidssl.data.samplers import SAMPLERS, Clip, ClipSettings, Sampler
+from vidssl.data.clip_samplers import SAMPLERS, Clip, ClipSettings, Sampler
 from vidssl.errors import ConfigError, DataError
 from vidssl.types import VideoMeta
 

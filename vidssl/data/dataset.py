@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.data.samplers import Clip, Sampler
+from vidssl.data.clip_samplers import Clip, Sampler
 from vidssl.data.track_files import read_tracks, sample_track, tracks_file
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError, DataError, first_few

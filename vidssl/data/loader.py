@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.one_pass import file_numbers, make_samples
+from vidssl.data.shared_decoding import file_numbers, make_samples
 from vidssl.data.step_sampler import Key, StepSampler
 from vidssl.errors import DataError, first_few
 from vidssl.transforms.batched import Groups, grouped

@@ -145,3 +145,12 @@ def _spans(meta: VideoMeta | DataError, record: VideoRecord, windows: TimeWindow
     except DataError as error:
         raise DataError(f"{record.path}: {error}") from None
     return [(round(meta.time_of(offset + a), 6), round(meta.time_of(offset + b), 6)) for a, b in frames]
+
+
+def parse_windows(window: float | None, stride: float | None) -> TimeWindows | None:
+    """Make windows from `window` and `stride`, which is the window by default; None without `window`."""
+    if window is None:
+        if stride is not None:
+            raise ConfigError(f"a stride of {stride:g} s needs a window: it is the distance of the starts of windows")
+        return None
+    return TimeWindows(window, window if stride is None else stride)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from vidssl import distributed
 from vidssl.config import build
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import REPLACING, ClipDataset
 from vidssl.data.loader import Loader
 from vidssl.data.overlap import own_rows
-from vidssl.data.samplers import SAMPLERS
 from vidssl.data.synthetic.moving_digits import ensure
 from vidssl.data.video_list import VideoList
 from vidssl.engine.batch_feed import Feed

@@ -8,14 +8,13 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, create_model, model_validator
 
-from vidssl import distributed
 from vidssl.config import Settings, Tree, bind, choice, read
-from vidssl.data.samplers import SAMPLERS
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.subset import Subset
 from vidssl.data.synthetic.moving_digits import MovingDigits
 from vidssl.engine.detection_schema import KINDS, ActionRun, DetectionRun, detection_schema
 from vidssl.engine.run_settings import RunSettings
-from vidssl.errors import ConfigError, TrainingError
+from vidssl.errors import ConfigError
 from vidssl.evaluation.protocols import PROTOCOLS
 from vidssl.methods.base import METHODS, Method
 from vidssl.models.backbones import BACKBONES
@@ -23,7 +22,7 @@ from vidssl.models.layer_features import check_grid
 from vidssl.plugins import explaining, import_modules, modules_of, not_imported, remedy
 from vidssl.tracking import TrackerSettings
 from vidssl.transforms import RECIPES
-from vidssl.transforms.distortions import Distortion
+from vidssl.transforms.patch_shuffles import Distortion
 from vidssl.transforms.recipes import DrawnRecipe, check_short_side
 from vidssl.video.reader import DecodeSettings
 
@@ -255,16 +254,6 @@ def require_videos(run: AnyRun, source: str) -> Run:
             "for one split; its backbone with init and vidssl.load_backbone"
         )
     return run
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device of this process; a TrainingError if `cuda` is requested and there is no GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise TrainingError("device: cuda was asked for and torch sees no GPU here; use device: auto or cpu")
-    if name == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    # srun may make only its own GPU visible to each process.
-    return torch.device("cuda", distributed.local_rank() % torch.cuda.device_count())
 
 
 def bfloat16_is_emulated(device: torch.device) -> bool:

@@ -4,20 +4,19 @@ import torch
 from torch import Tensor, nn
 
 from vidssl import distributed
-from vidssl.config import Tree, build
+from vidssl.config import build
 from vidssl.data.fingerprint import check_copies, identify
-from vidssl.data.samplers import ClipSettings
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.engine.config_schema import Run
 from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.test_clips import classes_of, evaluation_clips
 from vidssl.errors import naming
-from vidssl.evaluation.features import TestClips, encode_videos
+from vidssl.evaluation.features import encode_videos
 from vidssl.evaluation.list_checks import check_measurable, check_names
 from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
 from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
 from vidssl.methods.base import Method
 from vidssl.models.backbones import BACKBONES
-from vidssl.video.reader import DecodeSettings
 
 
 class Monitor:
@@ -69,30 +68,6 @@ class Monitor:
         ).numbers
         shared = {f"overlap_{name}": (counts or {}).get("videos", 0) for name, counts in self.overlap.items()}
         return {**numbers, **{name: count for name, count in shared.items() if count}}
-
-
-_NO_LAYER: Tree = {"layer": None, "grid": 1, "grid_frames": 1}
-
-
-def classes_of(run: Run, test: TestClips) -> int:
-    """Number of classes of the run's classifier; 0 if it has none, or one for other features than `test` computes."""
-    kind, config = run.objective
-    fits = all(getattr(config, name, default) == getattr(test, name) for name, default in _NO_LAYER.items())
-    return config.classes if kind.classifies and fits else 0
-
-
-def evaluation_clips(run: Run) -> TestClips:
-    """Return the clips, crops, layer and decoding settings with which a run evaluates its backbone."""
-    of = run.evaluate if run.evaluate.layer is not None else run.method
-    layer: Tree = {name: getattr(of, name, default) for name, default in _NO_LAYER.items()}
-    decoding = {*DecodeSettings.model_fields, "mean", "std", "workers", "prefetch", "timeout"}
-    return TestClips(
-        clip=ClipSettings(**run.data.sampler.model_dump(include=set(ClipSettings.model_fields))),
-        size=run.test_size,
-        **run.data.model_dump(include=decoding),
-        **run.evaluate.model_dump(include={"clips", "crops", "short_side", "batch_size", "precision"}),
-        **layer,
-    )
 
 
 def encode_list(

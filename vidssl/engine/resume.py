@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-import vidssl
 from vidssl import distributed
 from vidssl.config import Tree, differences
 from vidssl.data.fingerprint import completed, identify
@@ -20,6 +19,7 @@ from vidssl.errors import CheckpointError, ConfigError
 from vidssl.methods.base import Method
 from vidssl.models.weights import FORMAT, load_state, read_checkpoint
 from vidssl.randomness import generator
+from vidssl.version import __version__
 from vidssl.video.backends import backend_version
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def save(run: AnyRun, videos: VideoList, method: Method, optimizer: Optimizer, s
             "optimizer": optimizer.state_dict(),
             "rng": all_rng,
             "versions": {
-                "vidssl": vidssl.__version__,
+                "vidssl": __version__,
                 "torch": str(torch.__version__),  # a TorchVersion is not plain data
                 "python": platform.python_version(),
                 **decoder,

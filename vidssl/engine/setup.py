@@ -13,9 +13,10 @@ from vidssl.atomic import write_whole
 from vidssl.config import build, dump
 from vidssl.data.step_sampler import StepSampler
 from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
 from vidssl.engine.batch_feed import Feed
 from vidssl.engine.checkpoint import saved as saved_checkpoints
-from vidssl.engine.config_schema import AnyRun, Run, bfloat16_is_emulated, choose_device
+from vidssl.engine.config_schema import AnyRun, Run, bfloat16_is_emulated
 from vidssl.engine.conv3d_faults import conv3d_fault
 from vidssl.engine.detection_schema import AnyDetectionRun
 from vidssl.engine.finite_check import FiniteCheck

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import vidssl
 from vidssl.atomic import file_hash, replacing, write_json, write_whole
 from vidssl.config import Tree
 from vidssl.data.column_store import Records
@@ -25,6 +24,7 @@ from vidssl.errors import DataError
 from vidssl.output_folder import claim, json_with
 from vidssl.read_files import map_array, read_json
 from vidssl.types import Features, VideoRecord
+from vidssl.version import __version__
 
 _FORMAT = 1
 _ARRAY, _ROWS, _META = "features.npy", "rows.csv", "meta.json"
@@ -111,7 +111,7 @@ def write_folder(path: Path, request: Tree, parts: Sequence[FeatureFolder]) -> N
         "root": str(parts[0].root),
         "classes": parts[0].classes,
         "missing": [{"path": name, "reason": reason} for name, reason in missing],
-        "versions": {"vidssl": vidssl.__version__, "torch": torch.__version__},
+        "versions": {"vidssl": __version__, "torch": torch.__version__},
     }
     write_json(path / _META, content)
 

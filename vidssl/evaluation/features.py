@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from vidssl import distributed
+from vidssl.data.clip_samplers import ClipSettings, Uniform
 from vidssl.data.dataset import SKIPPING, ClipDataset
 from vidssl.data.loader import eval_loader
-from vidssl.data.samplers import ClipSettings, Uniform
 from vidssl.data.to_device import fetch_later, normalised, on_device
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-import vidssl
 from vidssl.atomic import write_json
 from vidssl.command_line import command_line
 from vidssl.config import Tree, differences
 from vidssl.evaluation.overlap import report_equal_features, report_overlap
 from vidssl.read_files import read_json
+from vidssl.version import __version__
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def _origin() -> Tree:
     return {
         "command": command_line(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "versions": {"vidssl": vidssl.__version__, "torch": str(torch.__version__)},
+        "versions": {"vidssl": __version__, "torch": str(torch.__version__)},
         "format": FORMAT,
     }
 
@@ -95,7 +95,7 @@ def _why_not(results: Any, request: Tree) -> str | None:
         return f"results of format {results.get('format')}, and those of this vidssl have format {FORMAT}"
     versions = results.get("versions")
     version = versions.get("vidssl") if isinstance(versions, dict) else None
-    return None if version == vidssl.__version__ else f"results of vidssl {version}, and this is {vidssl.__version__}"
+    return None if version == __version__ else f"results of vidssl {version}, and this is {__version__}"
 
 
 def weights_of(results: Any) -> str | None:

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-import vidssl
 from vidssl.commands import check, extract, guarded, shrink, track
 from vidssl.commands.arguments import above_zero, at_least, errors_in_options, parse
 from vidssl.commands.load import Subject
@@ -33,12 +32,13 @@ from vidssl.evaluation import features
 from vidssl.evaluation.feature_folder import FeatureFolder, read_folder
 from vidssl.progress import progress
 from vidssl.tracking import Tracked, Tracker, join_parts, track_list
+from vidssl.version import __version__
 from vidssl.worker_pool import ItemGuard, Result, Task, ordered
 
 _VIDEOS = 16  # fewest videos of a part, which is done again if its actor is lost
 _MOST = 1000  # parts of a list
 _FILES = 32  # most files that an actor gets at a time
-_VERSIONS = {"vidssl": vidssl.__version__, "torch": str(torch.__version__)}
+_VERSIONS = {"vidssl": __version__, "torch": str(torch.__version__)}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from vidssl.prepare.trackingnet import prepare_trackingnet
 from vidssl.prepare.ucf101 import prepare_ucf101
 from vidssl.prepare.video_chunks import prepare_chunks
 from vidssl.prepare.voc import prepare_voc
-from vidssl.prepare.voc_classes import prepare_voc_classes
+from vidssl.prepare.voc_multilabel import prepare_voc_classes
 
 __all__ = [
     "FORMS",

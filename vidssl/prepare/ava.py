@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from vidssl.config import Tree
 from vidssl.data.box_list import check_boxes, write_boxes
+from vidssl.data.file_index import FileIndex, index_files, quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.data.video_list import read_rows, read_text
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.file_index import FileIndex, index_files, quoted
 from vidssl.progress import progress
 from vidssl.video.reader import open_video
 

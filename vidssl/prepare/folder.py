@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from vidssl.data.detect_frame_folders import check_not_frames, find_frame_folders
+from vidssl.data.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
 from vidssl.data.path_rules import is_file
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
-from vidssl.prepare.detect_frame_folders import check_not_frames, find_frame_folders
-from vidssl.prepare.file_index import VIDEO_SUFFIXES, FileIndex, describe, index_files, quoted
 from vidssl.prepare.folder_splits import SPLITS, FolderVideo, is_split, lists_of_splits, split_by_group, splits_of
 from vidssl.prepare.split_checks import keep_copies_together, warn_of_classes, warn_of_copies, warn_of_recordings
 from vidssl.types import VideoRecord

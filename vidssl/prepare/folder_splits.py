@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from vidssl.data.file_index import quoted
 from vidssl.errors import DataError
-from vidssl.prepare.file_index import quoted
 from vidssl.randomness import generator
 
 # Names of folders that are splits if one of them is for training, in any case.

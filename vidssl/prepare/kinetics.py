@@ -4,10 +4,10 @@ from pathlib import Path
 
 from typing_extensions import Unpack
 
+from vidssl.data.file_index import FileIndex, FileMatch, quoted
 from vidssl.data.list_numbers import decimal_number
 from vidssl.errors import DataError, first_few
 from vidssl.prepare.annotation_files import read_classes, read_csv
-from vidssl.prepare.file_index import FileIndex, FileMatch, quoted
 from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 _REMEDY = "pass an official CSV; the test list has no labels: use the validation list"

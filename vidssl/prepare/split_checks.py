@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vidssl.data.file_index import quoted
 from vidssl.data.overlap import find_copies
 from vidssl.errors import first_few
-from vidssl.prepare.file_index import quoted
 from vidssl.prepare.folder_splits import FolderVideo
 
 Lists = Mapping[str, Sequence[FolderVideo]]

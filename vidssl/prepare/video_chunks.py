@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
-from vidssl.data.samplers import chunk_starts
+from vidssl.data.file_index import quoted
 from vidssl.data.video_list import read_list
 from vidssl.data.write_lists import place_of_copy, write_lists
 from vidssl.errors import ConfigError, DataError
-from vidssl.prepare.file_index import quoted
 from vidssl.progress import progress
 from vidssl.types import VideoRecord
 from vidssl.video.reader import open_video

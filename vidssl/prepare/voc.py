@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 from vidssl.config import Tree
 from vidssl.data.box_list import check_boxes, check_images, reaches_beyond, write_boxes
+from vidssl.data.file_index import quoted
 from vidssl.data.list_numbers import decimal_number, whole_number
 from vidssl.errors import DataError
 from vidssl.prepare.annotation_files import read_lines
-from vidssl.prepare.file_index import quoted
 from vidssl.progress import progress
 
 SPLITS = ("train", "val", "trainval", "test")

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 
 from vidssl.config import differences
+from vidssl.data.clip_samplers import chunk_starts
 from vidssl.data.dataset import resolve_span
-from vidssl.data.samplers import chunk_starts
 from vidssl.data.track_files import check_names, read_tracks, tracks_file, tracks_name, write_tracks
 from vidssl.data.video_list import VideoList
 from vidssl.errors import DataError, first_few

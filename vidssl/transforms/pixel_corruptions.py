@@ -16,7 +16,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.transforms import color, distortions
+from vidssl.transforms import color
+from vidssl.transforms import patch_shuffles as distortions
 from vidssl.transforms.crops import each_image
 from vidssl.types import Frames
 

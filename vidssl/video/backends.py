@@ -15,7 +15,7 @@ import torch
 from vidssl.errors import ConfigError, DecodeError
 from vidssl.video.container import video_stream
 from vidssl.video.decode import Decoder, Image, PyAV, orientation
-from vidssl.video.index import Packets
+from vidssl.video.packet_index import Packets
 
 T = TypeVar("T")
 _Read = Callable[[list[int]], Iterable[Image]]  # ascending frame numbers to their images

@@ -21,8 +21,8 @@ from vidssl.video.backends import BACKENDS
 from vidssl.video.container import open_container
 from vidssl.video.decode import Decoder, Image
 from vidssl.video.frame_folder import FrameFolder, is_image
-from vidssl.video.frame_shards import PackedFrames, find_frames
-from vidssl.video.index import cached_packets, count_frames, read_packets, replace_packets
+from vidssl.video.packed_decoder import PackedFrames, find_frames
+from vidssl.video.packet_index import cached_packets, count_frames, read_packets, replace_packets
 from vidssl.video.tar_members import find_member
 
 MAX_PIXELS = 4096 * 4096  # of one frame; larger ones are refused from the header, before anything is decoded

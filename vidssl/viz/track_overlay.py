@@ -1,16 +1,11 @@
 """Videos and images with tracks drawn over the frames."""
 
-from collections.abc import Iterable, Sequence
-from fractions import Fraction
-from pathlib import Path
+from collections.abc import Sequence
 
-import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from vidssl.atomic import replacing
-from vidssl.errors import DataError
 from vidssl.types import Frames, Tracks
 
 Image = NDArray[np.uint8]  # (H, W, 3) RGB 0-255
@@ -22,7 +17,6 @@ _SIDE = 360  # pixels; smaller frames are enlarged by a whole number to about th
 _LONGEST = 1920  # pixels; limit of the longer side after that, for H.264 and screens
 _TRAIL = 12  # frames for which the path of a track stays visible
 _SHOWN = 5  # boxes drawn in a frame, those with the highest scores
-_TICK = Fraction(1, 90_000)  # seconds, of videos with times
 
 
 def draw_tracks(frames: Frames, numbers: Sequence[int], tracks: Tracks) -> list[Image]:
@@ -68,35 +62,6 @@ def enlarged(frames: Frames) -> list[Image]:
     """Enlarge small frames (T, 3, H, W) to images with even sides, as `write_mp4` needs them."""
     scale, _ = _sizes(frames)
     return [_enlarged(frame, scale) for frame in frames]
-
-
-def write_mp4(path: Path, images: Iterable[Image], fps: float, times: Sequence[float] | None = None) -> None:
-    """Write images (H, W, 3) of one size, with even sides, as H.264 in MP4; atomic.
-
-    They are shown at `times` in seconds, without at `fps`.
-
-    Raises:
-        DataError: The file cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as file, av.open(file, "w", format="mp4") as container:
-            rate = Fraction(fps).limit_denominator(1001)
-            stream = container.add_stream("libx264", rate=rate, options={"crf": "20", "preset": "veryfast"})
-            stream.pix_fmt = "yuv420p"
-            stream.codec_context.thread_count = 1
-            if times is not None:
-                stream.codec_context.time_base = _TICK
-            for number, image in enumerate(images):
-                if number == 0:
-                    stream.height, stream.width = image.shape[:2]
-                frame = av.VideoFrame.from_ndarray(image, format="rgb24")
-                if times is not None:
-                    frame.pts, frame.time_base = round((times[number] - times[0]) / _TICK), _TICK
-                container.mux(stream.encode(frame))
-            container.mux(stream.encode())
-    except (OSError, av.FFmpegError) as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}; name another folder") from None
 
 
 def _sizes(frames: Frames) -> tuple[int, int]:

@@ -5,8 +5,8 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from vidssl.data.file_index import FileIndex, quoted
 from vidssl.errors import DataError
-from vidssl.prepare.file_index import FileIndex, quoted
 from vidssl.video.frame_folder import is_mixed, numbers_by_name
 
 _FLOW = re.compile(r"(optical[_-]?)?flow([_-]?[xyuv])?", re.IGNORECASE)  # name of a folder of optical flow

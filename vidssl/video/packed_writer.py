@@ -20,7 +20,8 @@ from vidssl.errors import DataError, DecodeError
 from vidssl.types import VideoMeta
 from vidssl.video.decode import Image
 from vidssl.video.encode_key_frames import safe_frames
-from vidssl.video.frame_index import (
+from vidssl.video.packed_decoder import INDEX, link_field, read_id, shard_path
+from vidssl.video.packed_index import (
     ID_BYTES,
     OF_FRAMES,
     OF_VIDEOS,
@@ -32,7 +33,6 @@ from vidssl.video.frame_index import (
     read_index,
     write_index,
 )
-from vidssl.video.frame_shards import INDEX, link_field, read_id, shard_path
 from vidssl.video.reader import Video
 
 FORMATS = {"jpeg": (".jpg", cv2.IMWRITE_JPEG_QUALITY), "webp": (".webp", cv2.IMWRITE_WEBP_QUALITY)}

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.video import index, reader
+from vidssl.video import packet_index as index
+from vidssl.video import reader
 from vidssl.video.reader import open_video
 from vidssl.worker_pool import ordered
 
@@ -143,7 +144,7 @@ def test_the_workers_of_a_process_warn_once(tmp_path, write_video, numbered, pas
         heard = []
         handler = logging.Handler()
         handler.emit = heard.append
-        logging.getLogger("vidssl.video.index").addHandler(handler)
+        logging.getLogger("vidssl.video.packet_index").addHandler(handler)
         open_video(path, cache=tmp_path / "file").close()
         first.touch()
         return len(heard)

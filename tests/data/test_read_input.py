@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from vidssl import commands
+from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
 from vidssl.prepare.folder import prepare_folder
-from vidssl.prepare.inputs import read_input
 
 TOY = Path(__file__).parents[2] / "configs" / "toy" / "sce.yaml"
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from vidssl.data.samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
+from vidssl.data.clip_samplers import SAMPLERS, Center, ClipSettings, Random, Segments, Uniform
 from vidssl.errors import ConfigError, DataError
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from skimage import exposure
 
+from vidssl.data.clip_samplers import SAMPLERS
 from vidssl.data.dataset import ClipDataset
-from vidssl.data.samplers import SAMPLERS
 from vidssl.data.video_list import read_list
 from vidssl.errors import ConfigError
 from vidssl.randomness import generator
 from vidssl.transforms import RECIPES, View, Window
-from vidssl.transforms.distortions import Distortion, gamma, global_shuffle, local_shuffle
+from vidssl.transforms.patch_shuffles import Distortion, gamma, global_shuffle, local_shuffle
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from vidssl.errors import ConfigError, DecodeError, TooLargeError
 from vidssl.types import VideoMeta
-from vidssl.video.frame_index import ID_BYTES, FrameIndex, read_index
+from vidssl.video.packed_index import ID_BYTES, FrameIndex, read_index
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from vidssl.commands.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.randomness import generator
-from vidssl.video import frame_shards
-from vidssl.video.frame_index import merge_indices, read_index
+from vidssl.video import packed_decoder
+from vidssl.video.packed_index import merge_indices, read_index
 from vidssl.video.reader import open_video
 
 INDEX = "frame_index.safetensors"
@@ -160,7 +160,7 @@ def to_first_format(folder):
 def test_folders_of_the_first_format_count_as_regular(packed, tmp_path, caplog, monkeypatch):
     expected = content(packed)
     to_first_format(packed)
-    monkeypatch.setattr(frame_shards, "_known", {})
+    monkeypatch.setattr(packed_decoder, "_known", {})
     with caplog.at_level(logging.WARNING):
         found = content(packed)
     assert caplog.text.count("was written by an earlier version: every frame rate counts as constant") == 1

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from vidssl.data.column_store import Records
+from vidssl.data.detect_frame_folders import find_frame_folders
+from vidssl.data.file_index import VIDEO_SUFFIXES, index_files, left_out
 from vidssl.data.path_rules import is_folder, is_utf8
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.errors import DataError, first_few
-from vidssl.prepare.detect_frame_folders import find_frame_folders
-from vidssl.prepare.file_index import VIDEO_SUFFIXES, index_files, left_out
 from vidssl.types import VideoRecord
 from vidssl.video.frame_folder import IMAGE_SUFFIXES, is_sequence, numbers_by_name
-from vidssl.video.frame_index import read_index
-from vidssl.video.frame_shards import INDEX
+from vidssl.video.packed_decoder import INDEX
+from vidssl.video.packed_index import read_index
 from vidssl.video.reader import state_of_video
 from vidssl.video.tar_members import list_members
 

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 
 from vidssl.data.video_list import read_list
 from vidssl.errors import DataError
-from vidssl.evaluation.localization import Localization
+from vidssl.evaluation.position_regression import Localization
 from vidssl.randomness import generator
 from vidssl.types import Features
 

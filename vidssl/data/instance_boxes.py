@@ -1,0 +1,43 @@
+"""Boxes of the instance in each frame of a video."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from vidssl.data.video_list import VideoList, read_rows
+from vidssl.errors import DataError
+
+_HEADER = ["path", "frame", "x1", "y1", "x2", "y2"]
+
+Boxes = Mapping[int, tuple[float, ...]]  # frame to xyxy, pixels of the decoded frame, the far edges exclusive
+
+
+def read_instance_boxes(path: Path, videos: VideoList) -> dict[str, Boxes]:
+    """Read the box of the instance in each frame from a CSV file `path,frame,x1,y1,x2,y2`, with paths as in the list.
+
+    The boxes of each video are returned by the path of its record.
+
+    Raises:
+        DataError: `file:line` of the first invalid row; or no video of the list has a box.
+    """
+    records = dict(zip(videos.names, videos.records, strict=True))
+    found: dict[str, dict[int, tuple[float, ...]]] = {}
+    rows = read_rows(path, "name the file of boxes: boxes=FILE")
+    if next(rows, (1, None))[1] != _HEADER:
+        raise DataError(f"{path}:1: the header is not {','.join(_HEADER)}")
+    for line, row in rows:
+        place = f"{path}:{line}"
+        try:
+            name, number, box = row[0], int(row[1]), tuple(map(float, row[2:]))
+        except (ValueError, IndexError):
+            raise DataError(f"{place}: {','.join(row)!r} is not {','.join(_HEADER)}") from None
+        if len(box) != 4 or not all(map(math.isfinite, box)) or box[2] <= box[0] or box[3] <= box[1]:
+            raise DataError(f"{place}: {row[2:]} is not a box: x1 < x2 and y1 < y2, pixels")
+        if name in records:
+            own = found.setdefault(records[name].path, {})
+            if number in own:
+                raise DataError(f"{place}: frame {number} of {name} has a box already: one instance per video")
+            own[number] = box
+    if not found:
+        raise DataError(f"{path} has no box for any video of {videos.path}, such as {videos.names[0]}")
+    return dict(found)

@@ -34,7 +34,7 @@ from measure import finish, table
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.api.network import LoadOptions, load_subject
 from vidssl.config import find_config
 from vidssl.data.video_list import VideoList, read_list
 from vidssl.evaluation.features import extract

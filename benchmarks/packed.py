@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, ratio, table
 
+from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.commands import guarded
-from vidssl.commands.load import LoadOptions, Subject, load_subject
-from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data import ClipDataset, VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract

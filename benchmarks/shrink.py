@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from measure import finish, one_thread, paired, table
 
+from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.shrink import ShrinkSettings as Settings
+from vidssl.api.shrink import shrink_list as shrink
 from vidssl.commands import guarded
-from vidssl.commands.load import LoadOptions, Subject, load_subject
-from vidssl.commands.shrink import ShrinkSettings as Settings
-from vidssl.commands.shrink import shrink_list as shrink
 from vidssl.data import VideoList, read_list
 from vidssl.data.clip_samplers import Random
 from vidssl.evaluation.features import extract

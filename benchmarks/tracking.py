@@ -25,9 +25,9 @@ import torch
 from measure import finish, one_thread, table
 from numpy.typing import NDArray
 
+from vidssl.api.network import LoadOptions, Subject, load_subject
+from vidssl.api.track import tracker_settings as settings
 from vidssl.commands import guarded
-from vidssl.commands.load import LoadOptions, Subject, load_subject
-from vidssl.commands.track import tracker_settings as settings
 from vidssl.progress import progress
 from vidssl.randomness import generator
 from vidssl.tracking.proposals import Boxes, proposals_file, proposals_key, propose, read_proposals, write_proposals

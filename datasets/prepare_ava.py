@@ -3,7 +3,7 @@
 python datasets/prepare_ava.py /data/ava/videos --annotations /data/ava/annotations --out lists/ava
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("ava")
+    main("prepare", "ava")

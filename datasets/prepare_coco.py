@@ -3,7 +3,7 @@
 python datasets/prepare_coco.py /data/coco --out lists/coco
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("coco")
+    main("prepare", "coco")

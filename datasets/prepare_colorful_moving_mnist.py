@@ -3,7 +3,7 @@
 python datasets/prepare_colorful_moving_mnist.py --share digit --mnist /data/mnist --out data/colorful/digit
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("colorful-moving-mnist")
+    main("prepare", "colorful-moving-mnist")

@@ -6,7 +6,7 @@ python datasets/prepare_folder.py /data/street --out lists/street --labels /data
 python datasets/prepare_folder.py /data/images --out lists/images --images
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("folder")
+    main("prepare", "folder")

@@ -4,7 +4,7 @@ python datasets/prepare_ssv2.py /data/ssv2/videos --train something-something-v2
         --test something-something-v2-validation.json --labels something-something-v2-labels.json --out lists/ssv2
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("ssv2")
+    main("prepare", "ssv2")

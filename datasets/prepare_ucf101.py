@@ -3,7 +3,7 @@
 python datasets/prepare_ucf101.py /data/UCF-101 --splits /data/ucfTrainTestlist --out lists/ucf101
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("ucf101")
+    main("prepare", "ucf101")

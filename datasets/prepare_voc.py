@@ -3,7 +3,7 @@
 python datasets/prepare_voc.py /data/VOCdevkit --out lists/voc
 """
 
-from vidssl.commands.prepare import run_script
+from vidssl.commands import main
 
 if __name__ == "__main__":
-    run_script("voc")
+    main("prepare", "voc")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from vidssl.commands.track import tracker_settings as settings
+from vidssl.api.track import tracker_settings as settings
 from vidssl.engine.config_schema import load_run
 from vidssl.methods import METHODS
 

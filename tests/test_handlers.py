@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.check import check_list
-from vidssl.commands.shrink import ShrinkSettings, shrink_list
+from vidssl.api.check import check_list
+from vidssl.api.shrink import ShrinkSettings, shrink_list
 from vidssl.data import track_files
 from vidssl.errors import CheckpointError
 from vidssl.models import build_backbone, checkpoint_files, load_backbone, weights

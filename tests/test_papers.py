@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from vidssl.api.test import protocol_choices
+from vidssl.api.track import tracker_settings
 from vidssl.commands import COMMANDS, parse_command
-from vidssl.commands.test import protocol_choices
-from vidssl.commands.track import tracker_settings
 from vidssl.config import bind
 from vidssl.data.dataset import ClipDataset
 from vidssl.engine.config_schema import load_run

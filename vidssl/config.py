@@ -221,15 +221,20 @@ def _models(kind: Any) -> list[Any]:
     return [kind] if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
-def find_config(text: str) -> Path:
-    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
-    if Path(text).is_file():
-        return Path(text)
+def installed_configs() -> dict[str, Path]:
+    """Return the files of the configs that vidssl installs, by names such as `pretrain/sce_small`."""
     package = Path(__file__).parent
     folder = package / "configs"
     if not folder.is_dir():  # a checkout: the folder is beside the package
         folder = package.parent / "configs"
-    known = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
+
+
+def find_config(text: str) -> Path:
+    """Find a config: a path, or the name of one that vidssl installs (`sce_small`, `pretrain/sce_small`)."""
+    if Path(text).is_file():
+        return Path(text)
+    known = installed_configs()
     name = text.removesuffix(".yaml").removeprefix("configs/")
     found = [name] if name in known else sorted(each for each in known if each.endswith(f"/{name}"))
     if len(found) > 1:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,6 +253,40 @@ class Features:
     position: Tensor | None = None  # (N, 2) x and y of an object, pixels; None: the list does not have all
     records: Sequence[VideoRecord] = ()  # (N,) file and span of each row, as of `vidssl.extract`; none: not known
     windows: bool = False  # the rows are windows of videos, one after another or overlapping
+    path: Path | None = None  # the folder that they were read from
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.x)
+
+    def __str__(self) -> str:
+        """Describe them in a line."""
+        total = f" of {len(self) + len(self.missing)} ({len(self.missing)} missing)" if self.missing else ""
+        unit, place = "windows" if self.windows else "videos", "" if self.path is None else f" in {self.path}"
+        return f"{len(self)}{total} {unit} x {self.x.shape[1]} features{place}"
+
+    def describe(self) -> dict[str, Any]:
+        """Describe them as plain data."""
+        missing = [{"path": path, "reason": reason} for path, reason in self.missing]
+        about = {"count": len(self), "dim": self.x.shape[1], "missing": missing, "windows": self.windows}
+        return {**about, "path": None if self.path is None else str(self.path)}
+
+    def to_pandas(self) -> Any:
+        """Return a table of pandas: `path`, `start`, `end`, `label`, `class` if known, and a column for each feature.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        import pandas  # type: ignore[import-untyped]
+
+        columns: dict[str, Any] = {"index": self.index.numpy(), "label": self.label.numpy()}
+        if self.records:
+            rows = [self.records[n] for n in range(len(self))]
+            columns = {name: [getattr(row, name) for row in rows] for name in ("path", "start", "end")} | columns
+        if self.classes:
+            columns["class"] = [self.classes[n] if n >= 0 else None for n in self.label.tolist()]
+        x = pandas.DataFrame(self.x.numpy(), columns=[f"x{n}" for n in range(self.x.shape[1])])
+        return pandas.concat([pandas.DataFrame(columns), x], axis=1)
 
     def __post_init__(self) -> None:
         if len(self.records) not in (0, len(self.x)):

@@ -25,9 +25,9 @@ from part_segmentation import PartSegmentation, counted_pixels
 from torch import Tensor
 
 from vidssl import distributed
+from vidssl.api.network import LoadOptions, Subject, load_method, load_subject, network_options
 from vidssl.atomic import write_whole
 from vidssl.commands.arguments import add_input, add_network_options, parse, print_results
-from vidssl.commands.load import LoadOptions, Subject, load_method, load_subject, network_options
 from vidssl.data.fingerprint import identify
 from vidssl.data.loader import eval_loader
 from vidssl.data.to_device import to_device

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
+from vidssl.api.analyze import PARTS
 from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.analyze_all import PARTS
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 

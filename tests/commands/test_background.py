@@ -9,10 +9,10 @@ import torch
 
 from vidssl import commands
 from vidssl.analysis.swap_backgrounds import Swaps, draw_backgrounds
-from vidssl.commands.analyze_background import Instances, measure_background, swap_numbers
-from vidssl.commands.extract import extract_features
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.test import measure_network
+from vidssl.api.analyze_background import Instances, measure_background, swap_numbers
+from vidssl.api.extract import extract_features
+from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.test import measure_network
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.to_device import normalised
 from vidssl.data.video_list import read_list
@@ -152,7 +152,7 @@ def test_several_networks_and_masks(trained, digits, tmp_path, monkeypatch, caps
     instances, listed = Instances(masks=digits / "masks"), digits / "motion/test.csv"
     first = measure_background(trained, listed, instances, tmp_path / "alone")
     assert "top1_other" in first and "knn" not in first
-    monkeypatch.setattr("vidssl.commands.analyze_background.encode_videos", None)
+    monkeypatch.setattr("vidssl.api.analyze_background.encode_videos", None)
     assert measure_background(trained, listed, instances, tmp_path / "alone") == first
 
 

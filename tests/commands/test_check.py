@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
-from vidssl.commands.check import KEPT, _case_variants, check_list
+from vidssl.api.check import KEPT, _case_variants, check_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

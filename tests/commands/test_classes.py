@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands.analyze_classes import measure_classes
-from vidssl.commands.extract import extract_features
-from vidssl.commands.load import LoadOptions
-from vidssl.commands.test import measure_network
+from vidssl.api.analyze_uniformity import measure_classes
+from vidssl.api.extract import extract_features
+from vidssl.api.network import LoadOptions
+from vidssl.api.test import measure_network
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -94,7 +94,7 @@ def test_several_networks_and_bars(trained, digits, tmp_path, monkeypatch, capsy
 def test_what_is_there_is_not_measured_again(trained, digits, tmp_path, monkeypatch):
     options, out = LoadOptions(str(trained), workers=0, device="cpu"), tmp_path / "out"
     first = measure_classes(options, digits / "motion/test.csv", out)
-    monkeypatch.setattr("vidssl.commands.analyze_classes.extract", None)
+    monkeypatch.setattr("vidssl.api.analyze_uniformity.extract", None)
     assert measure_classes(options, digits / "motion/test.csv", out) == first
 
 

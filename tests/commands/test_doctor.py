@@ -6,7 +6,7 @@ import cv2
 import pytest
 
 from vidssl import commands
-from vidssl.commands import doctor
+from vidssl.api import doctor
 
 
 def test_what_works_is_named(capsys):

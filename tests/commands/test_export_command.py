@@ -10,8 +10,8 @@ import torch
 
 import vidssl
 from vidssl import commands
-from vidssl.commands.export import export_network
-from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.api.export import export_network
+from vidssl.api.network import LoadOptions, load_subject
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError

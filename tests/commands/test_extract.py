@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands import extract as job
-from vidssl.commands.extract import extract_features, merge, open_index
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.shrink import ShrinkSettings as Settings
-from vidssl.commands.shrink import shrink_list as shrink
+from vidssl.api import extract as job
+from vidssl.api.extract import extract_features, merge, open_index
+from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.shrink import ShrinkSettings as Settings
+from vidssl.api.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run

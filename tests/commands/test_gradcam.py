@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from vidssl import commands
-from vidssl.commands.analyze_gradcam import measure_parsed
-from vidssl.commands.clip_maps import box_masks, class_maps, one_clip, pair_maps
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.retrieval import retrieve
+from vidssl.api.analyze_gradcam import measure_parsed
+from vidssl.api.gradcam_clips import box_masks, class_maps, one_clip, pair_maps
+from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.retrieval import retrieve
 from vidssl.data.instance_boxes import read_instance_boxes
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run

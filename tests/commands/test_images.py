@@ -6,8 +6,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands.load import LoadOptions
-from vidssl.commands.test import measure_network as measure
+from vidssl.api.network import LoadOptions
+from vidssl.api.test import measure_network as measure
 from vidssl.engine.config_schema import bind_run
 from vidssl.engine.train import train
 from vidssl.prepare.folder import prepare_folder

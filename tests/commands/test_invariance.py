@@ -13,8 +13,8 @@ from torch import nn
 
 from vidssl.analysis.score_transformations import Measure
 from vidssl.analysis.unit_invariance import class_invariance, firing_invariance
-from vidssl.commands.analyze_invariance import measure_parsed, summary
-from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.api.analyze_invariance import measure_parsed, summary
+from vidssl.api.network import LoadOptions, load_subject
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -130,7 +130,7 @@ def test_what_is_there_is_not_measured_again(options, digits, tmp_path, monkeypa
     other = replace(measure, top_k=6)
     assert measure_invariance(options, ["random"], path, tmp_path / "out", other)["random"]["measure"]["top_k"] == 6
     measure_invariance(options, ["random"], path, tmp_path / "out", measure)
-    monkeypatch.setattr("vidssl.commands.analyze_invariance.encode_videos", None)
+    monkeypatch.setattr("vidssl.api.analyze_invariance.encode_videos", None)
     again = measure_invariance(options, ["random"], path, tmp_path / "out", measure)
     assert {**again["random"], "date": ""} == {**first["random"], "date": ""}
     shutil.copytree(digits / "videos/test", tmp_path / "moved/videos/test")  # other files of the same names

@@ -21,9 +21,9 @@ import torchvision
 from PIL import Image
 
 from vidssl import commands, output_folder
+from vidssl.api.results import claim_results
 from vidssl.commands import analysis_parsers, parsers, prepare_parsers
 from vidssl.commands.arguments import config_file
-from vidssl.commands.results import claim_results
 from vidssl.errors import DataError, VidsslError
 from vidssl.models.weights import weights_file
 from vidssl.output_folder import MARK, claim, only_run_in, remove_unused

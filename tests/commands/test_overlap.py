@@ -12,9 +12,9 @@ import pytest
 
 import vidssl
 from vidssl import commands
+from vidssl.api.shrink import ShrinkSettings, shrink_list
 from vidssl.commands.analysis_parsers import ANALYSES
 from vidssl.commands.parsers import COMMANDS
-from vidssl.commands.shrink import ShrinkSettings, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

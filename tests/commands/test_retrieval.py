@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands import extract as extract_job
-from vidssl.commands import gallery as gallery_job
-from vidssl.commands import retrieval as job
-from vidssl.commands.extract import extract_features
-from vidssl.commands.load import LoadOptions
-from vidssl.commands.retrieval import RANKS, retrieve, table
-from vidssl.commands.shrink import ShrinkSettings as Settings
-from vidssl.commands.shrink import shrink_list as shrink
+from vidssl.api import extract as extract_job
+from vidssl.api import retrieval as job
+from vidssl.api import retrieval_index as gallery_job
+from vidssl.api.extract import extract_features
+from vidssl.api.network import LoadOptions
+from vidssl.api.retrieval import RANKS, retrieve, table
+from vidssl.api.shrink import ShrinkSettings as Settings
+from vidssl.api.shrink import shrink_list as shrink
 from vidssl.data.fingerprint import identify
 from vidssl.data.middle_frames import middle_frames
 from vidssl.data.video_list import read_list

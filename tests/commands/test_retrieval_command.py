@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.commands import extract as extract_command
-from vidssl.commands import gallery, retrieval
+from vidssl.api import extract as extract_command
+from vidssl.api import retrieval
+from vidssl.api import retrieval_index as gallery
 from vidssl.evaluation.features import extract
 
 TOP = Path(__file__).parents[2]

@@ -8,9 +8,9 @@ import pytest
 
 from vidssl import commands
 from vidssl.analysis.corrupted_clips import ROBUSTNESS
-from vidssl.commands.analyze_robustness import Measure, measure_robustness
-from vidssl.commands.load import LoadOptions
-from vidssl.commands.test import measure_network
+from vidssl.api.analyze_robustness import Measure, measure_robustness
+from vidssl.api.network import LoadOptions
+from vidssl.api.test import measure_network
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -77,7 +77,7 @@ def test_summaries_follow_from_the_numbers_of_each_severity(measured):
 
 def test_results_depend_on_the_seed_alone(measured, digits, tmp_path, monkeypatch):
     found, out, options, measure = measured
-    monkeypatch.setattr("vidssl.commands.analyze_robustness._measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.api.analyze_robustness._measure", lambda *_: pytest.fail("measured again"))
     assert measure_robustness(options, digits / "motion/test.csv", out, measure) == found
     monkeypatch.undo()
     less = Measure(["rain"], (4,), 0, measure.train, PROTOCOLS)

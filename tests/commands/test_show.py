@@ -12,7 +12,7 @@ import torch
 
 import vidssl
 from vidssl import commands
-from vidssl.commands.show import show, show_views
+from vidssl.api.show import show, show_views
 from vidssl.data.step_sampler import keys_of_step
 from vidssl.data.track_files import tracks_file, write_tracks
 from vidssl.data.video_list import read_list

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from vidssl import commands
-from vidssl.commands.shrink import ShrinkSettings, Shrunk, shrink_list
+from vidssl.api.shrink import ShrinkSettings, Shrunk, shrink_list
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
@@ -304,7 +304,7 @@ def test_a_killed_run_is_taken_up_again(tmp_path, videos, write_video, numbered)
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.commands.shrink import ShrinkSettings, shrink_list
+from vidssl.api.shrink import ShrinkSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):

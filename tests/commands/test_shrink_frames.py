@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from vidssl import commands
-from vidssl.commands.copy_formats import original_state
-from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.api.shrink_formats import original_state
 from vidssl.data.clip_samplers import Random, TrackedPair
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.fingerprint import identify
@@ -327,8 +327,8 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from vidssl.video import decode
-from vidssl.commands.copy_formats import original_state
-from vidssl.commands.shrink import FrameSettings, shrink_list
+from vidssl.api.shrink_formats import original_state
+from vidssl.api.shrink import FrameSettings, shrink_list
 original = decode.PyAV.iter_frames
 def iter_frames(self):
     for number, image in enumerate(original(self)):

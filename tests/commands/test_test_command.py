@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vidssl import commands
-from vidssl.commands.test import protocol_choices
+from vidssl.api.test import protocol_choices
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train
 from vidssl.errors import ConfigError

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.extract import extract_features
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.retrieval import retrieve
-from vidssl.commands.shrink import ShrinkSettings as Settings
-from vidssl.commands.shrink import shrink_list as shrink
-from vidssl.commands.splits import over_splits
-from vidssl.commands.test import measure_network as measure
-from vidssl.commands.test import measure_parsed, summary
-from vidssl.commands.train import train_splits
+from vidssl.api.extract import extract_features
+from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.retrieval import retrieve
+from vidssl.api.shrink import ShrinkSettings as Settings
+from vidssl.api.shrink import shrink_list as shrink
+from vidssl.api.splits import over_splits
+from vidssl.api.test import measure_network as measure
+from vidssl.api.test import measure_parsed, summary
+from vidssl.api.train import train_splits
 from vidssl.data.clip_samplers import Uniform
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run
@@ -200,7 +200,7 @@ def test_existing_results_are_reused(options, digits, tmp_path, monkeypatch, cap
     with caplog.at_level("INFO"):
         first = measure(options, videos, tmp_path)
         assert "not made again" not in caplog.text and "replacing" not in caplog.text
-        monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
+        monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
         assert measure(replace(options, batch_size=1), videos, tmp_path) == first
         assert f"{tmp_path}/results.json holds the results of this test" in caplog.text
     monkeypatch.undo()
@@ -458,7 +458,7 @@ def test_training_and_testing_every_split(splits, tmp_path, monkeypatch):
         config = load_run(tmp_path / f"out/split{split}/config.yaml")
         assert config.data.train == f"{tmp_path}/lists{split}/train.csv"
     # A second time nothing is trained or measured; a third split would be.
-    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("measured again"))
+    monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("measured again"))
     monkeypatch.setattr("vidssl.engine.batch_feed.Feed.next", lambda *_, **__: pytest.fail("trained again"))
     assert undated(train_splits(toy, splits, (1, 2))[0]) == undated(results)
 
@@ -483,7 +483,7 @@ def test_a_signal_ends_a_test_between_two_trainings(splits, tmp_path, monkeypatc
         return measured(*arguments)
 
     measured = measure.__globals__["measure"]
-    monkeypatch.setattr("vidssl.commands.test.measure", late)
+    monkeypatch.setattr("vidssl.api.test.measure", late)
     with pytest.raises(Interrupted) as raised:
         train_splits(toy, splits, (1, 2))
     assert raised.value.signal == signal.SIGUSR1
@@ -575,7 +575,7 @@ def test_splits_that_are_none(splits, tmp_path):
 
 
 def test_a_mistake_in_the_last_split_shows_before_the_first_is_measured(splits, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr("vidssl.commands.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
+    monkeypatch.setattr("vidssl.api.test.measure", lambda *_, **__: pytest.fail("the first was measured"))
     where = tmp_path / "lists{split}/test.csv", tmp_path / "o", (1, 2), tmp_path / "lists1/train.csv"
     with pytest.raises(DataError, match=r"40 videos of .*lists2/test.csv are in .*lists1/train.csv too"):
         measure_splits(LoadOptions(str(trained["sce"]), device="cpu"), *where, [{"name": "svm", "folds": 2}])

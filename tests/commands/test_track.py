@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vidssl.commands.load import LoadOptions
-from vidssl.commands.track import track_videos as track
-from vidssl.commands.track import tracker_settings as settings
+from vidssl.api.network import LoadOptions
+from vidssl.api.track import track_videos as track
+from vidssl.api.track import tracker_settings as settings
 from vidssl.data import read_list
 from vidssl.data.track_files import read_tracks, tracks_file
 from vidssl.errors import ConfigError, DataError

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.check import check_list as check
+from vidssl.api.check import check_list as check
 from vidssl.data.clip_samplers import Random, Uniform
 from vidssl.data.dataset import ClipDataset
 from vidssl.data.loader import Loader, eval_loader

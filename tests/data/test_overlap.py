@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 import pytest
 
-from vidssl.commands.copy_formats import FrameSettings
-from vidssl.commands.shrink import shrink_list
+from vidssl.api.shrink import shrink_list
+from vidssl.api.shrink_formats import FrameSettings
 from vidssl.data.column_store import Records
 from vidssl.data.overlap import compare, copied_rows, own_rows, recording_group
 from vidssl.data.video_list import VideoList

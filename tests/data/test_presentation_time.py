@@ -12,9 +12,9 @@ import pytest
 
 from vidssl.analysis.temporal_transformations import MOVES
 from vidssl.analysis.time_corruptions import TIME_CORRUPTIONS
-from vidssl.commands.check import check_list
-from vidssl.commands.show import ShownSample, ShownView, _draw
-from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.api.check import check_list
+from vidssl.api.show import ShownSample, ShownView, _draw
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.clip_samplers import SAMPLERS, ClipSettings, Pair, Random, Segments, Spaced, TrackedPair, Uniform
 from vidssl.data.column_store import Records
 from vidssl.data.dataset import ClipDataset, resolve_span

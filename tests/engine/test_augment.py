@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vidssl.commands.show import show_views
+from vidssl.api.show import show_views
 from vidssl.engine.train import train
 from vidssl.errors import CheckpointError, ConfigError
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from vidssl.commands import doctor
+from vidssl.api import doctor
 from vidssl.engine import setup
 from vidssl.engine.conv3d_faults import conv3d_fault
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.test import measure_network
+from vidssl.api.network import LoadOptions, load_subject
+from vidssl.api.test import measure_network
 from vidssl.config import bind
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list

@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import jaccard_score
 from torch import nn
 
-from vidssl.commands.load import LoadOptions
+from vidssl.api.network import LoadOptions
 from vidssl.data.synthetic.moving_digits import MovingDigits, ensure
 from vidssl.data.video_list import read_list
 from vidssl.engine.config_schema import load_run

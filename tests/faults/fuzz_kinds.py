@@ -19,10 +19,10 @@ import mutate
 import numpy as np
 import torch
 
+from vidssl.api.compare import compare_runs
+from vidssl.api.model_card import results_of
+from vidssl.api.network import LoadOptions, load_subject
 from vidssl.atomic import file_hash
-from vidssl.commands.compare import compare_runs
-from vidssl.commands.load import LoadOptions, load_subject
-from vidssl.commands.model_card import results_of
 from vidssl.data.box_list import read_boxes
 from vidssl.data.fingerprint import identify
 from vidssl.data.instance_boxes import read_instance_boxes as read_instances

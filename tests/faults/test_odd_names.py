@@ -11,8 +11,8 @@ import torch
 
 import vidssl
 from vidssl import commands
+from vidssl.api.check import check_list
 from vidssl.atomic import state_of
-from vidssl.commands.check import check_list
 from vidssl.config import read
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list

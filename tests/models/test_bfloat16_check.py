@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vidssl.commands import doctor
+from vidssl.api import doctor
 from vidssl.errors import ConfigError
 from vidssl.models import bfloat16_check, build_backbone
 from vidssl.models.bfloat16_check import SHAPES, check_bfloat16

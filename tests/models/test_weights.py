@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from vidssl import commands
-from vidssl.commands.load import LoadOptions, load_subject
+from vidssl.api.network import LoadOptions, load_subject
 from vidssl.config import build
 from vidssl.engine.config_schema import load_run
 from vidssl.engine.train import train

@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.commands.check import check_list
+from vidssl.api.check import check_list
 from vidssl.errors import FramesOutOfOrderError
 from vidssl.video import packet_index as index
 from vidssl.video.reader import open_video

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.randomness import generator
 from vidssl.types import VideoMeta

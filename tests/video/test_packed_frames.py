@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from vidssl.commands.shrink import FrameSettings, shrink_list
+from vidssl.api.shrink import FrameSettings, shrink_list
 from vidssl.data.write_lists import write_lists
 from vidssl.errors import ConfigError, DataError, VidsslError
 from vidssl.randomness import generator

@@ -9,7 +9,7 @@ import pytest
 from av.bitstream import BitStreamFilterContext
 from av.stream import Disposition
 
-from vidssl.commands.check import check_list
+from vidssl.api.check import check_list
 from vidssl.errors import DecodeError, NoVideoError, TooLargeError
 from vidssl.video.integrity import check_video
 from vidssl.video.reader import MAX_PIXELS, open_video

@@ -6,8 +6,8 @@ import tarfile
 import numpy as np
 import pytest
 
-from vidssl.commands.check import check_list
-from vidssl.commands.shrink import FrameSettings, ShrinkSettings, shrink_list
+from vidssl.api.check import check_list
+from vidssl.api.shrink import FrameSettings, ShrinkSettings, shrink_list
 from vidssl.data.fingerprint import identify
 from vidssl.data.read_input import read_input
 from vidssl.data.video_list import read_list

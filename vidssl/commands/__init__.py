@@ -1,34 +1,109 @@
-"""The command `vidssl`: `parsers.py` has the options of each sub-command, and a module of its name runs it."""
+"""The command `vidssl`: each sub-command is a job of vidssl, its options are the job's arguments.
+
+`vidssl test …` calls `vidssl.api.test.test`, `vidssl analyze NAME …` `vidssl.api.analyze_NAME.analyze_NAME`, and
+`vidssl prepare NAME …` `prepare_NAME` of vidssl/prepare.
+"""
 
 import argparse
 import importlib
+import json
 import logging
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from vidssl.atomic import without_nan
 from vidssl.command_line import running
-from vidssl.commands.analysis_parsers import ANALYSES
-from vidssl.commands.arguments import errors_in_options, list_commands, parse
-from vidssl.commands.parsers import COMMANDS
+from vidssl.commands.options import OTHER_NAMES, add_options, parse
+from vidssl.commands.signatures import Signature, read_signature
 from vidssl.errors import Interrupted, PeerError, VidsslError
-from vidssl.plugins import import_modules
 from vidssl.version import __version__
 
 INTERRUPTED = 75  # exit status of a run that was stopped by a signal, saved its state and can be resumed
 
 
-def main(command: str | None = None) -> None:
-    """Run `vidssl COMMAND …`, or the one command of a script in tools/."""
+class Job(NamedTuple):
+    """Where the function of a command is."""
+
+    module: str
+    function: str
+
+    @property
+    def signature(self) -> Signature:
+        """Its arguments."""
+        return read_signature(*self)
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return self.signature.summary
+
+    def call(self, *args: Any, **arguments: Any) -> Any:
+        """Import and call it."""
+        return getattr(importlib.import_module(self.module), self.function)(*args, **arguments)
+
+
+class Group(NamedTuple):
+    """A command whose first argument is the name of one of several jobs."""
+
+    summary: str
+    jobs: Mapping[str, Job]
+
+
+ANALYSES = Group(
+    "Find out what a network has learned: invariances and more.",
+    {
+        **{
+            name: Job(f"vidssl.api.analyze_{name}", f"analyze_{name}")
+            for name in ("invariance", "robustness", "uniformity", "background", "gradcam")
+        },
+        "all": Job("vidssl.api.analyze", "analyze"),
+    },
+)
+DATA_SETS = Group(
+    "Write the lists of a folder of videos or of a data set.",
+    {
+        "folder": Job("vidssl.prepare.folder", "prepare_folder"),
+        "list": Job("vidssl.prepare.other_projects", "prepare_list"),
+        "chunks": Job("vidssl.prepare.video_chunks", "prepare_chunks"),
+        "torchvision": Job("vidssl.prepare.torchvision_images", "prepare_torchvision"),
+        "voc-classes": Job("vidssl.prepare.voc_multilabel", "prepare_voc_classes"),
+        **{
+            name.replace("_", "-"): Job(f"vidssl.prepare.{name}", f"prepare_{name}")
+            for name in (
+                *("ucf101", "hmdb51", "kinetics", "ssv2", "trackingnet", "voc", "coco", "ava"),
+                *("moving_digits", "colorful_moving_mnist"),
+            )
+        },
+    },
+)
+COMMANDS: dict[str, Job | Group] = {
+    "prepare": DATA_SETS,
+    **{name: Job(f"vidssl.api.{name}", name) for name in ("show", "train", "test", "retrieval", "extract")},
+    "merge": Job("vidssl.api.extract", "merge"),
+    **{name: Job(f"vidssl.api.{name}", name) for name in ("map", "export", "track")},
+    "analyze": ANALYSES,
+    **{name: Job(f"vidssl.api.{name}", name) for name in ("check", "shrink", "compare", "doctor", "schema")},
+    "launch": Job("vidssl.projects.slurm", "launch"),
+}
+
+
+def main(command: str | None = None, name: str | None = None) -> None:
+    """Run `vidssl COMMAND …`, or the one command of a script in tools/ and datasets/, of a group the job `name`."""
     if command is not None:
-        guarded(lambda: run(command, sys.argv[1:]))
+        words = [] if name is None else [name]
+        guarded(lambda: run(command, [*words, *sys.argv[1:]], Path(sys.argv[0]).name))
         return
     parser = argparse.ArgumentParser(
         prog="vidssl",
         description="Self-supervised learning of video representations.",
-        epilog=list_commands("commands", COMMANDS),
+        epilog=list_jobs("commands", COMMANDS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -40,39 +115,113 @@ def main(command: str | None = None) -> None:
     guarded(lambda: run(parsed.command, parsed.arguments, f"vidssl {parsed.command}"))
 
 
-def run(command: str, arguments: Sequence[str], prog: str | None = None) -> None:
-    """Run a command with its arguments; errors are raised.
+def list_jobs(title: str, jobs: Mapping[str, Job | Group]) -> str:
+    """List jobs for `--help`, a line for each: its name, and what it does."""
+    lines = [f"  {name:<10} {re.split('[.] |[.]$', job.summary)[0]}" for name, job in jobs.items()]
+    return "\n".join([f"{title}:", *lines])
 
-    Its module, with torch and all that the job needs, is imported after parsing, so that `--help` and a mistyped option
-    are answered at once. `prog` is the name of the program in its help; None: the script's.
+
+def run(command: str, arguments: Sequence[str], prog: str | None = None) -> Any:
+    """Run a command with its arguments, print what it returns, and return it; errors are raised.
+
+    The module of the job, with torch and all that it needs, is imported after parsing, so that `--help` and a mistyped
+    option are answered at once. `prog` is the name of the program in its help; None: the script's.
+
+    Raises:
+        SystemExit: The status is 1, as something was left out: a video that cannot be read.
     """
-    module, parsed = parse_command(command, arguments, prog)
-    with running(command, arguments), errors_in_options(parsed):
-        import_modules(getattr(parsed, "imports", ()), "--imports")
-        try:
-            importlib.import_module(f"vidssl.commands.{module}").run(parsed)
-        except BaseException:
-            from vidssl.output_folder import remove_unused  # here: it imports torch
-
-            remove_unused()
-            raise
-
-
-def parse_command(command: str, arguments: Sequence[str], prog: str | None = None) -> tuple[str, argparse.Namespace]:
-    """Parse the arguments of a command: the name of its module, and its options."""
-    options, module = COMMANDS[command], command
-    parser = argparse.ArgumentParser(prog=prog, description=options.__doc__)
-    options(parser)
-    if command == "analyze":  # its first argument is the name of one of several commands
-        name = parser.parse_args(arguments[:1]).analysis
-        options, module, arguments = ANALYSES[name], f"analyze_{name}", arguments[1:]
-        parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}", description=options.__doc__)
-        options(parser)
-    # argparse cannot parse options and settings in any order if there are sub-commands.
-    return module, parser.parse_args(arguments) if command == "prepare" else parse(parser, arguments)
+    job, parser, words = parser_of(command, arguments, prog)
+    parsed = parse(parser, job.signature, words)
+    quiet, as_json = parsed.pop("quiet"), parsed.pop("json")
+    if quiet:
+        logging.getLogger("vidssl").setLevel(logging.WARNING)
+    settings = parsed.pop("settings", []) if job.signature.takes_settings else ()
+    if inputs := [word for word in settings if "=" not in word]:
+        if len(inputs) > 1:
+            parser.error(f"one input is possible, got {' and '.join(inputs)}: quote a pattern, or set data.train")
+        parsed["videos"], settings = Path(inputs[0]), [word for word in settings if "=" in word]
+    if command == "train" and "splits" in parsed:
+        job = job._replace(function="train_splits")
+    with running(command, arguments), errors_in_options(job.signature):
+        before = [parsed.pop("cfg")] if job.signature.takes_settings else []
+        result = job.call(*before, *settings, **parsed)
+    print_result(result, as_json)
+    if not getattr(result, "complete", True):
+        sys.exit(1)
+    return result
 
 
-def guarded(command: Callable[[], None]) -> None:
+def parser_of(
+    command: str, arguments: Sequence[str] = (), prog: str | None = None
+) -> tuple[Job, argparse.ArgumentParser, Sequence[str]]:
+    """Return the job of a command, its parser, and the arguments that it parses: of a group those after the name."""
+    job: Job | Group = COMMANDS[command]
+    parser = argparse.ArgumentParser(prog=prog)
+    if isinstance(job, Group):
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.description, parser.epilog = job.summary, list_jobs("one of", job.jobs)
+        parser.add_argument("name", choices=job.jobs, metavar="NAME", help="see below; NAME --help lists its options")
+        name = parser.parse_args(arguments[:1]).name
+        job, arguments = job.jobs[name], arguments[1:]
+        parser = argparse.ArgumentParser(prog=f"{parser.prog} {name}")
+    signature = job.signature
+    if command == "train":  # with `--splits` it is another job
+        splits = read_signature(job.module, "train_splits")
+        more = [replace(each, default=None) for each in splits.arguments if each.name == "splits"]
+        signature = replace(signature, arguments=(*signature.arguments, *more))
+    parser.description = signature.description
+    add_options(parser, signature)
+    return job, parser, arguments
+
+
+_ARGUMENT = re.compile(r"""(?<![\w.'"/-])([a-z]\w*)=(True|[A-Z]+|[0-9.]*[0-9]|"\w+"|\[[\d, ]+\])(?![\w/'"])""")
+
+
+def in_options(text: str, signature: Signature) -> str:
+    """Write the arguments of Python that a message names as options: `allow_missing=True` is `--allow-missing`.
+
+    Only those that the command has: what a message says of others, such as settings of a run, stays as it is.
+    """
+    known = {argument.name for argument in signature.arguments} | {"splits"}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2].strip('"[]').replace(",", "")
+        if name not in known:
+            return found[0]
+        option = OTHER_NAMES.get(name, name).replace("_", "-")
+        return f"--{option}" + ("" if value == "True" else f" {value}")
+
+    return _ARGUMENT.sub(option, text)
+
+
+@contextmanager
+def errors_in_options(signature: Signature) -> Iterator[None]:
+    """Let the errors of this block name the options of a command, as `in_options`."""
+    try:
+        yield
+    except VidsslError as error:
+        error.args = (in_options(str(error), signature),)
+        raise
+
+
+def print_result(result: Any, as_json: bool) -> None:
+    """Print what a job returned, in the main process: its text and the file to open, or one JSON object."""
+    from vidssl import distributed
+
+    if not distributed.is_main() or result is None:
+        return
+    if as_json:
+        content = result.describe() if hasattr(result, "describe") else result
+        if is_dataclass(content) and not isinstance(content, type):
+            content = asdict(content)
+        elif not isinstance(content, dict):
+            content = {"path" if isinstance(content, Path) else "report": content}
+        print(json.dumps(without_nan(content)[0], default=str, allow_nan=False))
+        return
+    print(*(line for line in (str(result), getattr(result, "file", None)) if line), sep="\n")
+
+
+def guarded(command: Callable[[], object]) -> None:
     """Run a command; print an error that the user can fix as one line and exit with status 2.
 
     Other statuses: 75 after SIGTERM or SIGUSR1, when the run is saved; 130 after Ctrl-C; 1 if another process of the

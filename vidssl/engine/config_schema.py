@@ -187,22 +187,27 @@ def load_run(path: str | Path, overrides: Sequence[str] = (), split: int | None 
     tree = read(path, overrides)
     if split is None:
         if "{split}" in f"{tree} {overrides}":
-            raise ConfigError(
-                f"{path} is for several splits: its texts hold {{split}}; name them: vidssl train --splits 1 2 3"
-            )
+            raise ConfigError(f"{path} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
         return bind_run(tree, str(path))
-    filled = fill_split(read(path, fill_split([*overrides], split)), split)
+    return bind_split(tree, read(path, fill_split([*overrides], split)), split, str(path))
+
+
+def bind_split(tree: Tree, of_split: Tree, split: int, source: str) -> AnyRun:
+    """Bind a config for one split, as `load_run` does: `tree` as it is, `of_split` with its settings filled in."""
+    filled = fill_split(of_split, split)
     changed = [key for key in tree if filled.get(key) != tree[key]]
     if "data" not in changed and "seed" not in changed:
         raise ConfigError(
-            f"neither data nor seed of {path} names {{split}}: all splits would be the same; write "
+            f"neither data nor seed of {source} names {{split}}: all splits would be the same; write "
             "data.train=…{split}.csv, or seed={split} for several seeds"
         )
     if "output" in changed:
-        raise ConfigError(f"output of {path} names {{split}}: leave it out, each split has its own folder there anyway")
+        raise ConfigError(
+            f"output of {source} names {{split}}: leave it out, each split has its own folder there anyway"
+        )
     if isinstance(filled.get("output"), str):  # else bind_run reports it
         filled["output"] += f"/split{split}"
-    return bind_run(filled, str(path))
+    return bind_run(filled, source)
 
 
 def fill_split(value: Any, split: int) -> Any:

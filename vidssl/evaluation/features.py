@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -35,12 +36,12 @@ class TestClips(DecodeSettings):
     __test__ = False  # not a test of pytest
 
     clip: ClipSettings
-    clips: int = Field(ge=1)
-    crops: int = Field(ge=1)  # per clip, along the longer side; 1: the centre
-    size: int = Field(ge=1)  # side of the crops, pixels
+    clips: int = Field(default=10, ge=1)
+    crops: int = Field(default=3, ge=1)  # per clip, along the longer side; 1: the centre
+    size: int = Field(default=224, ge=1)  # side of the crops, pixels
     short_side: int | None = None  # of the video before cropping, pixels; None: size
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] = (0.45,)  # of pixels in [0, 1]; one value, or one per channel
+    std: tuple[float, ...] = (0.225,)
     batch_size: int = Field(default=8, ge=1)  # videos
     workers: int = Field(default=2, ge=0)
     prefetch: int = 2  # batches per worker, loaded in advance
@@ -123,6 +124,38 @@ def extract(
     label, positions = torch.from_numpy(videos.labels)[index], videos.positions
     position = None if positions is None else torch.from_numpy(positions)[index]
     return Features(x, label, index, missing, targets, test.cells, other, videos.classes, position)
+
+
+Extract = Callable[..., Features]  # with the arguments of `extract`
+
+
+class KeptFeatures:
+    """Extracts the features of each list once, of one network: with class probabilities, and of the reversed clips."""
+
+    def __init__(self, classify: Classifier | None) -> None:
+        self._classify = classify
+        self._found: dict[tuple[str, str, str], Features] = {}
+
+    def __call__(
+        self,
+        encoder: Backbone,
+        videos: VideoList,
+        test: TestClips,
+        device: torch.device,
+        title: str = "features",
+        check: Callable[[], None] = lambda: None,
+        classify: Classifier | None = None,
+        reverse: bool = False,
+    ) -> Features:
+        """Return what `extract` does."""
+        clips = test.model_dump_json(exclude={"batch_size", "workers", "prefetch", "timeout"})
+        key = (videos.fingerprint, str(videos.root), clips)
+        if key not in self._found:
+            whole = self._classify if test.layer is None else None
+            self._found[key] = extract(encoder, videos, test, device, title, check=check, classify=whole, reverse=True)
+        kept = self._found[key]
+        x = kept.x if classify is not None else kept.x[:, : encoder.dim]
+        return replace(kept, x=x, reverse=kept.reverse if reverse else None)
 
 
 def finished(encoder: Backbone, x: Tensor) -> Tensor:

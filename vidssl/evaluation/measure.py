@@ -11,7 +11,7 @@ from vidssl.config import build
 from vidssl.data.overlap import own_rows
 from vidssl.data.video_list import VideoList
 from vidssl.errors import ConfigError
-from vidssl.evaluation.features import Classifier, TestClips, extract
+from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
 from vidssl.evaluation.list_checks import check_measurable
 from vidssl.evaluation.overlap import count_equal_features
 from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol, Measured
@@ -76,6 +76,7 @@ def measure(
     classify: Classifier | None = None,
     classes: int = 0,
     check: Callable[[], None] = lambda: None,
+    extract: Extract = extract,
 ) -> Measurement:
     """Run all protocols on a network; each video is decoded once.
 

@@ -24,6 +24,11 @@ EXPORTED = "model.safetensors"  # in a folder of `vidssl export`
 FORMAT = "vidssl-checkpoint-2"  # raised when the content of checkpoints changes
 
 
+def own_weights() -> dict[str, Path]:
+    """Return the files of the networks that come with vidssl, by name."""
+    return dict(_OWN)
+
+
 def read_checkpoint(path: str | Path, trust: bool = False) -> dict[str, Any]:
     """Load a checkpoint of vidssl onto the CPU; arguments and errors are those of `read_anything`."""
     content = read_anything(path, trust)

@@ -6,6 +6,7 @@ from vidssl.prepare.colorful_moving_mnist import prepare_colorful_moving_mnist
 from vidssl.prepare.folder import prepare_folder
 from vidssl.prepare.hmdb51 import prepare_hmdb51
 from vidssl.prepare.kinetics import prepare_kinetics
+from vidssl.prepare.moving_digits import prepare_moving_digits
 from vidssl.prepare.other_projects import FORMS, prepare_list
 from vidssl.prepare.ssv2 import prepare_ssv2
 from vidssl.prepare.torchvision_images import prepare_torchvision
@@ -25,6 +26,7 @@ __all__ = [
     "prepare_hmdb51",
     "prepare_kinetics",
     "prepare_list",
+    "prepare_moving_digits",
     "prepare_ssv2",
     "prepare_torchvision",
     "prepare_trackingnet",

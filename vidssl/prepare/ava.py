@@ -46,7 +46,7 @@ def prepare_ava(
     fps: float = 30.0,
     max_missing: float = 0.05,
 ) -> str:
-    """Write `train.json` and `val.json`, lists of key frames; return the report.
+    """AVA, key frames with persons and actions: train.json, val.json.
 
     `train.json` has all 80 actions. `val.json` has those that the official evaluation counts, and neither list has the
     key frames that are officially excluded.

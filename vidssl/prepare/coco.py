@@ -15,9 +15,13 @@ _KEPT = {
 
 
 def prepare_coco(root: Path, out: Path) -> str:
-    """Write `train2017.json`, `val2017.json` and so on, one for each `annotations/instances_NAME.json`.
+    """COCO, with boxes and outlines: a JSON list for each set.
 
     Images lie in the folder NAME, or in `images/NAME`. Returns the report.
+
+    Args:
+        root: Folder with annotations/.
+        out: Folder for what is written.
     """
     files = sorted((root / "annotations").glob("instances_*.json"))
     if not files:

@@ -50,7 +50,7 @@ def prepare_colorful_moving_mnist(
     backgrounds: Path | None = None,
     seed: int = 0,
 ) -> str:
-    """Render the set into the new folder `out` and write its lists; return the report.
+    """Colorful Moving MNIST: pairs of views that share digit, background or position.
 
     A video has the 10 frames of the first view and then `second_views` frames, each a second view: it refers to the
     frame number `reference` of the moving digit, has the factors of `share` in common with it, and draws the others
@@ -58,6 +58,17 @@ def prepare_colorful_moving_mnist(
     and of the first views `digit/` and `background/`, by class, with the position of the digit in the reference frame.
     The same seed gives the same first views whatever is shared. `mnist` has MNIST's files (None: the digits of
     scikit-learn), `backgrounds` has train.csv and test.csv of images (None: textures).
+
+    Args:
+        out: Folder for what is written.
+        share: Factors that both views have in common.
+        train: Training videos.
+        test: Test videos.
+        second_views: Second views of a video.
+        reference: Frame number that the second view refers to.
+        mnist: Folder with MNIST's idx files, instead of scikit-learn's 8x8 digits.
+        backgrounds: Folder with train.csv and test.csv of images, such as STL-10, instead of textures.
+        seed: Random seed.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise DataError(f"{out} exists: choose another folder")

@@ -32,9 +32,23 @@ def prepare_folder(
     follow_links: bool = False,
     fps: float | None = None,
 ) -> str:
-    """Write the lists of a folder of videos, `classes.txt` and `root.txt`, and return the report.
+    """Any folder of videos: train.csv and test.csv, or a list for each split.
 
-    The options are those of `vidssl prepare folder`; datasets/README.md has all rules.
+    Also `classes.txt` and `root.txt`; returns the report. datasets/README.md has all rules.
+
+    Args:
+        root: Folder of the videos.
+        out: Folder for what is written.
+        test: Fraction of each class for the test list (default 0.33; 0, no test list, if there are no classes).
+        group: Group of a path: first capture group of this expression, or match.
+        labels: CSV file with the columns path,label.
+        group_column: Column of the labels that names the group.
+        seed: Seed of the random split.
+        images: List each image file as a video of one frame.
+        classes: File of classes to keep, one a line.
+        unlabeled: Folders are not classes: write no labels.
+        follow_links: Follow links to folders and outside.
+        fps: Frame rate for folders of images.
     """
     if test is not None and not 0 <= test < 1:
         raise ConfigError(f"test is {test}: it must be in [0, 1)")

@@ -11,9 +11,15 @@ from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
 def prepare_hmdb51(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> str:
-    """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for HMDB51, and return the report.
+    """HMDB51: train1.csv, test1.csv and so on.
 
     `root` holds `<class>/<file>.avi`, `splits` holds `<class>_test_split{1,2,3}.txt`.
+
+    Args:
+        root: Folder of the videos.
+        out: Folder for what is written.
+        splits: Folder testTrainMulti_7030_splits.
+        options: See `MatchOptions`.
     """
     files = [found for name in file_names(splits) if (found := re.fullmatch(r"(.+)_test_split(\d+)\.txt", name))]
     if not files:

@@ -24,7 +24,7 @@ def prepare_kinetics(
     untrimmed: bool = False,
     **options: Unpack[MatchOptions],
 ) -> str:
-    """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Kinetics.
+    """Kinetics-400, -600 or -700: train.csv, test.csv.
 
     `root` holds `<id>_<start>_<end>.mp4`, times in six digits, or `<id>.mp4`, in any folders; if several have the file,
     the one named after the class is used. `train` and `test` are the official training and validation lists, CSV with
@@ -33,6 +33,15 @@ def prepare_kinetics(
 
     With `classes`, a file with one name a line, only these classes are listed. With `untrimmed` the files are whole
     videos `<id>.mp4`, and start and end are written too. Rows that begin before second 0 are named in the report.
+
+    Args:
+        root: Folder of the videos.
+        out: Folder for what is written.
+        train: Official training list, CSV.
+        test: Official validation list, CSV.
+        classes: File of classes to keep, one a line.
+        untrimmed: Whole videos <id>.mp4: write start and end.
+        options: See `MatchOptions`.
     """
     sides = {side: _read(path) for side, path in (("train", train), ("test", test)) if path is not None}
     known = {label for _, label, *_ in sides["train"]}

@@ -28,11 +28,17 @@ Finder = Callable[[FileIndex, ListedVideo], FileMatch]
 
 
 class MatchOptions(TypedDict, total=False):
-    """Options shared by the data sets with official lists."""
+    """Options shared by the data sets with official lists.
 
-    max_missing: float  # largest fraction of the files of a list that may be missing, in [0, 1]; default 0.05
-    fps: float | None  # frame rate for folders of images, for the column fps; default None: no column
-    follow_links: bool  # follow links to folders, and links that leave the root; default False
+    Attributes:
+        max_missing: Largest fraction of the files of a list that may be missing (default 0.05; Kinetics 0.2).
+        fps: Frame rate for folders of images, for the column fps (TrackingNet 30).
+        follow_links: Follow links to folders and outside.
+    """
+
+    max_missing: float
+    fps: float | None
+    follow_links: bool
 
 
 def write_matched_lists(

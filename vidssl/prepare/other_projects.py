@@ -35,12 +35,22 @@ def prepare_list(
     classes: Path | None = None,
     **options: Unpack[MatchOptions],
 ) -> str:
-    """Write `NAME.csv`, `root.txt` and, if there are classes, `classes.txt` for a list of another project.
+    """A list of SlowFast, pytorchvideo, mmaction2 or VideoMAE: NAME.csv.
 
     `videos` is the list, in the form "slowfast" (pytorchvideo's too), "mmaction2", "mmaction2_rawframes" or "videomae".
     Its paths are relative to `root`, or absolute and inside it. The last fields of a line are numbers, and all before
     them is the path, which may hold the separator; a path in double quotes is one field. `classes` is a file of class
     names, one a line.
+
+    Args:
+        videos: List of another project.
+        form: Its form: slowfast, mmaction2, mmaction2_rawframes, videomae.
+        root: Folder that the paths are relative to.
+        out: Folder for what is written.
+        name: Name of the written list.
+        separator: Text between fields (default space).
+        classes: File of the names of the classes, one a line.
+        options: See `MatchOptions`.
     """
     if form not in FORMS:
         raise ConfigError(f"unknown form {form!r}; there are: {', '.join(FORMS)}")

@@ -10,10 +10,18 @@ from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 
 
 def prepare_ssv2(root: Path, out: Path, train: Path, test: Path, labels: Path, **options: Unpack[MatchOptions]) -> str:
-    """Write `train.csv`, `test.csv`, `classes.txt` and `root.txt` for Something-Something v2.
+    """Something-Something v2: train.csv, test.csv.
 
     `root` holds `<id>.webm`. `train` and `test` are the official training and validation lists, JSON lists of
     `{id, template, …}`; `labels` is the JSON object from the name of a class to its number, from 0.
+
+    Args:
+        root: Folder of the videos.
+        out: Folder for what is written.
+        train: Official training list, JSON.
+        test: Official validation list, JSON.
+        labels: JSON of class names and numbers.
+        options: See `MatchOptions`.
     """
     numbers = read_json(labels)
     if not isinstance(numbers, dict) or sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):

@@ -29,13 +29,21 @@ def prepare_torchvision(
     images: Path | None = None,
     train_split: Sequence[str] = ("train",),
 ) -> str:
-    """Write the images of a set as `<split>/<class>/<number>.png`, and a list for each split; return the report.
+    """An image set of torchvision: PNG files, train.csv, test.csv.
 
     Splits are train, test and, if the set has it (STL10), unlabeled. Existing files with the right content are kept
     and the lists are written last: a run that was interrupted continues when it is started again. `name` is a class of
     torchvision.datasets that has `train` or `split` and returns (image, class number), `root` the folder that
     torchvision reads it from, or downloads it to. `images` gets a folder for each set; by default it is in `out`.
     `train_split` are the set's own splits that make the training list: `trainval` of FGVCAircraft, `train val` of DTD.
+
+    Args:
+        name: Class of torchvision.datasets, such as CIFAR10, STL10, SVHN, MNIST.
+        root: Folder where torchvision stores the set.
+        out: Folder for what is written.
+        download: Let torchvision download the set.
+        images: Folder for the images (default OUT/images).
+        train_split: Splits of the set that make the training list, such as trainval, or train val.
     """
     folder = (out / "images" if images is None else images) / name
     opened = _open_splits(name, root, download, train_split)

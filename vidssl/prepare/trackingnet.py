@@ -14,11 +14,17 @@ from vidssl.prepare.match import ListedVideo, MatchOptions, write_matched_lists
 def prepare_trackingnet(
     root: Path, out: Path, *, chunks: Collection[int] | None = None, **options: Unpack[MatchOptions]
 ) -> str:
-    """Write `train.csv`, `test.csv` and `root.txt` for TrackingNet: one row for each sequence, no labels.
+    """TrackingNet, without labels: train.csv, test.csv if TEST exists.
 
     `root` holds `TRAIN_<n>/frames/<sequence>/<frame>.jpg`, `TRAIN_<n>/anno/<sequence>.txt` with a line for each frame,
     and `TEST` with a line for each sequence. A sequence is listed if it has boxes or frames. `chunks` are the numbers
     of the training chunks (None: all that exist). `fps` is 30 by default, which most of the original videos have.
+
+    Args:
+        root: Folder with TRAIN_0 and so on.
+        out: Folder for what is written.
+        chunks: Training chunks (default all).
+        options: See `MatchOptions`.
     """
     if chunks is None:
         numbers = (path.name.removeprefix("TRAIN_") for path in root.glob("TRAIN_*"))

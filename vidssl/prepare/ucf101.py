@@ -13,10 +13,16 @@ _REMEDY = "it comes with the splits, in ucfTrainTestlist"
 
 
 def prepare_ucf101(root: Path, out: Path, splits: Path, **options: Unpack[MatchOptions]) -> str:
-    """Write `train1.csv`, `test1.csv` and so on, `classes.txt` and `root.txt` for UCF101.
+    """UCF101: train1.csv, test1.csv and so on.
 
     `root` holds `<Class>/v_<Class>_gNN_cNN.avi`, `splits` holds `classInd.txt`, `trainlist0N.txt` and `testlist0N.txt`.
     The class of a video is the folder in its listed path, never its file name.
+
+    Args:
+        root: Folder of the videos.
+        out: Folder for what is written.
+        splits: Folder ucfTrainTestlist.
+        options: See `MatchOptions`.
     """
     files = [re.fullmatch(r"(?:train|test)list(\d+)\.txt", name) for name in file_names(splits)]
     numbers = sorted({file[1] for file in files if file})

@@ -26,11 +26,21 @@ def prepare_chunks(
     allow_external: bool = False,
     fps: float | None = None,
 ) -> str:
-    """Write a list with `chunks` rows for each row of another, maximally spaced spans of frames; return the report.
+    """A list again, with spans of consecutive frames that are far apart.
 
     A chunk is a row with `start` and `end`; nothing is decoded or copied. A row with a span is cut into chunks of that
     span. Labels and masks are kept. Videos shorter than `frames` become one chunk, or none with `short="drop"`. The
     frame rate `fps`, for folders of images that have none in the list, is written to the new list.
+
+    Args:
+        videos: List of videos.
+        out: Folder for what is written.
+        chunks: Chunks of each video.
+        frames: Frames of each chunk.
+        short: Videos shorter than a chunk: one chunk each, or none.
+        root: Folder of the videos, instead of the one in root.txt.
+        allow_external: Accept paths that leave the root.
+        fps: Frame rate for image folders without an fps column.
     """
     if chunks < 1 or frames < 1:
         raise ConfigError(f"{chunks} chunks of {frames} frames: both must be at least 1")

@@ -54,10 +54,14 @@ def _text(node: ElementTree.Element, name: str) -> str:
 
 
 def prepare_voc(root: Path, out: Path) -> str:
-    """Write a list of boxes for each split, `voc2007_trainval.json` and so on; return the report.
+    """Pascal VOC, with boxes: a JSON list for each split.
 
     `root` is VOCdevkit with the folders VOC2007 and so on, or a folder that has `Annotations`, `JPEGImages` and
     `ImageSets/Main` itself, whose lists are named by the split alone. Classes are sorted by name.
+
+    Args:
+        root: VOCdevkit, or one folder of it.
+        out: Folder for what is written.
     """
     years = [root] if (root / "Annotations").is_dir() else sorted(path.parent for path in root.glob("*/Annotations"))
     files = [(year, split, year / "ImageSets" / "Main" / f"{split}.txt") for year in years for split in SPLITS]

@@ -11,11 +11,17 @@ _MARKS = {"1": "", "0": "?", "-1": None}  # present, present but difficult: not 
 
 
 def prepare_voc_classes(root: Path, out: Path, *, train: str = "trainval", test: str = "test") -> str:
-    """Write train.csv and test.csv with the column `labels`; return the report.
+    """Pascal VOC with several labels a row: train.csv, test.csv.
 
     `root` is the folder of a year, such as VOCdevkit/VOC2007. The classes of an image are those of
     `ImageSets/Main/CLASS_SPLIT.txt`; classes with difficult objects only, 0 there, are not counted for the image. A
     DataError is raised if a file is missing or a line is not a name and 1, 0 or -1.
+
+    Args:
+        root: Folder of a year, such as VOCdevkit/VOC2007.
+        out: Folder for what is written.
+        train: Split of the training list.
+        test: Split of the test list.
     """
     sets = root / "ImageSets" / "Main"
     classes = sorted(path.name.removesuffix(f"_{train}.txt") for path in sets.glob(f"*_{train}.txt"))

@@ -52,6 +52,7 @@ class Tracked:
     frames: int = 0  # searched frames
     bare: int = 0  # of these: frames without a proposal
     seconds: float = 0.0
+    complete: bool = True  # no video was left out that should not be
 
     def add(self, name: str, tracks: int, video: "_Prepared") -> None:
         """Count a video that was tracked."""

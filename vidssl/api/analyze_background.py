@@ -1,0 +1,284 @@
+"""Accuracy on videos whose instance is put before the background of other videos."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl import distributed
+from vidssl.analysis.swap_backgrounds import VERSIONS, Swaps, draw_backgrounds, list_masks, mean_of_versions
+from vidssl.api.job import File, Model, Natural, NetworkOptions, Videos, job, models
+from vidssl.api.network import Subject
+from vidssl.api.results import format_count, format_table, format_tests
+from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.atomic import file_hash, write_whole
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.fingerprint import identify
+from vidssl.data.instance_boxes import read_instance_boxes
+from vidssl.data.video_list import VideoList
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.features import encode_videos, finished
+from vidssl.evaluation.list_checks import check_classes, check_measurable, check_names
+from vidssl.evaluation.metrics import vote
+from vidssl.evaluation.overlap import check_disjoint
+from vidssl.evaluation.protocols import KNN, Accuracy
+from vidssl.evaluation.result_files import Results
+from vidssl.evaluation.search import nearest
+from vidssl.progress import Report
+from vidssl.types import Batch
+from vidssl.viz.bars import grouped_bars
+from vidssl.viz.figure import png
+from vidssl.viz.retrieval_sheet import Shot, retrieval_sheet
+
+_MEASURES = {"top1": "classifier", "knn": "kNN", "R@1": "R@1"}
+_SERIES = {"": "original", "_same": "same class", "_other": "another class", "_shortcut": "shortcut"}
+_EXAMPLES = 6
+
+
+@job
+def analyze_background(
+    model: Model | Sequence[Model],
+    videos: Videos,
+    *,
+    out: File | None = None,
+    train_list: Videos | None = None,
+    masks: File | None = None,
+    boxes: File | None = None,
+    seed: Natural = 0,
+    splits: Sequence[int] | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure the accuracy of networks on videos whose instance is put before the background of other videos.
+
+    Args:
+        model: One network or several, as of `test`.
+        videos: The tested videos, with labels.
+        out: Folder for results.json, background.png and examples.png.
+        train_list: Training videos, for kNN and R@1; optional if the network has a classifier.
+        masks: Folder with the masks of each video: a video or a folder of images with its path in the list.
+        boxes: CSV file path,frame,x1,y1,x2,y2: the box of the instance in each frame; this or masks.
+        seed: Of the choice of the backgrounds.
+        splits: Measure once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        The results of each network, by its name.
+    """
+    work = Background(None if masks is None else Path(masks), None if boxes is None else Path(boxes), seed)
+    folder = None if out is None else Path(out)
+    return measure_networks(
+        work, models(model), videos, options, folder, train_list, splits, table=summary, chart=("background.png", chart)
+    )
+
+
+@dataclass(frozen=True)
+class Background(Measurement):
+    """Where the instances are, masks or boxes, and the seed of the choice of backgrounds."""
+
+    kind: ClassVar[str] = "background"
+    command: ClassVar[str] = "analyze background"
+    masks: Path | None = None
+    boxes: Path | None = None
+    seed: int = 0
+
+    def files(self) -> list[Path]:
+        """Return the file of boxes."""
+        return [] if self.boxes is None else [self.boxes]
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Find the instances, and draw the backgrounds."""
+        classifies = _check(subject, query, train)
+        where, masks = _find_instances(self, query)
+        drawn = draw_backgrounds(query, self.seed)
+        request = {
+            "boxes": None if self.boxes is None else file_hash(self.boxes),
+            "masks": None if masks is None else distributed.on_main(lambda: identify(masks)),
+            "seed": self.seed,
+        }
+        return Plan(request, partial(self._compute, subject, query, train, classifies, where, drawn), train)
+
+    def _compute(
+        self,
+        subject: Subject,
+        query: VideoList,
+        train: VideoList | None,
+        classifies: bool,
+        where: Mapping[str, Any],
+        drawn: np.ndarray,
+    ) -> Computed:
+        records = list(query.records)
+        swaps = Swaps(where, {r: [records[n] for n in rows] for r, rows in zip(records, drawn.tolist(), strict=True)})
+        dataset = swaps.dataset(subject.test.dataset(query), subject.test.clip, subject.test.clips)
+        index, x, missing = _encode(subject, dataset, classifies)
+        predicted = _predict(subject, x, train, classifies)
+        label, background = query.labels[index], query.labels[drawn[index, 1]]
+        numbers: dict[str, float] = {}
+        for name, classes in predicted.items():
+            numbers |= swap_numbers(name, classes, label, background)
+        results: Results = {
+            **numbers,
+            "chance": 1 / len(np.unique(query.labels)),
+            "num_videos": len(index),
+            "missing": [{"path": path, "reason": reason} for path, reason in missing],
+            "instances": {"boxes" if self.masks is None else "masks": str(self.masks or self.boxes)},
+            "seed": self.seed,
+        }
+        shown = next(iter(predicted.values()))
+
+        def write(out: Path) -> None:
+            write_whole(out / "examples.png", examples(dataset, subject.test.crops, index, shown, drawn))
+
+        return Computed(results, write)
+
+
+def _check(subject: Subject, listed: VideoList, gallery: VideoList | None) -> bool:
+    """Check that the lists fit each other; return whether the network's classifier has their classes."""
+    check_measurable({"knn": KNN(KNN.Config())}, gallery or listed, listed, 0, subject.test.cells)
+    if gallery is not None:
+        check_classes(gallery, listed)
+        check_disjoint(gallery, listed, "the search")
+    try:
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
+        check_names(listed, subject.class_names, "when the network was trained")
+    except (ConfigError, DataError):
+        if gallery is None:
+            raise
+        return False
+    return True
+
+
+def _find_instances(instances: Background, listed: VideoList) -> tuple[dict[str, Any], VideoList | None]:
+    """Return boxes, or the path of masks, by the path of each record; and the list of masks."""
+    paths = [record.path for record in listed.records]
+    if instances.masks is not None:
+        masks = list_masks(instances.masks, listed)
+        return dict(zip(paths, (mask.path for mask in masks.records), strict=True)), masks
+    if instances.boxes is None:
+        raise ConfigError(
+            "backgrounds are swapped by masks or boxes, and there are none: give masks=FOLDER or boxes=FILE"
+        )
+    boxes = read_instance_boxes(instances.boxes, listed)
+    without = [name for name, path in zip(listed.names, paths, strict=True) if path not in boxes]
+    if without:
+        raise DataError(
+            f"{instances.boxes} has no box for {len(without)} of {len(paths)} videos of {listed.path}, the first "
+            f"{without[0]}: add boxes, or leave these videos out of the list"
+        )
+    return dict(boxes), None
+
+
+def _encode(
+    subject: Subject, dataset: ClipDataset, classifies: bool
+) -> tuple[np.ndarray, Tensor, tuple[tuple[str, str], ...]]:
+    """Encode all versions: rows (N,) of the list, features and probabilities (N, 3, D + classes), skipped videos."""
+    classify = subject.classify if classifies else None
+
+    def encode(batch: Batch, features: Iterator[Tensor]) -> tuple[Tensor]:
+        rows = features if classify is None else (torch.cat([h, classify(h)], dim=1) for h in features)
+        return (mean_of_versions(batch, rows, subject.test.crops),)
+
+    columns, missing = encode_videos(subject.encoder, dataset, subject.test, subject.device, encode, subject.name)
+    return columns[0].numpy(), finished(subject.encoder, columns[1]), missing
+
+
+def _predict(subject: Subject, x: Tensor, gallery: VideoList | None, classifies: bool) -> dict[str, np.ndarray]:
+    """Predict the classes (N, 3) of all versions by the classifier, the vote of ten neighbours, and the nearest one."""
+    dim, found = subject.encoder.dim, {}
+    if classifies:
+        found["top1"] = x[:, :, dim:].argmax(dim=2)
+    if gallery is not None:
+        g = subject.extract(subject.encoder, gallery, subject.test, subject.device, "gallery")
+        neighbours = nearest(x[:, :, :dim].flatten(0, 1), g.x, KNN.Config().k)
+        for name, k in (("knn", KNN.Config().k), ("R@1", 1)):
+            found[name] = vote(neighbours, g, k, KNN.Config().temperature).view(len(x), len(VERSIONS))
+    return {name: classes.numpy() for name, classes in found.items()}
+
+
+def swap_numbers(name: str, predicted: np.ndarray, label: np.ndarray, background: np.ndarray) -> dict[str, float]:
+    """Compute fractions of predicted classes (N, 3): versions original, same, other.
+
+    `NAME`, `NAME_same` and `NAME_other` are accuracies, `NAME_gap` is `NAME_same - NAME_other` (the background gap of
+    Xiao et al., 2021). `NAME_shortcut` are videos classified as the class of their other background (N,),
+    `NAME_shortcut_original` those that were classified so before the swap.
+    """
+    right = (predicted == label[:, None]).mean(axis=0).tolist()
+    numbers = {f"{name}{suffix}": value for suffix, value in zip(("", "_same", "_other"), right, strict=True)}
+    as_background = (predicted == background[:, None]).mean(axis=0).tolist()
+    return {
+        **numbers,
+        f"{name}_gap": right[1] - right[2],
+        f"{name}_shortcut": as_background[2],
+        f"{name}_shortcut_original": as_background[0],
+    }
+
+
+def examples(dataset: ClipDataset, crops: int, index: np.ndarray, predicted: np.ndarray, drawn: np.ndarray) -> bytes:
+    """Draw the first videos in all versions, with the classes of their backgrounds; green: classified right."""
+    videos, rows = dataset.videos, []
+    step = max(1, len(index) // _EXAMPLES)
+    for n in range(0, len(index), step)[:_EXAMPLES]:
+        row = int(index[n])
+        views = dataset[0, row].views
+        middle = len(views) // (len(VERSIONS) * crops) // 2 * len(VERSIONS) * crops  # first view of the middle clip
+        own = int(videos.labels[row])
+        captions = [videos.class_name(own)]
+        captions += [f"on {videos.class_name(int(videos.labels[source]))}" for source in drawn[row]]
+        rows.append(
+            [
+                Shot(views[middle + version * crops + crops // 2], caption, bool(predicted[n, version] == own))
+                for version, caption in enumerate(captions)
+            ]
+        )
+    return png(retrieval_sheet(rows, ("original", "same class", "another class")))
+
+
+def chart(networks: Mapping[str, Results]) -> bytes:
+    """Draw the accuracies of networks before and after the swaps, as PNG."""
+    means = {name: results.get("mean", results) for name, results in networks.items()}
+    groups = [(name, key) for name, numbers in means.items() for key in _MEASURES if key in numbers]
+    alone, first = len(networks) == 1, next(iter(networks.values()))
+    figure = grouped_bars(
+        [_MEASURES[key] if alone else f"{name}, {_MEASURES[key]}" for name, key in groups],
+        {text: [means[name][f"{key}{end}"] for name, key in groups] for end, text in _SERIES.items()},
+        title=f"Accuracy with the background of another video: {_count(first)}",
+        unit="fraction of videos",
+        levels={"chance": first.get("mean", first)["chance"]},
+        apart=(),
+    )
+    return png(figure)
+
+
+def _count(results: Results) -> str:
+    splits = results.get("splits", {}).values() or [results]
+    return ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in list(splits)[:1])
+
+
+def summary(networks: Mapping[str, Results]) -> str:
+    """Format the accuracies of networks as a short table, in percent."""
+    head = ["", "", "original", "same class", "another class", "gap", "shortcut", "before"]
+    ends = ("", "_same", "_other", "_gap", "_shortcut", "_shortcut_original")
+    rows = [head]
+    for name, results in networks.items():
+        for key in (key for key in _MEASURES if key in results.get("mean", results)):
+            rows.append([name, _MEASURES[key], *(_cell(results, f"{key}{end}") for end in ends)])
+    first = next(iter(networks.values()))
+    chance = 100 * first.get("mean", first)["chance"]
+    lines = [
+        f"{_count(first)}; {format_tests(networks)}; accuracy in % with the background of another video, "
+        f"chance {chance:.1f}"
+    ]
+    lines += format_table(rows, "<<" + ">" * len(ends))
+    return "\n".join([*lines, "shortcut: classified as the class of that background; before: without the swap"])
+
+
+def _cell(results: Results, name: str) -> str:
+    mean, spread = results.get("mean", results)[name], results.get("spread", {}).get(name)
+    return f"{100 * mean:.1f}" if spread is None else f"{100 * mean:.1f} ± {100 * spread:.1f}"

@@ -1,0 +1,205 @@
+"""Uniformity and distances of the features of classes, over the training of networks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import isnan
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl import distributed
+from vidssl.analysis.class_distances import class_distances
+from vidssl.api.job import File, Model, NetworkOptions, Videos, file_of, job, models, path_of
+from vidssl.api.network import Subject, device_of
+from vidssl.api.results import claim_results, format_count, format_table, format_tests
+from vidssl.api.run import Computed, JobResults, Measurement, Plan, Work, name_networks
+from vidssl.atomic import write_whole
+from vidssl.data.video_list import VideoList
+from vidssl.engine.checkpoint import saved
+from vidssl.errors import ConfigError, DataError
+from vidssl.evaluation.list_checks import check_measurable, check_names
+from vidssl.evaluation.metrics import calibration_error, top_k, uniformity_loss
+from vidssl.evaluation.protocols import Accuracy
+from vidssl.evaluation.result_files import Results, write_results
+from vidssl.progress import Report
+from vidssl.viz.bars import grouped_bars
+from vidssl.viz.class_curves import class_curves
+from vidssl.viz.figure import png
+
+_NUMBERS = {
+    "uniformity": "uniformity",
+    "uniformity_class_mean": "uniformity of a class",
+    "distance_within": "distance within",
+    "distance_between": "distance between",
+    "top1": "accuracy (%)",
+    "ece": "ECE (%)",
+}
+
+
+@job
+def analyze_uniformity(
+    model: Model | Sequence[Model],
+    videos: Videos,
+    *,
+    out: File | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure uniformity and distances of classes, of a checkpoint, or (a folder) of all those of a run.
+
+    Args:
+        model: One network or several, as of `test`; of the folder of a run all its checkpoints.
+        videos: Videos of two classes or more, with labels.
+        out: Folder for results.json and classes.png.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+
+    Returns:
+        The results of each network, by its name: those of its last checkpoint, and of all of them in `curve`.
+    """
+    folder, several, results = None if out is None else Path(out), models(model), JobResults()
+    if folder is not None:
+        claim_results(folder, "classes", {"list": path_of(videos)}, [*map(file_of, several), options.get("cfg")])
+    with distributed.joined(device_of(several[0], options)):
+        for name, one, place in name_networks(several, folder):
+            results[name] = _measure(one, videos, place, options, shared_config=len(several) > 1)
+        results.text = summary(results)
+        if folder is not None:
+            results.file = file = folder / "classes.png"
+            distributed.on_main(lambda: write_whole(file, chart(results)))
+    return results
+
+
+def _measure(model: Model, videos: Videos, out: Path | None, options: NetworkOptions, shared_config: bool) -> Results:
+    """Measure a checkpoint, or every checkpoint of a run."""
+
+    def measure(one: Model, folder: Path | None) -> Results:
+        return Work(Uniformity(), one, videos, options, shared_config=shared_config).measure(folder)
+
+    run = file_of(model)
+    if run is None or not run.is_dir():
+        results = measure(model, out)
+        return {**results, "curve": [point(results)]}
+    files = saved(run / "checkpoints")[::-1]
+    if not files:
+        raise ConfigError(f"{run} has no checkpoints/step-N.pt: name the folder of a run")
+    steps = [measure(file, None if out is None else out / file.stem) for file in files]
+    results = {**steps[-1], "curve": [point(step) for step in steps]}
+    if out is not None:
+        distributed.on_main(lambda: write_results(out, results))
+    return results
+
+
+def point(results: Results) -> Results:
+    """Return what a curve shows of one checkpoint."""
+    kept = (*_NUMBERS, "uniformity_per_class", "distances")
+    return {"step": results["checkpoint"].get("step", 0), **{key: results[key] for key in kept if key in results}}
+
+
+@dataclass(frozen=True)
+class Uniformity(Measurement):
+    """Uniformity and class distances of one checkpoint."""
+
+    kind: ClassVar[str] = "classes"
+    command: ClassVar[str] = "analyze uniformity"
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Check the labels."""
+        if (query.labels < 0).any() or len({*query.labels.tolist()}) < 2:
+            raise DataError(f"distances of classes need labels of two classes or more, and {query.path} lacks them")
+        return Plan({}, partial(self._compute, subject, query))
+
+    def _compute(self, subject: Subject, query: VideoList) -> Computed:
+        classifies, left_out = _classifies(subject, query)
+        encoder, classify = subject.encoder, subject.classify if classifies else None
+        features = subject.extract(encoder, query, subject.test, subject.device, subject.name, classify=classify)
+        names = [query.class_name(n) for n in range(max(len(query.classes), int(query.labels.max()) + 1))]
+        results: Results = {
+            **class_numbers(features.x[:, : encoder.dim], features.label, names),
+            **(classifier_numbers(features.x[:, encoder.dim :], features.label) if classifies else {}),
+            "left_out": left_out,
+            "num_videos": len(features.x),
+            "missing": [{"path": path, "reason": reason} for path, reason in features.missing],
+        }
+        return Computed(results)
+
+
+def _classifies(subject: Subject, listed: VideoList) -> tuple[bool, dict[str, str]]:
+    """Whether the network's classifier has the classes of the list, and if not why."""
+    try:
+        check_measurable({"accuracy": Accuracy(Accuracy.Config())}, None, listed, subject.classes)
+        check_names(listed, subject.class_names, "when the network was trained")
+    except (ConfigError, DataError) as error:
+        return False, {"ece": str(error) if subject.classes else "the network has no classifier"}
+    return True, {}
+
+
+def class_numbers(x: Tensor, label: Tensor, names: list[str]) -> Results:
+    """Compute uniformity, of all features (N, D) and of each class, and the distances of classes.
+
+    Uniformity is `-log E exp(-2 |x - y|²)` of unit features, the negative of the uniformity loss. Classes without
+    videos are left out; None stands for what a class of one video does not have.
+    """
+    there = torch.unique(label).tolist()
+    per_class = {names[n]: _number(-uniformity_loss(x[label == n])) for n in there}
+    distances = class_distances(x, label, len(names))[there][:, there]
+    off = ~torch.eye(len(there), dtype=torch.bool)
+    uniform = [value for value in per_class.values() if value is not None]
+    numbers = {
+        "uniformity": _number(-uniformity_loss(x)),
+        "uniformity_class_mean": sum(uniform) / len(uniform) if uniform else None,
+        "distance_within": _number(distances.diagonal().nanmean().item()),
+        "distance_between": _number(distances[off].mean().item()),
+    }
+    rows = zip(there, distances.tolist(), strict=True)
+    table = {names[n]: {names[m]: _number(d) for m, d in zip(there, row, strict=True)} for n, row in rows}
+    found = {key: value for key, value in numbers.items() if value is not None}
+    return {**found, "uniformity_per_class": per_class, "distances": table}
+
+
+def classifier_numbers(probabilities: Tensor, label: Tensor) -> dict[str, float]:
+    """Compute accuracy and expected calibration error (15 bins) of probabilities (N, classes), as fractions."""
+    return {"top1": top_k(probabilities, label, 1), "ece": calibration_error(probabilities, label)}
+
+
+def _number(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def chart(found: Mapping[str, Results]) -> bytes:
+    """Draw curves over training, or bars if all networks have a single checkpoint, as PNG."""
+    if any(len(results["curve"]) > 1 for results in found.values()):
+        return png(class_curves({name: results["curve"] for name, results in found.items()}))
+    shown = list(_NUMBERS.items())[:4]
+    videos = next(iter(found.values()))["num_videos"]
+    figure = grouped_bars(
+        [label for _, label in shown],
+        {name: [results.get(key) for key, _ in shown] for name, results in found.items()},
+        title=f"Uniformity and mean squared distances of classes: {videos} videos",
+        unit="value",
+        levels={},
+        apart=(),
+    )
+    return png(figure)
+
+
+def summary(found: Mapping[str, Results]) -> str:
+    """Format the numbers of all checkpoints as a short table."""
+    first = next(iter(found.values()))
+    used = [key for key in _NUMBERS if any(key in results for results in found.values())]
+    rows = [["", "step", *(_NUMBERS[key] for key in used)]]
+    for name, results in found.items():
+        rows += [[name, str(point["step"]), *(_cell(key, point) for key in used)] for point in results["curve"]]
+    videos = format_count(first["num_videos"], first["missing"])
+    head = f"{videos} videos, {len(first['distances'])} classes; {format_tests(found)}"
+    left = [f"{name}: no ECE, {r['left_out']['ece']}" for name, r in found.items() if r["left_out"]]
+    return "\n".join([head, *format_table(rows, "<" + ">" * (len(used) + 1)), *left])
+
+
+def _cell(key: str, point: Results) -> str:
+    value = point.get(key)
+    return "–" if value is None else f"{100 * value:.1f}" if key in ("top1", "ece") else f"{value:.3f}"

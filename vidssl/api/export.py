@@ -1,0 +1,131 @@
+"""Write a trained backbone for other programs."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from vidssl.api.job import File, job
+from vidssl.api.model_card import describe_network, model_card, of_the_same_features, results_of
+from vidssl.api.run import JobResults
+from vidssl.atomic import creating_folder, file_hash, write_json, write_whole
+from vidssl.config import Tree, build
+from vidssl.engine.config_schema import bind_stored, require_videos
+from vidssl.engine.test_clips import evaluation_clips
+from vidssl.errors import ConfigError
+from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.export_detectron2 import save_detectron2
+from vidssl.models.export_graph import save_onnx, save_pt2
+from vidssl.models.weights import EXPORTED, backbone_weights, load_state, read_checkpoint, save_backbone, weights_file
+from vidssl.output_folder import check_file, check_writable, writing_file
+
+_SUFFIXES = {"safetensors": ".safetensors", "onnx": ".onnx", "pt2": ".pt2"}
+
+
+@job
+def export(
+    checkpoint: File,
+    *,
+    to: Literal["safetensors", "onnx", "pt2", "folder", "detectron2"],
+    out: File,
+    results: Sequence[File] | None = None,
+    trust: bool = False,
+    imports: Sequence[str] = (),
+) -> JobResults:
+    """Write the backbone of a checkpoint for other programs: safetensors, ONNX, torch.export, detectron2.
+
+    The graphs of `onnx` and `pt2` compute the features that the run evaluates, also those of a layer; the largest
+    difference of their features to torch's is returned.
+
+    Args:
+        checkpoint: Checkpoint of vidssl, folder of a run, or file of save_backbone.
+        to: Folder is safetensors, config.json and a model card, as on the Hugging Face Hub; detectron2 a 2D ResNet.
+        out: File to write, named *.safetensors, *.onnx, *.pt2, *.pkl, or folder.
+        results: Files results.json of this checkpoint for the model card (default: those below the folder of its run).
+        trust: Load pickled objects; such a file can run any code.
+        imports: Modules with your own backbones.
+
+    Returns:
+        What belongs to the file: its description, or the settings of detectron2.
+    """
+    name, path = str(checkpoint), Path(out)
+    if results and to != "folder":
+        raise ConfigError('results are for the model card, which only to="folder" writes')
+    if to == "detectron2":
+        kind, settings = export_detectron2(name, path, trust=trust)
+        found = JobResults(settings)
+        lines = (f"{key} {shlex.quote(str(value))}" for key, value in settings.items())
+        found.text = "\n".join([f"{path}: {kind} for detectron2, with these settings:", *lines])
+        return found
+    files = None if results is None else [Path(file) for file in results]
+    description, worst = export_network(name, path, to, files, trust=trust)
+    found = JobResults({**description, "largest_difference": worst})
+    shape = " x ".join(map(str, description["input"]["shape"]))
+    found.text = f"{path}: {description['backbone']['name']}, {shape} to {description['num_features']} features"
+    if worst is not None:
+        found.text += f"; largest difference to torch {worst:.1g}"
+    return found
+
+
+def export_detectron2(checkpoint: str, out: Path, trust: bool = False) -> tuple[str, dict[str, Any]]:
+    """Write a 2D ResNet for detectron2; return the backbone's name and the settings that belong to the file."""
+    inputs = [weights_file(checkpoint)]
+    check_file(out, inputs)
+    content = read_checkpoint(checkpoint, trust)
+    run = bind_stored(content["config"], f"config of {checkpoint}", trust)
+    backbone = _backbone(run, content, checkpoint)
+    with writing_file(out, inputs):
+        return run.backbone.name, save_detectron2(backbone, out, run.data.mean, run.data.std)
+
+
+def export_network(
+    checkpoint: str, out: Path, to: str, results: Sequence[Path] | None = None, *, trust: bool = False
+) -> tuple[Tree, float | None]:
+    """Write the backbone of a checkpoint, or of the last one of a run's folder, with a description.
+
+    `to` is `safetensors` (a file for `load_backbone`), `onnx`, `pt2` (torch.export), or `folder`: the safetensors file,
+    `config.json` and a model card, `README.md`, with the numbers of `results`, paths of results.json. None: all that
+    lie below the folder of the checkpoint's run and are of this checkpoint. The graphs of `onnx` and `pt2` compute the
+    features that the run evaluates, also those of a layer.
+
+    Returns the description (`describe_network`) and, of a graph, the largest difference of its features to torch's.
+    """
+    if to != "folder" and out.suffix != _SUFFIXES[to]:
+        raise ConfigError(f'cannot write {out}: to="{to}" writes a file named *{_SUFFIXES[to]}')
+    if to == "folder" and os.path.lexists(out):
+        raise ConfigError(f"{out} exists already: choose another folder")
+    path = weights_file(checkpoint)
+    if to == "folder":
+        check_writable(out.parent)
+    else:
+        check_file(out, [path])
+    content = read_checkpoint(path, trust)
+    run = require_videos(bind_stored(content["config"], f"config of {checkpoint}", trust), checkpoint)
+    backbone, test = _backbone(run, content, checkpoint), evaluation_clips(run)
+    network = test.encoder(backbone)
+    # A file that was exported before describes the checkpoint that it was made of.
+    origin = content.get("network", {}).get("checkpoint")
+    origin = origin or {"file": path.resolve().name, "sha256": file_hash(path), "step": content["step"]}
+    description = describe_network(run, test, network, origin)
+    if to == "folder":
+        found = results_of(origin["sha256"], path.absolute(), results)
+        found = of_the_same_features(found, description, given=results is not None)
+        with creating_folder(out) as folder:
+            save_backbone(path, folder / EXPORTED, trust=trust, network=description)
+            write_json(folder / "config.json", description)
+            write_whole(folder / "README.md", model_card(out.name, description, found).encode())
+        return description, None
+    if to == "safetensors":
+        with writing_file(out, [path]):
+            save_backbone(path, out, trust=trust, network=description)
+        return description, None
+    save = save_onnx if to == "onnx" else save_pt2
+    with writing_file(out, [path]):
+        return description, save(network.eval(), out, test.clip.frames, test.size, description)
+
+
+def _backbone(run: Any, content: Tree, source: str) -> Backbone:
+    backbone: Backbone = build(BACKBONES, run.backbone)
+    load_state(backbone, backbone_weights(content), source)
+    return backbone.eval()

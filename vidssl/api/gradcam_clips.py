@@ -1,0 +1,136 @@
+"""Grad-CAM of the videos of a list, and of pairs of videos: the maps beside the frames that the network saw."""
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vidssl.analysis.box_masks import BoxMaskSettings
+from vidssl.analysis.grad_cam import class_cam, similarity_cam, upsampled
+from vidssl.api.network import Subject
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.instance_boxes import Boxes
+from vidssl.data.loader import eval_loader
+from vidssl.data.to_device import normalised, on_device
+from vidssl.data.video_list import VideoList
+from vidssl.errors import ConfigError
+from vidssl.evaluation.features import TestClips
+from vidssl.models.two_streams import TwoStreams
+from vidssl.types import Batch, Frames
+from vidssl.video.reader import DecodeSettings
+
+_CELLS = 4  # fewest of a side of the maps that are chosen by default
+
+
+@dataclass(frozen=True)
+class ClipMap:
+    """A clip, as the network saw it, and its map."""
+
+    frames: Frames  # (T, 3, S, S)
+    map: NDArray[np.float32]  # (T, S, S), not negative
+    cells: tuple[int, int, int]  # (T', H', W'), of the map before it was resized
+
+
+def one_clip(subject: Subject) -> Subject:
+    """Return the network with a single clip for each video, the central one, in float32."""
+    return replace(subject, test=subject.test.model_copy(update={"clips": 1, "crops": 1, "precision": "float32"}))
+
+
+@torch.no_grad()
+def layers_of_maps(subject: Subject, wanted: str | None) -> list[str]:
+    """Return the layer `wanted`, which must exist, or the last one whose maps have 4 x 4 cells or more.
+
+    Of a network with streams it is one layer of each.
+    """
+    encoder, test = subject.encoder, subject.test
+    if wanted:
+        encoder.layer_module(wanted)
+        return [wanted]
+    layers = encoder.feature_layers
+    chosen: dict[str, str] = {}  # by stream; a network without streams has one without a name
+    if layers:
+        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=subject.device)
+        for layer, maps in zip(layers, encoder.features(clip, layers), strict=True):
+            if min(maps.shape[-2:]) >= _CELLS:
+                chosen[layer.partition(".")[0] if isinstance(encoder, TwoStreams) else ""] = layer
+    return [*chosen.values()] or [encoder.last_maps]
+
+
+def pair_maps(
+    subject: Subject, videos: VideoList, others: VideoList, layer: str
+) -> Iterator[tuple[int, ClipMap, ClipMap, float]]:
+    """Compute the maps of pairs of videos for their cosine similarity.
+
+    Row n of both lists is a pair; yields n, both maps and the similarity. Pairs of which a video cannot be read are
+    left out if the test settings allow missing videos.
+    """
+    test, encoder = subject.test, subject.encoder
+    halves = [_batches(test.dataset(part), test, subject.device) for part in (videos, others)]
+    with closing(halves[0]), closing(halves[1]):
+        for first, second in zip(*halves, strict=True):
+            common = sorted({*first.index.tolist()} & {*second.index.tolist()})
+            if not common:
+                continue
+            a, b = (_rows(batch, common) for batch in (first, second))
+            clips = [normalised(view, test.mean, test.std) for view in (a, b)]
+            maps = similarity_cam(encoder, clips[0], clips[1], layer)
+            mine, theirs = _clip_maps(a, maps[0]), _clip_maps(b, maps[1])
+            yield from zip(common, mine, theirs, maps[2].tolist(), strict=True)
+
+
+def class_maps(
+    subject: Subject, videos: VideoList, layer: str, classes: Mapping[int, int] | None = None
+) -> Iterator[tuple[int, ClipMap, int, float]]:
+    """Compute the maps of videos for the logit of a class: the predicted one, or that of `classes`, by row.
+
+    Yields row, map, class and its probability.
+    """
+    test, logits = subject.test, subject.logits
+    if logits is None:
+        raise ConfigError(f'{subject.origin["path"]} has no classifier with logits: use target="similarity"')
+    with closing(_batches(test.dataset(videos), test, subject.device)) as batches:
+        for batch in batches:
+            rows = batch.index.tolist()
+            if not rows:
+                continue
+            wanted = None if classes is None else torch.tensor([classes[n] for n in rows], device=subject.device)
+            clips = normalised(batch.views[0], test.mean, test.std)
+            maps, label, probability = class_cam(subject.encoder, clips, layer, logits, wanted)
+            mine = _clip_maps(batch.views[0], maps)
+            yield from zip(rows, mine, label.tolist(), probability.tolist(), strict=True)
+
+
+def box_masks(
+    subject: Subject, videos: VideoList, boxes: Mapping[str, Boxes]
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Yield rows, and masks (T, S, S) of the boxes in the clips that the network sees: 1 inside, 0 outside."""
+    test = subject.test
+    reading = BoxMaskSettings(**test.model_dump(include={*DecodeSettings.model_fields}), boxes=boxes)
+    masks = replace(test.dataset(videos), reading=reading)
+    with closing(_batches(masks, test, torch.device("cpu"))) as batches:
+        for batch in batches:
+            for n, view in zip(batch.index.tolist(), batch.views[0] if len(batch.index) else (), strict=True):
+                yield n, view[:, 0].numpy().astype(np.float32) / 255
+
+
+def _batches(dataset: ClipDataset, test: TestClips, device: torch.device) -> Generator[Batch, None, None]:
+    return on_device(eval_loader(dataset, test.batch_size, test.workers, 0, 1, test.timeout, test.prefetch), device)
+
+
+def _rows(batch: Batch, wanted: list[int]) -> Tensor:
+    """Select the clips (B, T, 3, S, S) of some rows of the list."""
+    order = batch.index.tolist()
+    return batch.views[0][[order.index(n) for n in wanted]]
+
+
+def _clip_maps(views: Tensor, maps: Tensor) -> list[ClipMap]:
+    """Resize the maps (B, T', H', W') of clips (B, T, 3, S, S)."""
+    whole = upsampled(maps, (views.shape[1], *views.shape[3:])).cpu().numpy()
+    return [
+        ClipMap(frames.cpu().numpy(), one, (maps.shape[1], maps.shape[2], maps.shape[3]))
+        for frames, one in zip(views, whole, strict=True)
+    ]

@@ -1,0 +1,291 @@
+"""The network that a job measures: a checkpoint, weights of other projects, an untrained network, or any module."""
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vidssl import distributed
+from vidssl.api.job import Model, NetworkOptions
+from vidssl.atomic import file_hash
+from vidssl.config import Tree, build, find_config, read
+from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
+from vidssl.engine.config_schema import Run, bind_run, bind_stored, require_videos
+from vidssl.engine.test_clips import classes_of, evaluation_clips
+from vidssl.engine.trained_lists import trained_on
+from vidssl.errors import ConfigError
+from vidssl.evaluation.features import Classifier, Extract, TestClips, extract
+from vidssl.evaluation.overlap import TrainingVideos, measure_overlap, report_overlap
+from vidssl.methods import METHODS, Method
+from vidssl.models.backbones import BACKBONES, Backbone
+from vidssl.models.layer_features import check_grid
+from vidssl.models.weights import (
+    InitialWeights,
+    backbone_weights,
+    is_checkpoint,
+    load_initial,
+    load_state,
+    read_anything,
+    weights_file,
+)
+from vidssl.transforms.recipes import check_short_side
+
+RANDOM = "random"  # the untrained network of a config
+_CLIP_OPTIONS = NetworkOptions.__annotations__.keys() & TestClips.model_fields.keys()
+
+
+def class_hash(videos: VideoList) -> str | None:
+    """Hash the class names of a list; None if it has none."""
+    return hashlib.sha256("\n".join(videos.classes).encode()).hexdigest()[:16] if videos.classes else None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A network that is measured, and the clips that it is measured on."""
+
+    backbone: Backbone
+    test: TestClips
+    device: torch.device
+    origin: Tree  # for results.json: file, hash and step, or the seed of random weights
+    weights: Tree  # identifies the weights, wherever their file is
+    run: Run | None = None  # that trained it, or whose config it has; None: any module
+    classify: Classifier | None = None  # its classifier, if it has one
+    logits: Classifier | None = None  # its class scores before the softmax, if its method has them
+    classes: int = 0  # of the classifier
+    class_names: tuple[str, ...] = ()  # of the list that it was trained on, if that has names
+    # Reads the list that it was trained on; None: untrained, or not known.
+    training: Callable[[], TrainingVideos] | None = None
+    extract: Extract = extract  # extracts features; one that keeps those of each list, if several jobs need them
+
+    def __post_init__(self) -> None:
+        network = self.test.network(self.backbone)
+        if self.test.layer is not None:
+            network.check_layers((self.test.layer,))
+
+    @property
+    def encoder(self) -> Backbone:
+        """The network whose features are measured: the backbone, or one of its layers."""
+        return self.test.encoder(self.backbone)
+
+    @property
+    def name(self) -> str:
+        """What it was loaded from."""
+        return str(self.origin["path"])
+
+    def request(self, **parts: Any) -> Tree:
+        """What decides the results of a job: weights, clips and `parts`. Equal requests have equal results."""
+        protocol = {name: value for name, value in self.describe()["protocol"].items() if name != "cache"}
+        request: Tree = json.loads(json.dumps({"weights": self.weights, "protocol": protocol, **parts}))
+        return request  # as it is read from a file: with lists for tuples
+
+    def check_overlap(self, query: VideoList, gallery: VideoList | None = None) -> Tree:
+        """Count the tested videos that a gallery or the network's training list has too, and report them."""
+        overlap = measure_overlap(query, gallery, self.training)
+        distributed.on_main(lambda: report_overlap(overlap, query.path))
+        return overlap
+
+    def describe(self) -> Tree:
+        """Protocol, checkpoint and config, for results.json."""
+        left_out = {"batch_size", "workers", "prefetch", "timeout"}
+        if self.test.stream is None:
+            left_out.add("stream")  # requests are those of before there were streams
+        return {
+            "protocol": self.test.model_dump(mode="json", exclude=left_out),
+            "checkpoint": self.origin,
+            "config": None if self.run is None else self.run.model_dump(mode="json"),
+        }
+
+    def require_run(self, purpose: str) -> Run:
+        """Return the run of the network; a ConfigError if it has none, as any module."""
+        if self.run is None:
+            raise ConfigError(f"{purpose} needs a network of a config, and {self.name} is a module: leave it out")
+        return self.run
+
+
+def device_of(model: Model, options: NetworkOptions) -> torch.device:
+    """Choose the device: that of a module's weights, unless one is named."""
+    wanted = options.get("device", "auto")
+    if isinstance(model, nn.Module) and wanted == "auto":
+        return _device_of_weights(model)
+    return choose_device(wanted)
+
+
+def load_subject(model: Model, options: NetworkOptions, *, shared_config: bool = False) -> Subject:
+    """Load the network and the settings of its clips.
+
+    With `shared_config` the config of the options is for several networks: those that have their own ignore it.
+
+    Raises:
+        CheckpointError: The weights cannot be loaded.
+        ConfigError: Network and options do not fit each other.
+    """
+    device, clips = device_of(model, options), options.keys() & _CLIP_OPTIONS
+    if "test" in options and (clips or "cfg" in options):
+        raise ConfigError("test has all settings of the clips: leave out cfg and the other options, or test")
+    if isinstance(model, nn.Module):
+        return _load_module(model, options, device)
+    path = Path(model) if model == RANDOM else weights_file(model)
+    content = {} if model == RANDOM else read_anything(path, options.get("trust", False))
+    if not is_checkpoint(content):
+        return _load_by_config(str(model), options, device)
+    if ("cfg" in options or options.get("settings")) and not shared_config:
+        raise ConfigError(f"{path} brings its own config: leave out cfg=FILE and KEY=VALUE")
+    return _load_checkpoint(str(Path(model)), path, content, options, device)
+
+
+def _load_checkpoint(
+    name: str, path: Path, content: dict[str, Any], options: NetworkOptions, device: torch.device
+) -> Subject:
+    trust = options.get("trust", False)
+    run = require_videos(bind_stored(content["config"], f"config of {path}", trust), str(path))
+    backbone = build(BACKBONES, run.backbone)
+    load_state(backbone, backbone_weights(content), str(path))
+    digest = file_hash(path)
+    classify, logits, classes = None, None, 0
+    test = chosen_clips(options, run)
+    test.network(backbone)  # raises an error if there is no such stream
+    if classes_of(run, test) and not content.get("backbone_only"):
+        whole = load_method(run, backbone, content, str(path)).to(device).eval()
+        method = whole if test.stream is None else whole.stream(test.stream)
+        if method is not None:
+            classify, logits = method.classify, None if type(method).logits is Method.logits else method.logits
+            classes = run.objective[1].classes
+    return Subject(
+        backbone.to(device).eval(),
+        test,
+        device,
+        # As it was given: where a network that comes with vidssl is installed is of no interest.
+        {"path": name, "sha256": digest, "step": content["step"]},
+        {"sha256": digest},  # covers the config too
+        run,
+        classify,
+        logits,
+        classes,
+        tuple(content.get("classes", ())),
+        partial(trained_on, run, {key: content.get(key) for key in ("fingerprint", "data")}),
+    )
+
+
+def load_method(run: Run, backbone: Backbone, content: dict[str, Any], source: str) -> Method:
+    """Build the method of a run around its backbone, with the weights of a checkpoint."""
+    method: Method = build(METHODS, run.method, backbone)
+    load_state(method, content["method"], source)
+    return method
+
+
+def _load_by_config(name: str, options: NetworkOptions, device: torch.device) -> Subject:
+    """Build the backbone of a config, with random or third-party weights."""
+    if "cfg" not in options:
+        raise ConfigError(f"{name} needs a config, cfg=FILE: it names the backbone and the clips")
+    settings = options.get("settings", ())
+    if any("{split}" in text for text in settings):
+        raise ConfigError("the settings contain {split}; name the splits or seeds: splits=N")
+    # Not load_run, which refuses a config whose lists contain {split}: they are not needed here.
+    run = _run_of_config(options["cfg"], settings)
+    torch.manual_seed(run.seed)
+    backbone = build(BACKBONES, run.backbone)
+    origin: Tree = {"path": name, "seed": run.seed}
+    weights: Tree = {"seed": run.seed, "backbone": run.backbone.model_dump(mode="json")}
+    training = None
+    if name != RANDOM:
+        # The config can map weight names, if its `init` is this file. Weights that the file lacks depend on the seed.
+        initial = run.init if run.init is not None and run.init.file == name else InitialWeights(file=name)
+        digest = file_hash(Path(name))
+        matched = str(load_initial(backbone, initial, options.get("trust", False)))
+        origin = {"path": name, "sha256": digest, "matched": matched}
+        weights |= {"sha256": digest, **initial.model_dump(mode="json", exclude={"file"})}
+        training = partial(TrainingVideos, name, None, "weights of another project do not name it")
+    backbone = backbone.to(device).eval()
+    return Subject(backbone, chosen_clips(options, run), device, origin, weights, run, training=training)
+
+
+def _run_of_config(cfg: str | Path, settings: Sequence[str] = ()) -> Run:
+    path = find_config(str(cfg))
+    return require_videos(bind_run(read(path, settings), str(path)), str(path))
+
+
+def _load_module(module: nn.Module, options: NetworkOptions, device: torch.device) -> Subject:
+    """Take a module as it is, with the clips of its run if it is a backbone that vidssl loaded."""
+    stored = module.run_config if isinstance(module, Backbone) else None
+    run = None
+    if "cfg" in options:
+        run = _run_of_config(options["cfg"], options.get("settings", ()))
+    elif stored is not None:
+        name = "the config of the backbone"
+        run = require_videos(bind_stored(stored, name), name)
+    if "test" in options:
+        test = options["test"]
+    elif run is not None:
+        test = chosen_clips(options, run)
+    else:
+        raise ConfigError(
+            f"this {type(module).__name__} does not state its clips: give test=vidssl.TestClips(…), or cfg, a config"
+        )
+    backbone = module if isinstance(module, Backbone) else _ModuleBackbone(module, test)
+    kind = f"{type(module).__module__}.{type(module).__qualname__}"
+    origin = {"path": kind, "module": True}
+    weights = {"module": kind, "sha256": _hash_of_weights(module)}
+    training = partial(TrainingVideos, kind, None, "a module does not name it")
+    return Subject(backbone.to(device), test, device, origin, weights, run, training=training)
+
+
+def _hash_of_weights(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, weight in module.state_dict().items():
+        digest.update(name.encode())
+        if isinstance(weight, Tensor):
+            digest.update(f"{weight.dtype} {tuple(weight.shape)}".encode())
+            digest.update(weight.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class _ModuleBackbone(Backbone):
+    """Any module from clips to features as a backbone."""
+
+    def __init__(self, module: nn.Module, test: TestClips) -> None:
+        super().__init__()
+        self.module, training = module, module.training
+        clip = torch.zeros(1, 3, test.clip.frames, test.size, test.size, device=_device_of_weights(module))
+        with torch.no_grad():
+            features: Any = module.eval()(clip)
+        module.train(training)
+        self.train(training)
+        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 1:
+            shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+            raise ConfigError(
+                f"{type(module).__name__} makes {shape} of a clip {tuple(clip.shape)}, not features (1, D): wrap it in "
+                "a module that does"
+            )
+        self.dim = features.shape[1]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Encode clips."""
+        features: Tensor = self.module(x)
+        return features
+
+
+def _device_of_weights(module: nn.Module) -> torch.device:
+    tensors = (*module.parameters(), *module.buffers())
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def chosen_clips(options: NetworkOptions, run: Run) -> TestClips:
+    """Return the clips of the options, and where those do not say of the run."""
+    if "test" in options:
+        return options["test"]
+    chosen = {name: value for name, value in options.items() if name in _CLIP_OPTIONS and value is not None}
+    settings = {**dict(evaluation_clips(run)), "allow_missing": False, **chosen}
+    try:
+        test = TestClips(**settings)
+        check_short_side(test.size, test.short_side)
+        check_grid(test)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"the options of the clips do not fit: {' '.join(str(error).split())}") from None
+    return test

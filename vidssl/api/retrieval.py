@@ -1,0 +1,341 @@
+"""Search a gallery with a list of queries or with one video; write numbers and a page."""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl import distributed
+from vidssl.api.job import (
+    Count,
+    File,
+    Model,
+    Natural,
+    NetworkOptions,
+    Positive,
+    Videos,
+    file_of,
+    job,
+    path_of,
+    read_videos,
+)
+from vidssl.api.network import Subject, class_hash, device_of, load_subject
+from vidssl.api.results import claim_results, format_clips, format_count, format_table
+from vidssl.api.retrieval_index import Gallery, load_gallery
+from vidssl.api.retrieval_page import with_span, write_page
+from vidssl.api.run import JobResults
+from vidssl.config import Tree
+from vidssl.data.fingerprint import identify
+from vidssl.data.middle_frames import middle_frames
+from vidssl.data.overlap import compare, copied_rows, own_rows
+from vidssl.data.path_rules import RealPath
+from vidssl.data.time_windows import parse_windows
+from vidssl.data.video_list import VideoList
+from vidssl.errors import ConfigError, DataError, DecodeError
+from vidssl.evaluation.feature_folder import claim_features
+from vidssl.evaluation.list_checks import check_classes
+from vidssl.evaluation.metrics import accuracy, chance, note_of_ranks, recall, vote
+from vidssl.evaluation.overlap import describe, report_equal_features, report_overlap
+from vidssl.evaluation.result_files import Results, complete, existing_results, write_results
+from vidssl.evaluation.search import Neighbours, equal_rows
+from vidssl.progress import Report
+from vidssl.types import Features
+
+_log = logging.getLogger(__name__)
+RANKS = (1, 5, 10, 20, 50)
+_REMEDY = "drop_duplicates=True ignores copies"
+
+
+@job
+def retrieval(
+    model: Model,
+    *,
+    query: Videos,
+    out: File,
+    gallery: Videos | None = None,
+    index: File | None = None,
+    center: bool = False,
+    k: Count = 10,
+    drop_duplicates: bool = False,
+    page_queries: Natural = 48,
+    page_hits: Count = 6,
+    window: Positive | None = None,
+    stride: Positive | None = None,
+    one_per_video: bool = False,
+    gradcam: bool | str = False,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Search a gallery with a list of queries or one video, and write a page with the results.
+
+    A query does not find itself, nor a span of its file that overlaps it. With `window`, or an index of windows, the
+    gallery consists of the windows of its videos, and a neighbour is not counted if it overlaps a nearer one.
+
+    Args:
+        model: The network, as of `test`.
+        query: Videos to search for; the page of a single video lists its neighbours.
+        out: Folder for results.json, index.html and the still retrieval.png.
+        gallery: Videos to search in, likewise; optional with an `index`, which then is searched whole.
+        index: Folder with the features of the gallery; extracted if it does not exist.
+        center: Subtract the mean of each list first; the other numbers are reported under `uncentered`.
+        k: Neighbours for kNN, or results for one video.
+        drop_duplicates: Ignore copies of the query in the gallery: files of equal content, or bit-identical features.
+        page_queries: Queries on the page, evenly spaced over the list.
+        page_hits: Neighbours of each query on the page.
+        window: Search in windows of the gallery's videos, which last so long, seconds.
+        stride: Seconds from the start of a window to the start of the next (default: the window).
+        one_per_video: Only the best window of each video; without it, windows that overlap a better one are left out.
+        gradcam: Add the maps (Grad-CAM) of each query and neighbour for their similarity to the page: of the last layer
+            with 4 x 4 cells or more, or of the layer that is named.
+        progress: As of `test`.
+        options: See `NetworkOptions`.
+    """
+    folder, windows = Path(out), parse_windows(window, stride)
+    searched = None if index is None else Path(index)
+    layer = None if gradcam is False else "" if gradcam is True else gradcam
+    lists = {"gallery": path_of(gallery), "index": searched, "query": path_of(query)}
+    if searched is not None and gallery is not None:
+        claim_features(searched, [path_of(gallery)])
+    claim_results(folder, "retrieval", lists, [file_of(model), options.get("cfg")])
+    if gallery is None and index is None:
+        raise ConfigError("there is no gallery: give gallery=LIST, index=FOLDER or both")
+    if gallery is None and windows is not None:
+        raise ConfigError("window cuts the videos of a gallery: give gallery=LIST; an index has its own windows")
+    queries = _read(query, options)
+    same = gallery is not None and _same(gallery, query)  # it is read, decoded and reported once
+    listed = queries if same else None if gallery is None else _read(gallery, options)
+    one_video = not _is_list(query) and len(queries.records) == 1
+    if one_video:
+        _check_decodes(queries)
+    if center and one_video:
+        raise ConfigError("center=True needs a list of queries: the mean of one video is the video itself")
+    if center and layer is not None:
+        raise ConfigError("gradcam=True explains similarities that are not centred: leave it or center=True out")
+    if listed is not None and not one_video:
+        check_classes(listed, queries)
+    with distributed.joined(device_of(model, options)):
+        subject = load_subject(model, options)
+        if layer:
+            subject.encoder.layer_module(layer)  # an error before the long work, if there is none
+        data = distributed.on_main(lambda: identify(queries))
+        # Without labels nothing is measured that the training could have seen.
+        labelled = not one_video and bool((queries.labels >= 0).all())
+        training = subject.check_overlap(queries)["training"] if labelled else None
+        loaded = load_gallery(
+            subject, listed, searched, options.get("root"), (queries.path, data), windows, one_per_video
+        )
+        of_queries = None
+        if not same or windows is not None:
+            of_queries = subject.extract(subject.encoder, queries, subject.test, subject.device, "queries")
+
+        def search() -> Results:
+            assert loaded is not None
+            g, q = loaded, loaded.features if of_queries is None else of_queries
+            own = queries.rows(q.index.tolist())
+            if one_video:
+                videos, neighbours, numbers, overlap = _search_one(g, q, own, k, drop_duplicates)
+            else:
+                videos, neighbours, numbers, overlap = _search_all(g, q, own, k, drop_duplicates, center)
+            results: Results = {
+                **numbers,
+                "num_gallery": len(g.features.x),
+                "missing_queries": [{"path": path, "reason": reason} for path, reason in q.missing],
+                "missing_gallery": [{"path": path, "reason": reason} for path, reason in g.features.missing],
+                "drop_duplicates": drop_duplicates,
+                "gallery": str(searched if listed is None else listed.path),
+                "query": str(queries.path),
+                "windows": g.windows,
+                "one_per_video": one_per_video,
+                "copies": data["copies"],
+                **subject.describe(),
+            }
+            chosen = {"k": k, "center": center, "drop_duplicates": drop_duplicates, "one_per_video": one_per_video}
+            request = _request(subject, queries, data, g, chosen)
+            existing_results(folder, request, reuse=False)
+            overlap["training"] = training
+            of_lists = {"query": queries.fingerprint, "gallery": g.list}
+            results = complete(results, request=request, overlap=overlap, **of_lists)
+            write_results(folder, results)
+            count = 1 if one_video else min(page_queries, len(q.x))
+            shown = [n * len(q.x) // count for n in range(count)]
+            hits = k if one_video else page_hits
+            write_page(folder, subject, results, videos, own, neighbours, shown, hits, layer)
+            return results
+
+        found = JobResults(distributed.on_main(search))
+    found.text, found.file = table(found), folder / "index.html"
+    return found
+
+
+def _request(subject: Subject, queries: VideoList, data: Tree, gallery: Gallery, options: Tree) -> Tree:
+    """What decides the numbers; `data` describes the files of the queries."""
+    return subject.request(
+        command="retrieval",
+        list=queries.fingerprint,
+        classes=class_hash(queries),
+        data=data,
+        gallery=gallery.list,
+        gallery_data=gallery.data,
+        windows=gallery.windows,
+        options=options,
+    )
+
+
+def _is_list(videos: Videos) -> bool:
+    """Whether videos are a list (CSV), or one that was read."""
+    return isinstance(videos, VideoList) or (isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv")
+
+
+def _same(gallery: Videos, query: Videos) -> bool:
+    paths = [path_of(videos) for videos in (gallery, query)]
+    return gallery is query or (None not in paths and len({path.resolve() for path in paths if path}) == 1)
+
+
+def _read(videos: Videos, options: NetworkOptions) -> VideoList:
+    """Read the gallery or the queries; the root of the options is that of lists."""
+    if _is_list(videos):
+        return read_videos(videos, options)
+    return read_videos(videos, {"allow_external": options.get("allow_external", False)})
+
+
+def _check_decodes(video: VideoList) -> None:
+    """Decode one video, to find errors before the long work."""
+    try:
+        middle_frames(video.records[0])
+    except DecodeError as error:
+        raise DataError(f"{error}; if it is a list, its name must end in .csv") from None
+
+
+def _search_all(
+    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool, center: bool
+) -> tuple[VideoList, Neighbours, Results, Tree]:
+    """Search plain and centred.
+
+    Returns the gallery, the neighbours of the features reported first, all numbers, and the overlap of the lists.
+    """
+    g, videos = gallery.features, gallery.videos(range(len(gallery.features.x)))
+    check_classes(videos, query_videos)
+    labelled = bool((videos.labels >= 0).all() and (query_videos.labels >= 0).all())
+    exclude = own_rows(videos, query_videos)
+    duplicates, overlap = _compare(query.x, g.x, query_videos, videos, labelled)
+    if drop_duplicates:
+        exclude = torch.cat([exclude, duplicates])
+    most = max(RANKS[-1], k)
+    plain, centred = (gallery.search(query.x, most, exclude, center=how) for how in (False, True))
+    numbers: Results = {}
+    if labelled:
+        recalls = [recall(neighbours, query, g, RANKS) for neighbours in (plain, centred)]
+        numbers = {
+            **recalls[center],
+            "chance": chance(query, g, exclude),
+            "knn": accuracy(vote(plain, g, k), query.label),
+            "uncentered" if center else "centered_features": recalls[not center],
+        }
+        ks, unit = (
+            {**{f"R@{rank}": rank for rank in RANKS}, "knn": k},
+            "videos" if gallery.windows is None else "windows",
+        )
+        note = note_of_ranks(ks, len(g.x), unit)
+        numbers |= {} if note is None else {"note": note}
+    pairs = {tuple(sorted(pair)) if query is g else tuple(pair) for pair in duplicates.tolist()}  # A = B is B = A
+    numbers |= {"duplicates": len(pairs), "num_queries": len(query.x), "centered": center, "knn_k": k}
+    return videos, centred if center else plain, numbers, overlap
+
+
+def _compare(
+    query: Tensor, gallery: Tensor, query_videos: VideoList, videos: VideoList, measured: bool
+) -> tuple[Tensor, Tree]:
+    """Return the pairs (P, 2) of a query and a copy of it in the gallery, and the overlap of both lists.
+
+    A copy is a file of another path with the same content, or with bit-identical features: an index may be searched
+    without its videos, and a copy can be in another container.
+    """
+    real_path = RealPath()
+    found = compare(query_videos, videos, every=True)
+    equal = [
+        (n, row)
+        for n, row in equal_rows(query, gallery).tolist()
+        if real_path(query_videos.records[n].path) != real_path(videos.records[row].path)
+    ]
+    pairs = torch.tensor(equal, dtype=torch.int64).reshape(-1, 2)
+    counts = describe(query_videos, videos, found) | {"equal_features": len(torch.unique(pairs[:, 0]))}
+    overlap = {"gallery": counts, "training": None}
+    report_overlap(overlap, query_videos.path, measured=measured, remedy=_REMEDY)
+    report_equal_features(overlap, query_videos.path, _REMEDY)
+    return torch.unique(torch.cat([found.copies, pairs]), dim=0), overlap
+
+
+def _search_one(
+    gallery: Gallery, query: Features, query_videos: VideoList, k: int, drop_duplicates: bool
+) -> tuple[VideoList, Neighbours, Results, Tree]:
+    """Return the videos that are nearest to one video, their similarities, both as plain data, and their overlap."""
+    exclude = torch.empty(0, 2, dtype=torch.int64)
+    if drop_duplicates:
+        exclude = equal_rows(query.x, gallery.features.x)
+    most = k  # doubled each time: all windows of a long video may be the query's own
+    while True:  # `own_rows` follows links, so only for videos that were found: a gallery may have a million
+        found = gallery.search(query.x, most, exclude)
+        rows = found.index[0][torch.isfinite(found.similarity[0])]
+        videos = gallery.videos(rows.tolist())
+        own = own_rows(videos, query_videos)
+        if drop_duplicates:
+            own = torch.cat([own, copied_rows(videos, query_videos)])
+        if not len(own):
+            break
+        exclude = torch.cat([exclude, torch.stack([own[:, 0], rows[own[:, 1]]], dim=1)])
+        most *= 2
+    rows, videos = rows[:k], videos.rows(range(min(k, len(rows))))
+    similarity = found.similarity[:, : len(rows)]
+    copies, overlap = _compare(query.x, gallery.features.x[rows], query_videos, videos, measured=False)
+    duplicates = {*copies[:, 1].tolist()}
+    hits = [
+        {
+            "rank": n + 1,
+            "similarity": similarity[0, n].item(),
+            "label": record.label,
+            "class": videos.class_name(record.label),
+            "path": videos.names[n],
+            "start": record.start,
+            "end": record.end,
+            "duplicate": n in duplicates,
+        }
+        for n, record in enumerate(videos.records)
+    ]
+    results = {"neighbours": hits, "duplicates": len(duplicates)}
+    return videos, Neighbours(torch.arange(len(rows))[None], similarity), results, overlap
+
+
+def table(results: Results) -> str:
+    """Format the numbers of a retrieval, or the neighbours of one video, as a short table."""
+    test = results["protocol"]
+    protocol = format_clips(test)
+    windows = results["windows"]
+    unit = "" if windows is None else f" windows of {windows['window']:g} s"
+    gallery = f"{format_count(results['num_gallery'], results['missing_gallery'])}{unit} in the gallery"
+    if "neighbours" in results:
+        cells = [["", "similarity", "class", "path"]]
+        for hit in results["neighbours"]:
+            name = with_span(hit["path"], hit["start"], hit["end"]) + " (a duplicate)" * hit["duplicate"]
+            cells.append([str(hit["rank"]), f"{hit['similarity']:.4f}", hit["class"], name])
+        return "\n".join([f"{results['query']}: {gallery}, {protocol}", *format_table(cells, "><<<")])
+    if "chance" not in results:
+        return "the lists have no labels: neighbours were searched, accuracies are not defined"
+    names = [f"R@{k}" for k in RANKS]
+
+    def percent(numbers: Results, names: Iterable[str]) -> list[str]:
+        return [f"{100 * numbers[name]:.1f}" for name in names]
+
+    plain = results["uncentered"] if results["centered"] else results
+    centred = results if results["centered"] else results["centered_features"]
+    cells = [
+        ["percent", *names, "knn", "chance"],
+        ["plain", *percent(plain, names), *percent(results, ("knn", "chance"))],
+        ["centred", *percent(centred, names), "", ""],
+    ]
+    queries = format_count(results["num_queries"], results["missing_queries"])
+    head = f"{queries} queries, {gallery}, {protocol}, cosine"
+    notes = [results["note"]] if "note" in results else []
+    return "\n".join([head, *format_table(cells, "<" + ">" * (len(names) + 2)), *notes])

@@ -1,0 +1,270 @@
+"""The one runner of what measures networks: several of them, splits, reuse of results, the lock, overlaps, files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePath
+from statistics import mean, stdev
+from typing import Any, ClassVar, NamedTuple
+
+from torch import nn
+
+from vidssl import distributed
+from vidssl.api.job import Model, NetworkOptions, Videos, file_of, path_of, read_videos
+from vidssl.api.network import Subject, class_hash, device_of, load_subject
+from vidssl.api.results import claim_results
+from vidssl.atomic import write_whole
+from vidssl.config import Tree
+from vidssl.data.fingerprint import check_copies, identify
+from vidssl.data.video_list import VideoList
+from vidssl.engine.config_schema import fill_split
+from vidssl.errors import ConfigError
+from vidssl.evaluation.overlap import report_equal_features
+from vidssl.evaluation.result_files import Results, complete, complete_splits, existing_results, write_results
+from vidssl.output_folder import check_names, only_run_in
+
+
+class JobResults(Results):
+    """What a job has measured: a dictionary as in `results.json`, whose text is the table that the command prints."""
+
+    file: Path | None = None  # what the job wrote last, for a person to open
+    text: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Computed(NamedTuple):
+    """The numbers of a network."""
+
+    results: Results
+    write: Callable[[Path], None] = lambda out: None  # the files beside results.json; on the main process
+    equal_features: int | None = None  # tested videos with the features of a training video; None: not counted
+
+
+class Plan(NamedTuple):
+    """What a measurement is going to do, once all arguments fit each other."""
+
+    request: Tree  # what decides the numbers beside network, clips and lists
+    compute: Callable[[], Computed]
+    train: VideoList | None = None  # the training videos, if they are used
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A way to measure a network on a list of videos; subclasses have its settings."""
+
+    kind: ClassVar[str]  # of the folder, as in vidssl/api/results.py
+    command: ClassVar[str]  # in the request
+
+    def files(self) -> list[Path]:
+        """Return the files that are read beside lists and networks."""
+        return []
+
+    def options(self, options: NetworkOptions) -> NetworkOptions:
+        """Return the options of a network with what this measurement decides."""
+        return options
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Check that network and lists can be measured, and return what is to be done."""
+        raise NotImplementedError
+
+
+Table = Callable[[Mapping[str, Results]], str]  # formats the numbers of networks, by their names, as a short table
+Chart = Callable[[Mapping[str, Results]], bytes]  # draws them, as PNG
+
+
+def measure_networks(
+    measurement: Measurement,
+    models: Sequence[Model],
+    videos: Videos,
+    options: NetworkOptions,
+    out: Path | None,
+    train_list: Videos | None = None,
+    splits: Sequence[int] | None = None,
+    *,
+    table: Table,
+    chart: tuple[str, Chart] | None = None,
+) -> JobResults:
+    """Measure networks, unless their results exist; return the results of each by its name.
+
+    The folder of several networks has one for each, and that of several splits one for each split. `chart` is the name
+    of a file there, and what draws it.
+    """
+    lists = {"list": path_of(videos), "train_list": path_of(train_list)}
+    if out is not None:
+        claim_results(out, measurement.kind, lists, [*map(file_of, models), options.get("cfg"), *measurement.files()])
+    report, several = JobResults(), len(models) > 1
+    with distributed.joined(device_of(models[0], options)):
+        for name, model, folder in name_networks(models, out):
+            work = Work(measurement, model, videos, options, train_list, several)
+            report[name] = work.measure(folder) if splits is None else work.over_splits(splits, folder)
+        report.text = table(report)
+        if out is not None:
+            name, draw = chart or ("results.json", None)
+            report.file = file = out / name
+            if draw is not None:
+                distributed.on_main(lambda: write_whole(file, draw(report)))
+    return report
+
+
+@dataclass(frozen=True)
+class Work:
+    """A measurement of one network."""
+
+    measurement: Measurement
+    model: Model
+    videos: Videos
+    options: NetworkOptions
+    train_list: Videos | None = None
+    shared_config: bool = False  # the config of the options is for several networks
+
+    def prepare(self) -> "Prepared":
+        """Read the lists and load the network."""
+        several = [path for path in (self.videos, self.train_list) if "{split}" in str(path)]
+        if several:
+            raise ConfigError(f"{several[0]} contains {{split}}; name the splits: splits=[1, 2, 3]")
+        query = read_videos(self.videos, self.options)
+        train = None if self.train_list is None else read_videos(self.train_list, self.options)
+        options = self.measurement.options(self.options)
+        return prepare(
+            self.measurement, load_subject(self.model, options, shared_config=self.shared_config), query, train
+        )
+
+    def measure(self, out: Path | None) -> Results:
+        """Measure the network."""
+        if out is not None:
+            lists = {"list": path_of(self.videos), "train_list": path_of(self.train_list)}
+            files = [file_of(self.model), self.options.get("cfg"), *self.measurement.files()]
+            claim_results(out, self.measurement.kind, lists, files)
+        return self.prepare().measure(out)
+
+    def over_splits(self, splits: Sequence[int], out: Path | None) -> Results:
+        """Measure each split, whose number replaces `{split}` in all arguments; errors come before the first one."""
+        decisive = self.videos, self.model, self.train_list, self.options.get("settings")
+        if not any("{split}" in str(each) for each in decisive):
+            raise ConfigError("no list, checkpoint or setting contains {split}: all splits would be the same")
+        of_split = {split: self._fill(split).prepare() for split in splits}
+        return over_splits(splits, out, lambda split, folder: of_split[split].measure(folder))
+
+    def _fill(self, split: int) -> "Work":
+        filled: dict[str, Any] = fill_split(vars(self) | {"measurement": vars(self.measurement)}, split)
+        return Work(**filled | {"measurement": replace(self.measurement, **filled["measurement"])})
+
+
+class Prepared(NamedTuple):
+    """A network, its lists, and what is to be done with them."""
+
+    measurement: Measurement
+    subject: Subject
+    query: VideoList
+    plan: Plan
+    request: Tree
+
+    def measure(self, out: Path | None, reuse: bool = True) -> Results:
+        """Return the results of the request that exist; else measure, and write them."""
+        with ExitStack() as stack:
+            if out is not None:
+                stack.enter_context(only_run_in(out))
+                existing = distributed.on_main(lambda: existing_results(out, self.request, reuse=reuse))
+                if existing is not None:
+                    return existing
+            overlap = self.subject.check_overlap(self.query, self.plan.train)
+            computed = self.plan.compute()
+            if overlap["gallery"] and computed.equal_features is not None:
+                overlap["gallery"]["equal_features"] = computed.equal_features
+                distributed.on_main(lambda: report_equal_features(overlap, self.query.path))
+            train = self.plan.train
+            results = complete(
+                {
+                    **computed.results,
+                    "list": str(self.query.path),
+                    "train_list": None if train is None else str(train.path),
+                    **self.subject.describe(),
+                },
+                request=self.request,
+                overlap=overlap,
+                query=self.query.fingerprint,
+                gallery=None if train is None else train.fingerprint,
+            )
+
+            def write(folder: Path) -> None:
+                computed.write(folder)
+                write_results(folder, results)  # last: if it exists, the rest is complete
+
+            if out is not None:
+                distributed.on_main(lambda: write(out))
+        return results
+
+
+def prepare(measurement: Measurement, subject: Subject, query: VideoList, train: VideoList | None) -> Prepared:
+    """Check that a network and its lists can be measured."""
+    plan = measurement.plan(subject, query, train)
+    request = distributed.on_main(lambda: _request(measurement, subject, query, plan))
+    return Prepared(measurement, subject, query, plan, request)
+
+
+def _request(measurement: Measurement, subject: Subject, query: VideoList, plan: Plan) -> Tree:
+    """What decides the results; reads the size of each file."""
+    data, train, train_data = identify(query), plan.train, None
+    if train is not None:
+        train_data = identify(train)
+        check_copies(train.path, train_data, query.path, data)
+    return subject.request(
+        command=measurement.command,
+        list=query.fingerprint,
+        classes=class_hash(query),
+        data=data,
+        train_list=None if train is None else train.fingerprint,
+        train_data=train_data,
+        **plan.request,
+    )
+
+
+def name_networks(models: Sequence[Model], out: Path | None) -> list[tuple[str, Model, Path | None]]:
+    """Names, models and folders: the names are the ends of the paths that differ, `a/checkpoints/last.pt` is a."""
+    ignored = ("checkpoints", "last", "..", "/", "split{split}")
+    paths = [type(model).__name__ if isinstance(model, nn.Module) else str(model) for model in models]
+    parts = [[part for part in PurePath(path).with_suffix("").parts if part not in ignored] or [path] for path in paths]
+    for depth in range(1, max(map(len, parts)) + 1):
+        names = ["-".join(part[-depth:]) for part in parts]
+        if len({*names}) == len(names):
+            if out is None or len(names) == 1:
+                return [(name, model, out) for name, model in zip(names, models, strict=True)]
+            check_names(out, [f"{name}/results.json" for name in names])
+            return [(name, model, out / name) for name, model in zip(names, models, strict=True)]
+    raise ConfigError(f"model names a network twice: {', '.join(paths)}")
+
+
+# Splits -----------------------------------------------------------------------------------------------------
+
+# What each split has its own of, beside numbers.
+_PER_SPLIT = ("num_videos", "num_train", "missing", "missing_train", "list", "train_list", "checkpoint", "details")
+
+
+def over_splits(splits: Sequence[int], out: Path | None, one: Callable[[int, Path | None], Results]) -> Results:
+    """Run the job `one` for each split in `out/splitN`; write all numbers, mean and spread to `out/results.json`.
+
+    It holds `splits` (what differs between them), `mean`, `spread` (the standard deviation, n - 1; empty for a single
+    split), and the rest from the results of the first split.
+    """
+    if out is not None:
+        check_names(out, [f"split{split}/results.json" for split in splits])
+    of_split = {split: one(split, None if out is None else out / f"split{split}") for split in splits}
+    own = {
+        str(split): {n: v for n, v in results.items() if isinstance(v, float) or n in _PER_SPLIT}
+        for split, results in of_split.items()
+    }
+    first = of_split[splits[0]]
+    names = [n for n, v in first.items() if isinstance(v, float) and all(n in results for results in of_split.values())]
+    columns = {name: [results[name] for results in of_split.values()] for name in names}
+    results = {
+        "splits": own,
+        "mean": {name: mean(column) for name, column in columns.items()},
+        "spread": {name: stdev(column) for name, column in columns.items()} if len(splits) > 1 else {},
+        **{name: v for name, v in first.items() if name not in {*own[str(splits[0])], *_PER_SPLIT}},
+    }
+    results = complete_splits(results, {str(split): found for split, found in of_split.items()})
+    if out is not None:
+        distributed.on_main(lambda: write_results(out, results))
+    return results

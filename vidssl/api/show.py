@@ -1,0 +1,281 @@
+"""A page with the views that a config trains on. `show_views` returns them as arrays."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vidssl.api.job import Count, File, Videos, job
+from vidssl.api.train import Config, Setting, read_config, with_input
+from vidssl.atomic import write_whole
+from vidssl.config import to_yaml
+from vidssl.data.dataset import ClipDataset
+from vidssl.data.step_sampler import Key, keys_of_step
+from vidssl.data.track_files import tracks_name
+from vidssl.data.video_list import VideoList
+from vidssl.distributed import choose_device
+from vidssl.engine.clip_training import training_dataset, training_list
+from vidssl.engine.config_schema import Run, bind_run, require_videos
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.refresh_tracks import RunTracks
+from vidssl.engine.setup import initial_backbone
+from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import claim, page_with
+from vidssl.progress import Report
+from vidssl.progress import progress as bar
+from vidssl.types import Frames, VideoMeta
+from vidssl.viz.figure import COLORS, png
+from vidssl.viz.result_pages import preview
+from vidssl.viz.views_page import ClipBar, Draw, DrawnView, VideoCard, write_views_page
+from vidssl.viz.views_sheet import views_sheet
+from vidssl.worker_pool import ItemGuard, ordered
+
+_STILL = 6  # videos of the still image
+
+
+@dataclass(frozen=True)
+class ShownView:
+    """A view as the network gets it, before normalisation, and the frames that it was made of."""
+
+    frames: Frames  # (T, 3, S, S) uint8 RGB
+    clip: int  # its number: a recipe may make several views of one clip
+    indices: NDArray[np.int64]  # (T,) frames of the file
+    first: int  # the frames of the file that the clip covers, both ends included
+    last: int
+    difference: bool  # whether it is an RGB difference
+    box: NDArray[np.float32] | None  # (4,) xyxy in pixels of the view: its tracked region. None: a run without tracks
+
+
+@dataclass(frozen=True)
+class ShownSample:
+    """What training makes of a row of its list in an epoch."""
+
+    epoch: int
+    row: int  # of the list
+    used: int  # the row whose video is used: another one, if that of `row` is broken
+    replaced: tuple[tuple[str, str], ...]  # path and reason of the broken videos before it
+    meta: VideoMeta | None  # of the span of the row that is used; None: training stops at this row
+    offset: int  # first frame of the span in the file
+    views: tuple[ShownView, ...]
+    start: float = 0.0  # seconds of the file at which the span begins
+
+
+@job
+def show(
+    cfg: Config,
+    *settings: Setting,
+    videos: Videos | None = None,
+    out: File,
+    limit: Count = 8,
+    draws: Count = 3,
+    progress: Report = None,
+) -> Path:
+    """Draw the views that a config trains on: a page with videos, their sampled frames and augmented clips.
+
+    Args:
+        cfg: As of `train`.
+        settings: As of `train`.
+        videos: Videos to show instead of `data.train`.
+        out: Folder for index.html and views.png.
+        limit: First N videos of the first epoch.
+        draws: Epochs, each with new draws.
+        progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
+
+    Returns:
+        The path of the page.
+    """
+    tree, source = read_config(cfg, with_input(cfg, settings, videos, Path(out) / "videos"))
+    if "{split}" in str(tree):
+        raise ConfigError(f"{source} is for several splits: replace {{split}} in its settings")
+    return show_run(require_videos(bind_run(tree, source), source), Path(out), limit, draws, source)
+
+
+def show_views(run: Run, videos: int = 8, draws: int = 3) -> Iterator[list[ShownSample]]:
+    """Make the views of the first videos of the first epoch: for each of them a list with its sample in each epoch.
+
+    They are those of training: every random choice is a function of (seed, epoch, index, view), whatever the number of
+    workers and processes. A video that is broken, hangs or crashes is replaced as in training. If the run makes its
+    tracks itself, all epochs have those of its first step.
+    """
+    listed = training_list(run)
+    count = min(videos, len(listed.records))
+    rows = [row for _, row in keys_of_step(0, count, len(listed.records), run.seed, listed.joined)]
+    keys = [(epoch, row) for row in rows for epoch in range(draws)]
+    tracks = RunTracks(run, listed)
+    with ExitStack() as stack:
+        folder = tracks.folder(0)
+        if tracks.due(0):
+            output = stack.enter_context(tempfile.TemporaryDirectory())
+            folder = _first_tracks(run.model_copy(update={"output": output}), listed, rows)
+        dataset = training_dataset(run, listed, folder)
+        made = ordered(
+            lambda key, guard: _sample(dataset, key, guard),
+            keys,
+            run.data.workers,
+            timeout=run.data.timeout,
+            on_failure=lambda row, reason: None,  # replaced
+        )
+        for _ in rows:
+            yield [next(made) for _ in range(draws)]
+
+
+def _first_tracks(run: Run, listed: VideoList, rows: Sequence[int]) -> Path | None:
+    """Track some videos as the run does before its first step, into its output; return the folder of the tracks."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(run.seed)
+        device = choose_device(run.device)
+        network = initial_backbone(run).to(device)
+    tracked: set[int] = set()
+    while needed := [row for row in rows if row not in tracked]:
+        tracks = RunTracks(run, listed.rows(needed))
+        left_out = tracks.make(0, network, device, StopRequest())
+        tracked.update(needed)
+        # A video that cannot be decoded is replaced by the next one.
+        broken = [row for row in needed if tracks_name(listed.names[row], listed.records[row]) in left_out]
+        rows = [(row + 1) % len(listed.records) for row in broken]
+    return tracks.folder(0)
+
+
+def _sample(dataset: ClipDataset, key: Key, guard: ItemGuard) -> ShownSample:
+    """Make a sample, with the video that replaces a broken one."""
+    epoch, row = key
+    try:
+        sample = dataset.sample(key, guard)
+    except DataError as error:
+        return ShownSample(epoch, row, row, ((dataset.videos.records[row].path, str(error)),), None, 0, ())
+    used = sample.index
+    with dataset.reading.open(dataset.videos.records[used]) as video:
+        planned = dataset.plan((epoch, used), video.meta)
+        made = planned.views.make(video.frames(planned.frames))
+        start = video.meta.time_of(planned.offset)
+    views = []
+    for n, number in enumerate(made.clip_of):
+        clip, offset = planned.views.clips[number], planned.offset
+        views.append(
+            ShownView(
+                sample.views[n],
+                number,
+                clip.indices + offset,
+                clip.first + offset,
+                clip.last + offset,
+                len(planned.views.wanted[number]) > 1,
+                None if sample.boxes is None else sample.boxes[n],
+            )
+        )
+    return ShownSample(epoch, row, used, sample.replaced, planned.meta, planned.offset, tuple(views), start)
+
+
+# The page ---------------------------------------------------------------------------------------------------
+
+
+def show_run(run: Run, out: Path, videos: int = 8, draws: int = 3, name: str = "config") -> Path:
+    """Write `index.html` and the still `views.png` into a folder; returns the path of the page.
+
+    `name` is that of the config.
+    """
+    listed = training_list(run)
+    names, before = ("index.html", "views.png"), page_with("index.html", "<title>Views of ")
+    claim(out, "views", names, read=[listed.path], before=before)
+    cards: list[VideoCard] = []
+    still: list[tuple[str, Draw, list[Frames]]] = []
+    total = min(videos, len(listed.records))
+    for samples in bar(show_views(run, videos, draws), title="show", unit="video", total=total, leave=False):
+        drawn = [_draw(sample, listed) for sample in samples]
+        cards.append(VideoCard(listed.names[samples[0].row], _facts(samples[0], listed), tuple(drawn)))
+        if drawn[0].views and len(still) < _STILL:
+            still.append((cards[-1].name, drawn[0], [view.frames for view in samples[0].views]))
+    data = run.model_dump(mode="json")["data"]
+    settings = [("sampler", data["sampler"]), *((f"recipe {n}", view) for n, view in enumerate(data["views"]))]
+    details = [
+        ("Config", Path(name).name),
+        ("List", f"{listed.path}, {len(listed.records):,} videos"),
+        ("Videos", f"the first {total} of the first epoch"),
+        ("Draws", f"those of epochs 0 to {draws - 1}" if draws > 1 else "those of epoch 0"),
+        ("Seed", str(run.seed)),
+    ]
+    if run.tracks is not None and run.tracks.folder is None:
+        details.append(("Tracks", f"those of the first step; training renews them every {run.tracks.refresh:g} epochs"))
+    try:
+        write_views_page(
+            out / "index.html",
+            title=f"Views of {Path(name).stem}",
+            details=details,
+            settings=[(title, to_yaml(tree)) for title, tree in settings],
+            videos=cards,
+        )
+        if still:
+            write_whole(out / "views.png", png(views_sheet(still)))
+    except OSError as error:
+        raise DataError(f"cannot write to {out}: {error.strerror}") from None
+    return out / "index.html"
+
+
+def _facts(sample: ShownSample, listed: VideoList) -> str:
+    """Describe the video of a row."""
+    record, meta = listed.records[sample.row], sample.meta
+    facts = [] if record.label < 0 else [f"class {listed.class_name(record.label)}"]
+    if meta is not None and sample.used == sample.row:
+        frames = f"{meta.num_frames:,} frame{'s' * (meta.num_frames > 1)}"
+        facts += [f"{frames} of {meta.width} x {meta.height}", f"{meta.fps:.4g} fps"]
+        if (record.start, record.end) != (None, None):
+            facts.append("a span of its file")
+    return ", ".join([*facts, f"row {sample.row} of the list"])
+
+
+def _draw(sample: ShownSample, listed: VideoList) -> Draw:
+    """Place the clips of a sample on the time line, and describe its views."""
+    title = f"Epoch {sample.epoch}"
+    notice = None
+    if sample.replaced:
+        reasons = "; ".join(reason for _, reason in sample.replaced)
+        what = "training stops here" if sample.meta is None else f"training uses {listed.names[sample.used]} instead"
+        notice = f"{reasons}: {what}"
+    if sample.meta is None:
+        return Draw(title, 0.0, 1.0, (), (), notice)
+
+    def time_of(frame: float) -> float:
+        """Second of the file at which a frame of the file begins; between two frames if it is not a whole number."""
+        assert sample.meta is not None
+        numbers = [int(frame) - sample.offset, min(int(frame) + 1 - sample.offset, sample.meta.num_frames)]
+        begin, end = (sample.meta.time_of(number) for number in numbers)
+        return sample.start + begin + (frame - int(frame)) * (end - begin)
+
+    bars: dict[int, ClipBar] = {}
+    views: list[DrawnView] = []
+    for n, view in enumerate(sample.views):
+        color = view.clip % len(COLORS)
+        first, end = time_of(view.first), time_of(view.last + 1)
+        middles = tuple(time_of(frame + 0.5) for frame in view.indices.tolist())
+        bars[view.clip] = ClipBar(f"clip {view.clip}", color, first, end, middles)
+        views.append(
+            DrawnView(f"view {n}", color, preview(view.frames, height=128), _notes(view, first, end), _box(view))
+        )
+    end = sample.start + sample.meta.duration
+    return Draw(title, sample.start, end, tuple(bars.values()), tuple(views), notice)
+
+
+def _notes(view: ShownView, first: float, end: float) -> tuple[str, ...]:
+    frames, size = len(view.frames), view.frames.shape[-1]
+    steps, order = np.diff(view.indices), ""
+    if (steps < 0).any():
+        order = ", reversed" if (steps <= 0).all() else ", looped"
+    notes = [(f"{frames} x {size}²" if frames > 1 else f"{size}²") + order, f"{first:.2f}–{end:.2f} s"]
+    if view.difference:
+        notes.append("RGB difference")
+    if view.box is not None:
+        notes.append("no common track" if _box(view) is None else "box of the middle frame" if frames > 1 else "box")
+    return tuple(notes)
+
+
+def _box(view: ShownView) -> tuple[float, float, float, float] | None:
+    """Left, top, width and height of the tracked region, fractions of the view; None for the whole view."""
+    size = view.frames.shape[-1]
+    if view.box is None or (view.box == (0, 0, size, size)).all():
+        return None
+    left, top, right, bottom = (view.box / size).tolist()
+    return left, top, right - left, bottom - top

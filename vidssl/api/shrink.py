@@ -1,0 +1,229 @@
+"""Copy the videos of a list once into a small format that decodes fast at any frame."""
+
+import time
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge
+
+from vidssl.api.job import Count, File, Positive, Videos, job, path_of, read_videos, reading
+from vidssl.api.shrink_formats import SHARD_SIZE, FrameSettings, KeyFrameVideos, PackedFrames, ShrinkSettings
+from vidssl.atomic import write_json
+from vidssl.config import differences
+from vidssl.data.fingerprint import COPIES
+from vidssl.data.path_rules import is_folder
+from vidssl.data.video_list import VideoList
+from vidssl.data.write_lists import copy_list, place_of_copy
+from vidssl.errors import ConfigError, DataError
+from vidssl.output_folder import MARK, claim, json_with, only_run_in
+from vidssl.progress import Report
+from vidssl.progress import progress as bar
+from vidssl.read_files import read_json
+from vidssl.video.frame_folder import is_image
+from vidssl.video.reader import MAX_PIXELS
+from vidssl.worker_pool import ItemGuard, Pool, ordered, usable_cpus
+
+__all__ = ["FrameSettings", "ShrinkSettings", "Shrunk", "shrink", "shrink_list"]
+
+
+@dataclass
+class Shrunk:
+    """The result of a run; `str()` is the printed report."""
+
+    list: Path
+    made: int = 0  # copies
+    kept: int = 0  # copies of an earlier run
+    left_out: dict[str, str] = field(default_factory=dict)  # files that cannot be decoded, and why
+    before: int = 0  # bytes of the originals of all copies
+    after: int = 0
+    seconds: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether no file was left out."""
+        return not self.left_out
+
+    def __str__(self) -> str:
+        failed = "".join(f"left out: {name}: {reason}\n" for name, reason in self.left_out.items())
+        total = self.made + self.kept + len(self.left_out)
+        larger = (
+            "the copies are larger than the originals, which are small or strongly compressed: they decode faster at "
+            "any frame; a smaller short side or another quality saves space\n"
+        )
+        return (
+            f"{failed}{total} files: {self.made} copied, {self.kept} were there, {len(self.left_out)} left out\n"
+            f"{self.before / 1e6:.1f} MB -> {self.after / 1e6:.1f} MB in {self.seconds:.0f} s\n"
+            f"{larger if self.after > self.before else ''}list: {self.list}"
+        )
+
+
+@job
+def shrink(
+    videos: Videos,
+    *,
+    out: File,
+    root: File | None = None,
+    fps: Positive | None = None,
+    max_pixels: Count | None = None,
+    timeout: Positive = 120.0,
+    workers: Count | None = None,
+    to: Literal["video", "frames"] = "video",
+    short_side: Annotated[int, Ge(2)] = 128,
+    quality: int | None = None,
+    format: Literal["jpeg", "webp"] | None = None,
+    shard_size: Count | None = None,
+    pool: Pool = ordered,
+    progress: Report = None,
+) -> Shrunk:
+    """Copy videos into a small format that decodes fast.
+
+    A copy has the frames of the original, upright, in the same order and at the same times, and its name in the root;
+    the list is written there too. An interrupted job resumes, and a changed original is copied again.
+
+    Args:
+        videos: The videos, as of `extract`.
+        out: Output folder.
+        root: Folder of the videos of a list (default: the one in root.txt).
+        fps: Frame rate of image folders if the list has no column fps.
+        max_pixels: Largest frame, width times height (default 4096 x 4096).
+        timeout: Seconds without a new frame.
+        workers: Processes (default: one per usable CPU).
+        to: Video is a file for each, H.264; frames are images in tar files with an index, twice as fast.
+        short_side: Pixels; smaller videos keep theirs.
+        quality: Of video x264's CRF, from 0, lossless, to 51 (default 18); of frames from 1 to 100, the best (default
+            90).
+        format: Of frames (default jpeg): webp is smaller and slower to read.
+        shard_size: Of a tar file of frames, MB (default 512).
+        pool: Runs the workers, such as on other machines.
+        progress: As of `check`.
+    """
+    if to == "frames":
+        default: ShrinkSettings | FrameSettings = FrameSettings(short_side, 90, fps, format or "jpeg")
+    else:
+        given = ("format", format), ("shard_size", shard_size)
+        if names := [name for name, value in given if value is not None]:
+            raise ConfigError(f'{" and ".join(names)} are of frames: leave them out, or add to="frames"')
+        default = ShrinkSettings(short_side, 18, fps)
+    settings = default if quality is None else replace(default, quality=quality)
+    low, high = settings.qualities
+    if not low <= settings.quality <= high:
+        raise ConfigError(f'quality={quality} is not from {low} to {high}, the range of to="{to}"')
+    return shrink_list(
+        videos,
+        Path(out),
+        settings,
+        root=root,
+        max_pixels=max_pixels,
+        timeout=timeout,
+        workers=workers or usable_cpus(),
+        shard_size=shard_size or SHARD_SIZE,
+        pool=pool,
+    )
+
+
+def shrink_list(
+    videos: Videos,
+    out: Path,
+    settings: ShrinkSettings | FrameSettings,
+    *,
+    root: File | None = None,
+    max_pixels: int | None = None,
+    timeout: float = 120.0,
+    workers: int = 1,
+    shard_size: int = SHARD_SIZE,
+    pool: Pool = ordered,
+) -> Shrunk:
+    """Copy every file of a list into a folder, under the name that it has in its root; write the list there too.
+
+    The settings choose the format: `KeyFrameVideos` or `PackedFrames` describe it. A copy has the frames of the
+    original, upright, in the same order and at the same times, so spans in lists stay valid. An interrupted run
+    resumes, and a changed original is copied again. `shard_size` is in MB. `pool` runs the workers.
+    """
+    started = time.monotonic()
+    listed = read_videos(videos, reading(root))
+    if out.resolve() == listed.root.resolve():
+        raise DataError(f"{out} is the folder of the originals: choose another folder for the copies")
+    _check_settings(out, settings)
+    rates = _frame_rates(listed, settings)
+    names, pixels = list(rates), max_pixels or MAX_PIXELS
+    copies: KeyFrameVideos | PackedFrames
+    if isinstance(settings, FrameSettings):
+        copies = PackedFrames(listed.root, out, settings, pixels, shard_size)
+    else:
+        copies = KeyFrameVideos(listed.root, out, settings, pixels)
+    older = json_with(COPIES, "short_side", "quality")  # copies of a version without marks and signatures
+    copies.check(names, older(out) and not (out / MARK).exists())
+    result = Shrunk(place_of_copy(listed, out, out))
+    claim(out, "copies", [COPIES, *copies.files], inputs={"root": listed.root}, read=[path_of(videos)], before=older)
+    with only_run_in(out):  # two runs would write to the same files
+        copies.open()
+        if not (out / COPIES).exists():
+            write_json(out / COPIES, asdict(settings))
+
+        def copy(number: int, guard: ItemGuard) -> Any:
+            name = names[number]
+            try:
+                if number in guard.failed:
+                    return guard.failed[number]
+                alive = partial(guard.at, number)
+                alive()
+                return copies.copy(name, rates[name], alive)
+            finally:
+                copies.clean(name)
+
+        # A failed item becomes the reason why its file is left out.
+        made = pool(copy, range(len(names)), workers, timeout=timeout, on_failure=lambda number, reason: None)
+        with copies:
+            for name, copied in zip(names, bar(made, title="shrink", unit="file", total=len(names)), strict=True):
+                if isinstance(copied, str):
+                    result.left_out[name] = copied
+                    continue
+                is_new, before, after = copies.store(name, copied)
+                result.made, result.kept = result.made + is_new, result.kept + (not is_new)
+                result.before, result.after = result.before + before, result.after + after
+        copy_list(listed, out, out, [None if _normal(name) in result.left_out else name for name in listed.names])
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _frame_rates(listed: VideoList, settings: ShrinkSettings | FrameSettings) -> dict[str, float | None]:
+    """The files of a list, and the frame rates of those that are image folders."""
+    rates: dict[str, float | None] = {}
+    for written, record in zip(listed.names, listed.records, strict=True):
+        path, name, rate = PurePosixPath(written), _normal(written), None
+        # Below another root such a name is the same file, or a file beside the copies.
+        if path.is_absolute() or ".." in path.parts:
+            raise DataError(f"{name!r} in {listed.path} is outside of the root {listed.root}: move the file there")
+        if is_folder(record.path):
+            rate = record.fps or settings.fps
+            if rate is None:
+                raise ConfigError(f"{name} is an image folder without a frame rate: give fps=RATE or a column fps")
+            if rates.setdefault(name, rate) != rate:
+                raise ConfigError(f"{name} has {rates[name]} and {rate} fps in {listed.path}: a copy has one rate")
+        elif is_image(Path(record.path)) and isinstance(settings, ShrinkSettings):
+            raise DataError(
+                f"{name!r} in {listed.path} is an image, and only videos are shrunk: remove the row, or use "
+                'to="frames", which takes images too'
+            )
+        rates[name] = rate
+    return rates
+
+
+def _normal(name: str) -> str:
+    """A name without `./` and the like: two spellings are one file."""
+    return str(PurePosixPath(name))
+
+
+def _check_settings(out: Path, settings: ShrinkSettings | FrameSettings) -> None:
+    """Compare the `shrink.json` that is there with the settings."""
+    file, wanted = out / COPIES, asdict(settings)
+    if not file.exists():
+        return
+    try:
+        there = read_json(file)
+    except ValueError as error:
+        raise DataError(f"{file} is damaged: {error}; choose another folder") from None
+    if other := [f"{name} is {a}, not {b}" for name, a, b in differences(there, wanted)]:
+        raise ConfigError(f"{out} holds copies of other settings ({'; '.join(other)}): choose another folder")

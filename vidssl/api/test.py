@@ -1,0 +1,247 @@
+"""Measure a network on a list with the evaluation protocols."""
+
+import importlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import Field, create_model
+from torch import Tensor
+from typing_extensions import Unpack
+
+from vidssl.api.job import File, Model, NetworkOptions, Videos, job, path_of
+from vidssl.api.network import Subject
+from vidssl.api.results import format_clips, format_count, write_csv
+from vidssl.api.run import Computed, JobResults, Measurement, Plan, measure_networks
+from vidssl.atomic import write_whole
+from vidssl.config import Tree, bind, choice, override
+from vidssl.data.video_list import VideoList
+from vidssl.engine.config_schema import Run
+from vidssl.errors import ConfigError
+from vidssl.evaluation.list_checks import check_measurable, check_names
+from vidssl.evaluation.measure import Measurement as Measured
+from vidssl.evaluation.measure import chosen_protocols, measure, need_gallery
+from vidssl.evaluation.metrics import confusion
+from vidssl.evaluation.protocols import PROTOCOLS, EvaluationProtocol
+from vidssl.evaluation.result_files import Results
+from vidssl.plugins import explaining, not_imported
+from vidssl.progress import Report
+from vidssl.viz.confusion import confusion_matrix
+from vidssl.viz.figure import png
+
+_NOT_PERCENT = ("uniformity_loss", "localization_error", "mean_position_error")  # a logarithm, distances in pixels
+
+
+@job
+def test(
+    model: Model,
+    videos: Videos,
+    *,
+    out: File | None = None,
+    train_list: Videos | None = None,
+    protocol: Sequence[str | Mapping[str, Any]] | None = None,
+    splits: Sequence[int] | None = None,
+    progress: Report = None,
+    **options: Unpack[NetworkOptions],
+) -> JobResults:
+    """Measure a network on a list: accuracy, kNN, SVM, few labels, retrieval and more.
+
+    Results of the same request that are in `out` already are returned. docs/evaluation.md describes the numbers.
+
+    Args:
+        model: A checkpoint, weights of another project, or `random` for the untrained backbone of `cfg`.
+        videos: The tested videos, with labels for most protocols.
+        out: Folder for results.json, tables and images.
+        train_list: List of training videos, for the protocols that need them.
+        protocol: Protocols, each followed by its settings as `KEY=VALUE`, or `{"name": "knn", "k": 20}`: accuracy,
+            attentive, knn, localization, logistic, lowshot, multilabel_logistic, multilabel_lowshot, multilabel_svm,
+            order, retrieval, svm, uniformity (default: those that fit the network and its lists).
+        splits: Test once per split, as 1 2 3; the number replaces `{split}` in paths and settings.
+        progress: Called with (videos done, all videos, title); False: no progress; None: a bar.
+        options: See `NetworkOptions`.
+
+    Raises:
+        VidsslError: The network, its clips, a list or a video cannot be used; the message has the remedy.
+    """
+    folder, file = None if out is None else Path(out), path_of(videos)
+    if file is not None and file.suffix == ".json":  # a list of boxes
+        detection = importlib.import_module("vidssl.projects.measure_detector")
+        return detection.test_detector(model, file, folder, options)  # type: ignore[no-any-return]
+    protocols, settings = (None, []) if protocol is None else protocol_choices(protocol)
+    if settings:
+        options["settings"] = [*options.get("settings", ()), *settings]
+    work = Protocols(protocols)
+    results = measure_networks(work, [model], videos, options, folder, train_list, splits, table=table)
+    only = JobResults(next(iter(results.values())))
+    only.text, only.file = results.text, results.file
+    return only
+
+
+@dataclass(frozen=True)
+class Protocols(Measurement):
+    """The evaluation protocols, as plain data: `{"name": "knn", "k": 20}`; None: those of `chosen_protocols`."""
+
+    kind: ClassVar[str] = "test"
+    command: ClassVar[str] = "test"
+    protocols: Sequence[Tree] | None = None
+    check: Callable[[], None] = lambda: None  # that of `extract`
+
+    def plan(self, subject: Subject, query: VideoList, train: VideoList | None) -> Plan:
+        """Build the protocols, and check that they fit the lists."""
+        chosen, gallery = plan_protocols(subject, query, train, self.protocols)
+        return Plan(describe_protocols(chosen), partial(self._compute, subject, query, gallery, chosen), gallery)
+
+    def _compute(
+        self, subject: Subject, query: VideoList, gallery: VideoList | None, protocols: Mapping[str, EvaluationProtocol]
+    ) -> Computed:
+        measured = measure(
+            subject.backbone,
+            protocols,
+            gallery,
+            query,
+            subject.test,
+            subject.device,
+            subject.classify,
+            subject.classes,
+            self.check,
+            subject.extract,
+        )
+        results = {
+            **measured.numbers,
+            "protocols": describe_protocols(protocols)["protocols"],
+            "details": {name: one.details for name, one in measured.found.items() if one.details},
+            "num_videos": len(measured.query.records),
+            "num_train": None if measured.gallery is None else len(measured.gallery.records),
+            "missing": [{"path": path, "reason": reason} for path, reason in measured.missing_query],
+            "missing_train": [{"path": path, "reason": reason} for path, reason in measured.missing_gallery],
+        }
+        return Computed(results, partial(_write, measured), measured.equal_features)
+
+
+def protocol_choices(words: Sequence[str | Mapping[str, Any]]) -> tuple[list[Tree], list[str]]:
+    """Parse `knn k=20 svm data.workers=0` as the choices of two protocols and the settings of the config among them.
+
+    A setting belongs to the protocol before it, unless only the config has it; of a plug-in: if it has no dot.
+    """
+    choices: list[Tree] = []
+    settings: list[str] = []
+    own: Collection[str] | None = ()  # settings of the protocol before; None: of a plug-in that is not imported yet
+    for word in words:
+        if not isinstance(word, str):
+            choices.append(dict(word))
+            continue
+        key = word.partition("=")[0]
+        section = key.partition(".")[0]
+        if "=" not in word:
+            choices.append({"name": word})
+            own = PROTOCOLS[word].Config.model_fields if word in PROTOCOLS else None
+        elif section in Run.model_fields and (section != key if own is None else section not in own):
+            settings.append(word)
+        elif choices:
+            override(choices[-1], word)
+        else:
+            raise ConfigError(f"protocol begins with the setting {word}: name the protocol before it")
+    if not choices:
+        raise ConfigError(f"protocol {' '.join(map(str, words))} names no protocol: write knn k=20")
+    return choices, settings
+
+
+def plan_protocols(
+    subject: Subject, query: VideoList, train: VideoList | None, protocols: Sequence[Tree] | None
+) -> tuple[Mapping[str, EvaluationProtocol], VideoList | None]:
+    """Build protocols, and check that they and the lists fit each other; return also the gallery, if one is used."""
+    # Bound only now: modules that the run imports may register protocols.
+    with explaining(not_imported(() if subject.run is None else subject.run.imports)):
+        bound = None if protocols is None else _bind(protocols)
+    gallery = train if need_gallery(bound) else None
+    chosen = chosen_protocols(bound, subject.classify is not None, gallery, query)
+    check_measurable(chosen, gallery, query, subject.classes, subject.test.cells)
+    if any(protocol.probabilities for protocol in chosen.values()):
+        check_names(query, subject.class_names, f"when {subject.name} was trained")
+    return chosen, gallery if any(protocol.gallery for protocol in chosen.values()) else None
+
+
+def _bind(choices: Sequence[Tree]) -> tuple[Any, ...]:
+    protocol = choice(PROTOCOLS)
+    schema = create_model("Protocols", protocols=(tuple[protocol, ...], Field()))  # type: ignore[valid-type]
+    return bind(schema, {"protocols": list(choices)}, "protocol").protocols  # type: ignore[attr-defined, no-any-return]
+
+
+def describe_protocols(protocols: Mapping[str, EvaluationProtocol]) -> Tree:
+    """Describe protocols as plain data."""
+    settings = [{"name": name, **p.config.model_dump(mode="json", exclude={"name"})} for name, p in protocols.items()]
+    return {"protocols": settings}
+
+
+def _write(measured: Measured, out: Path) -> None:
+    """Write the files of protocols that predict classes, and remove those of other protocols."""
+    names = _measured_before(out)
+    (out / "results.json").unlink(missing_ok=True)
+    for name in names:
+        for file in (f"predictions_{name}.csv", f"per_class_{name}.csv", f"confusion_{name}.png"):
+            (out / file).unlink(missing_ok=True)
+    for name, of_protocol in measured.found.items():
+        if of_protocol.predicted is not None:
+            _write_predictions(out, name, measured.query, of_protocol.predicted)
+
+
+def _measured_before(out: Path) -> list[str]:
+    """Names of the protocols whose results are in a folder."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        earlier = json.loads((out / "results.json").read_text(encoding="utf-8"))
+        return [str(protocol["name"]) for protocol in earlier["protocols"]]
+    return []
+
+
+def _write_predictions(out: Path, name: str, videos: VideoList, predicted: Tensor) -> None:
+    """Write the predicted class of each video, a table of the classes, and the confusion matrix as an image."""
+    label = torch.from_numpy(videos.labels)
+    classes = max(len(videos.classes), int(max(label.max(), predicted.max())) + 1)
+    names = [videos.classes[n] if n < len(videos.classes) else str(n) for n in range(classes)]
+    counts = confusion(predicted, label, classes)
+    rows = [
+        (path, names[of], names[p] if p >= 0 else "")
+        for path, of, p in zip(videos.names, label.tolist(), predicted.tolist(), strict=True)
+    ]
+    write_csv(out / f"predictions_{name}.csv", ("path", "class", "predicted"), rows)
+    total, right, others = counts.sum(dim=1).tolist(), counts.diagonal().tolist(), counts[:, :-1].clone()
+    most, mistaken = others.fill_diagonal_(0).max(dim=1)
+    table = [
+        (names[n], total[n], right[n], f"{right[n] / total[n]:.4f}", names[mistaken[n]] if most[n] else "")
+        for n in range(classes)
+        if total[n]
+    ]
+    write_csv(out / f"per_class_{name}.csv", ("class", "videos", "right", "accuracy", "most often taken for"), table)
+    write_whole(out / f"confusion_{name}.png", png(confusion_matrix(counts.numpy(), names), dpi=120))
+
+
+def table(networks: Mapping[str, Results]) -> str:
+    """Format the numbers of a test of one network as a short table."""
+    results = next(iter(networks.values()))
+    test, splits = results["protocol"], list(results.get("splits", {}).values())
+    counts = ", ".join(f"{format_count(one['num_videos'], one['missing'])} videos" for one in splits or [results])
+    head = f"{counts}; {format_clips(test)}, percent"
+    lines = [head + f"; mean ± standard deviation of {len(splits)} splits" * (len(splits) > 1)]
+    numbers = results["mean"] if splits else {n: v for n, v in results.items() if isinstance(v, float)}
+    width = max((len(name) for name in numbers), default=0)
+    for name, value in numbers.items():
+        if name.endswith("_spread"):
+            continue
+        line = f"{name:<{width}} {_cell(name, value):>7}"
+        spread = results["spread"].get(name) if splits else numbers.get(f"{name}_spread")
+        if spread is not None:
+            line += f" ± {_cell(name, spread):>5}"
+        if len(splits) > 1:
+            line += f"   ({', '.join(_cell(name, of_split[name]) for of_split in splits)})"
+        lines.append(line)
+    details = [found for one in splits or [results] for found in one.get("details", {}).values()]
+    return "\n".join([*lines, *dict.fromkeys(found["note"] for found in details if "note" in found)])
+
+
+def _cell(name: str, value: float) -> str:
+    return f"{value:.3f}" if name in _NOT_PERCENT else f"{100 * value:.1f}"

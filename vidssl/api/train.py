@@ -1,0 +1,167 @@
+"""Train a config, once or for several splits with their tests."""
+
+import copy
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidssl import distributed
+from vidssl.api.job import NetworkOptions, Videos, job
+from vidssl.api.results import claim_results
+from vidssl.api.run import JobResults, Work, over_splits
+from vidssl.api.test import Protocols, table
+from vidssl.config import Tree, find_config, override, read, set_value
+from vidssl.data.read_input import read_input
+from vidssl.data.video_list import VideoList
+from vidssl.data.write_lists import write_lists
+from vidssl.distributed import choose_device
+from vidssl.engine import train as engine
+from vidssl.engine.clip_training import training_list
+from vidssl.engine.config_schema import Run, bind_run, bind_split, fill_split, require_videos
+from vidssl.engine.interrupt import StopRequest
+from vidssl.engine.periodic_evaluation import Monitor
+from vidssl.errors import ConfigError, Interrupted
+from vidssl.evaluation.overlap import check_disjoint
+from vidssl.evaluation.result_files import Results
+from vidssl.output_folder import check_names
+from vidssl.progress import Report
+
+Config = str | Path | Mapping[str, Any]  # a YAML file, the name of an installed config, or the content of one
+Setting = str | Mapping[str, Any]  # "KEY=VALUE", or {"optimizer.lr": 0.1}
+
+
+@job
+def train(cfg: Config, *settings: Setting, videos: Videos | None = None, progress: Report = None) -> Path:
+    """Pre-train, finetune, probe or train from scratch, or continue a run; return the path of the last checkpoint.
+
+    Args:
+        cfg: Config: a YAML file, the name of one that is installed, as small_cpu, or its content as a dictionary.
+        settings: Settings that override the config's, `"KEY=VALUE"` or `{"optimizer.lr": 0.1}`; the last one counts.
+        videos: What to train on instead of `data.train`: an input of `read_input`, or a list that was read.
+        progress: Called with (steps done, all steps, title); False: no progress; None: a bar.
+
+    Raises:
+        VidsslError: The config, the videos or the training failed; the message has the remedy.
+        KeyboardInterrupt: Ctrl-C or a notebook's stop button; the run is saved first. A second one ends the process.
+        Interrupted: SIGTERM or SIGUSR1; the run is saved.
+    """
+    tree, source = read_config(cfg, with_input(cfg, settings, videos))
+    if "{split}" in str(tree):
+        raise ConfigError(f"{source} is for several splits: its texts hold {{split}}; name them: splits=[1, 2, 3]")
+    try:
+        return engine.train(bind_run(tree, source))
+    except Interrupted as request:
+        if request.signal == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise
+
+
+@job
+def train_splits(
+    cfg: Config, *settings: Setting, splits: Sequence[int], videos: Videos | None = None, progress: Report = None
+) -> JobResults:
+    """Train and test a config for each split, whose number replaces `{split}`; finished splits are not repeated.
+
+    Args:
+        cfg: As of `train`; `evaluate.query` is the list to test on.
+        settings: As of `train`.
+        splits: Numbers of the splits.
+        videos: As of `train`.
+        progress: As of `train`.
+
+    Returns:
+        All numbers, their mean and spread; `results.json` in the output has them.
+    """
+    settings = with_input(cfg, settings, videos)
+    tree, source = read_config(cfg, settings)
+    runs = {}
+    for split in splits:
+        of_split, _ = read_config(cfg, fill_split([*settings], split))
+        runs[split] = require_videos(bind_split(tree, of_split, split, source), source)
+    first = runs[splits[0]]
+    if first.evaluate.query is None:
+        raise ConfigError(f"{source}: splits test each network: set evaluate.query to the list")
+    out = Path(first.output).parent
+    with distributed.joined(choose_device(first.device)), StopRequest().listening() as request:
+        for run in runs.values():  # errors in any list are raised before the first split is trained
+            listed = training_list(run)
+            query = Monitor(run, listed).query  # warns of an overlap
+            if run.objective[0].classifies:
+                check_disjoint(listed, query, "the classifier")
+        claim_results(out, "splits", {}, [None if isinstance(cfg, Mapping) else Path(source)])
+
+        def one(split: int, folder: Path | None) -> Results:
+            distributed.together(request.check)  # training listens to signals itself
+            return _test(runs[split], engine.train(runs[split]), folder, request.check)
+
+        results = JobResults(over_splits(splits, out, one))
+    results.text, results.file = table({"": results}), out / "results.json"
+    return results
+
+
+def _test(run: Run, checkpoint: Path, out: Path | None, check: Callable[[], None]) -> Results:
+    # Settings are those of the run as it is now: the checkpoint of a finished run holds those of its training.
+    options: NetworkOptions = {
+        "size": run.test_size,
+        "short_side": run.evaluate.short_side or run.test_size,
+        "workers": run.data.workers,
+        "device": run.device,
+        "allow_external": run.data.allow_external,
+        "trust": run.checkpoint.trust,
+        "clips": run.evaluate.clips,
+        "crops": run.evaluate.crops,
+        "precision": run.evaluate.precision,
+        "batch_size": run.evaluate.batch_size,
+    }
+    if run.data.root is not None:
+        options["root"] = run.data.root
+    chosen = run.evaluate.protocols
+    protocols = None if chosen is None else [protocol.model_dump(mode="json") for protocol in chosen]
+    query, gallery = Path(str(run.evaluate.query)), run.evaluate.gallery
+    work = Work(Protocols(protocols, check), checkpoint, query, options, None if gallery is None else Path(gallery))
+    return work.measure(out)
+
+
+def with_input(
+    cfg: Config, settings: Sequence[Setting], videos: Videos | None, folder: Path | None = None
+) -> tuple[Setting, ...]:
+    """Add the settings to a config's that train on some videos; what is not a list yet is written to `folder`."""
+    if videos is None:
+        return tuple(settings)
+    tree, _ = read_config(cfg, settings)
+    is_csv = isinstance(videos, str | Path) and Path(videos).suffix.lower() == ".csv"
+    listed = videos if isinstance(videos, VideoList) else Path(str(videos)) if is_csv else read_input(videos)
+    return (*settings, settings_of_input(tree, listed, folder))
+
+
+def read_config(config: Config, settings: Sequence[Setting]) -> tuple[Tree, str]:
+    """Return a config with settings as plain data, and its name for errors."""
+    if isinstance(config, Mapping):
+        tree, source = copy.deepcopy(dict(config)), "the config"
+    else:
+        path = find_config(str(config))
+        tree, source = read(path), str(path)
+    for setting in settings:
+        if isinstance(setting, str):
+            override(tree, setting)
+        else:
+            for key, value in setting.items():
+                set_value(tree, key, str(value) if isinstance(value, Path) else value, f"{key}={value}")
+    return tree, source
+
+
+def settings_of_input(tree: Tree, videos: Path | VideoList, folder: Path | None = None) -> Tree:
+    """Return the settings that let a config, a tree of plain data, train on a list; a `VideoList` is written first.
+
+    It goes to `folder`, else to `OUTPUT/videos`.
+    """
+    if isinstance(videos, VideoList):
+        folder = folder or Path(str(tree.get("output"))) / "videos"
+        check_names(folder.parent, [f"{folder.name}/train.csv"])
+        rows = map(videos.records.row, range(len(videos.records)))
+        write_lists(folder, videos.root, {"train": rows}, videos.classes, [videos.path])
+        videos = folder / "train.csv"
+    data = tree.get("data") or {}
+    others = {f"data.{key}": None for key in ("moving_digits", "root") if data.get(key) is not None}
+    return {**others, "data.train": str(videos)}

@@ -1,0 +1,161 @@
+"""The options of a command: its job's arguments. Here is how types become options, and how they are parsed."""
+
+import argparse
+import ast
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from vidssl.commands.signatures import REQUIRED, Argument, Signature
+from vidssl.config import find_config
+from vidssl.errors import ConfigError
+
+# Arguments of Python, and what commands call them.
+OTHER_NAMES = {"model": "checkpoint", "trust": "trust-checkpoint"}
+_MODEL = "a checkpoint, weights of another project, or 'random' for the untrained backbone of --cfg"
+_INPUT = "videos: a list (*.csv, `vidssl prepare` writes it), a folder, a quoted pattern, or one file"
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """Make the type of an option that is an integer of at least `least`."""
+
+    def number(text: str) -> int:
+        if int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return int(text)
+
+    return number
+
+
+def above_zero(text: str) -> float:
+    """Parse a number above 0."""
+    if not 0 < float(text) < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return float(text)
+
+
+def config_file(text: str) -> Path:
+    """Parse the path or the name of a config, as `find_config`."""
+    try:
+        return find_config(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _count_or_all(text: str) -> int | str:
+    return text if text == "all" else int(text)
+
+
+# By the type of an argument, as it is written. Arguments of other types cannot be options, such as functions.
+_TYPES: dict[str, dict[str, Any]] = {
+    "str": {"type": str},
+    "int": {"type": int},
+    "float": {"type": float},
+    "Count": {"type": at_least(1)},
+    "Natural": {"type": at_least(0)},
+    "Positive": {"type": above_zero},
+    "Annotated[int, Ge(2)]": {"type": at_least(2)},
+    "Path": {"type": Path},
+    "File": {"type": Path},
+    "Videos": {"type": Path},
+    "Model": {"type": str},
+    "Config": {"type": config_file},
+    "bool": {"action": "store_true"},
+    "bool | int": {"nargs": "?", "const": True, "type": int, "metavar": "N"},
+    "bool | str": {"nargs": "?", "const": True, "type": str},
+    'int | Literal["all"]': {"type": _count_or_all, "metavar": "N"},
+    "Model | Sequence[Model]": {"type": str, "nargs": "+"},
+    "Sequence[Model]": {"type": str, "nargs": "+"},
+    "Sequence[File]": {"type": Path, "nargs": "+", "metavar": "FILE"},
+    "Sequence[str]": {"type": str, "nargs": "+"},
+    "Sequence[int]": {"type": str, "nargs": "+", "metavar": "N"},  # settings after it are moved: `parse`
+    "Collection[int]": {"type": str, "nargs": "+", "metavar": "N"},
+    "Sequence[str | Mapping[str, Any]]": {"type": str, "nargs": "+", "metavar": ("NAME", "KEY=VALUE")},
+}
+_NUMBERS = ("Sequence[int]", "Collection[int]")
+_WORDS = ("Sequence[str]", *_NUMBERS)  # take all words that follow, and settings among them
+
+
+def option_of(argument: Argument) -> dict[str, Any] | None:
+    """Return what argparse needs for an argument; None if it cannot be an option."""
+    if argument.type.startswith("Literal["):
+        return {"choices": ast.literal_eval(f"({argument.type.removeprefix('Literal').strip('[]')},)")}
+    if argument.type.startswith("Sequence[Literal["):
+        return {
+            "choices": ast.literal_eval(f"({argument.type.removeprefix('Sequence[Literal').strip('[]')},)"),
+            "nargs": "+",
+        }
+    return _TYPES.get(argument.type)
+
+
+def add_options(parser: argparse.ArgumentParser, signature: Signature) -> None:
+    """Add an option for each argument, `--quiet` and `--json`; what is not given is not in the result of parsing."""
+    first = next((a for a in signature.arguments if a.positional and a.name not in ("model", "cfg", "out")), None)
+    for argument in signature.arguments:
+        kind = option_of(argument)
+        if kind is None or argument.name == "settings":
+            continue
+        text = _help(argument)
+        if argument is first:
+            optional: dict[str, Any] = {} if argument.default is REQUIRED else {"nargs": "?"}
+            metavar = "INPUT" if argument.name == "videos" else argument.name.upper()
+            text = _INPUT if argument.type == "Videos" else text
+            parser.add_argument(
+                argument.name, metavar=metavar, help=text, default=argparse.SUPPRESS, **optional, **kind
+            )
+            continue
+        if argument.type == "Videos" and argument.name == "videos" and signature.takes_settings:
+            continue  # among the settings
+        required = argument.default is REQUIRED or argument.name == "out"
+        name = OTHER_NAMES.get(argument.name, argument.name).replace("_", "-")
+        parser.add_argument(
+            f"--{name}", dest=argument.name, required=required, help=text, default=argparse.SUPPRESS, **kind
+        )
+    if _has_settings(signature):
+        text = "settings that override the config's"
+        if signature.takes_settings:
+            text += "; one may be an input, a folder or pattern of videos, which replaces data.train"
+        parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help=text)
+    parser.add_argument("--quiet", action="store_true", help="log warnings only, without progress bars")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON object")
+
+
+def _has_settings(signature: Signature) -> bool:
+    return signature.takes_settings or any(argument.name == "settings" for argument in signature.arguments)
+
+
+def _help(argument: Argument) -> str:
+    """Write the text of an option: that of the argument as a phrase, and the default, if the text does not state it."""
+    if argument.name == "model":
+        return _MODEL + "; several are compared" * argument.type.endswith("]")
+    text = argument.text.removesuffix(".")
+    text = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    stated = "(default" in text or argument.default in (REQUIRED, None, False, (), "")
+    if not stated:
+        default = argument.default
+        shown = " ".join(map(str, default)) if isinstance(default, tuple) else default
+        text += f" (default {shown:g})" if isinstance(shown, float) else f" (default {shown})"
+    return text.replace("`", "").replace("%", "%%")
+
+
+def parse(parser: argparse.ArgumentParser, signature: Signature, arguments: Sequence[str] | None) -> dict[str, Any]:
+    """Parse options and settings in any order: the arguments of the job, with `quiet` and `json`."""
+    parsed = vars(parser.parse_intermixed_args(arguments))
+    settings = [str(word) for word in parsed.pop("settings", ())]
+    kinds = {argument.name: argument.type for argument in signature.arguments}
+    for name in [name for name in parsed if kinds.get(name) in _WORDS and name != "settings"]:
+        words = parsed[name]
+        if _has_settings(signature):
+            settings += [word for word in words if "=" in word]
+            words = [word for word in words if "=" not in word]
+        option = OTHER_NAMES.get(name, name).replace("_", "-")
+        if not words or len({*words}) < len(words):
+            parser.error(f"--{option} needs different values, got {' '.join(words) or 'none'}")
+        if kinds[name] in _NUMBERS:
+            if wrong := [word for word in words if not re.fullmatch("[0-9]{1,4}", word)]:
+                parser.error(f"--{option}: {wrong[0]} is not a number: write --{option} 1 2 3")
+            parsed[name] = [int(word) for word in words]
+        else:
+            parsed[name] = words
+    return {**parsed, "settings": settings} if settings else parsed

@@ -1,1 +1,0 @@
-"""Adapters to other projects' tools; nothing in vidssl imports them, and each needs its tool."""
